@@ -31,7 +31,7 @@ from errno import EACCES, EIO, ENOSPC, ENOTEMPTY, EPERM
 from typing import Final
 
 from commitlog.disk import SyncFailed
-from commitlog.view import View, whole
+from commitlog.view import View
 
 Choose = Callable[[int], int]
 """Of n, how many; from 0 to n."""
@@ -63,16 +63,57 @@ Change = tuple[int, bytes | None]
 """A write at a position, or, without bytes, a change of the file's length to it."""
 
 
+class _Image:
+    """The bytes of a file; zeros behind the last that was written take no room (a segment has a gigabyte)."""
+
+    __slots__ = ("_length", "_written")
+
+    def __init__(self, written: bytearray | None = None, length: int = 0) -> None:
+        self._written, self._length = bytearray() if written is None else written, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def copy(self) -> _Image:
+        """Returns another with the same bytes."""
+        return _Image(self._written[:], self._length)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Returns so many bytes, fewer at the end."""
+        return _part_of(memoryview(self._written), self._length, position, length)
+
+    def view(self) -> View:
+        """Returns a view of it as it is now."""
+        written, length = memoryview(bytes(self._written)), self._length
+        return View(lambda position, wanted: _part_of(written, length, position, wanted), length)
+
+    def change(self, position: int, data: bytes | None) -> None:
+        """Makes one change."""
+        if data is None:
+            del self._written[position:]
+            self._length = position
+        elif data:
+            self._written.extend(bytes(max(0, position - len(self._written))))
+            self._written[position : position + len(data)] = data
+            self._length = max(self._length, len(self._written))
+
+    def flip(self, bit: int) -> None:
+        """Flips one bit, if there is one."""
+        if bit // 8 < self._length:
+            (byte,) = self.read(bit // 8, 1)
+            self.change(bit // 8, bytes([byte ^ 1 << bit % 8]))
+
+
 @dataclass(slots=True, eq=False)
 class _File:
-    durable: bytearray = field(default_factory=bytearray)
-    current: bytearray = field(default_factory=bytearray)
+    durable: _Image = field(default_factory=_Image)
+    current: _Image = field(default_factory=_Image)
     unsynced: list[Change] = field(default_factory=list)
     is_given_up: bool = False
     """Whether a failed sync has given up some of what can be read."""
 
     def change(self, position: int, data: bytes | None) -> None:
-        _apply(self.current, position, data)
+        self.current.change(position, data)
         self.unsynced.append((position, data))
 
     def sync(self, choose: Choose | None = None) -> None:
@@ -84,9 +125,9 @@ class _File:
     def forget(self) -> None:
         """Drops the pages that are not on disk, though they count as clean."""
         if self.is_given_up:
-            self.current = bytearray(self.durable)
+            self.current = self.durable.copy()
             for position, data in self.unsynced:
-                _apply(self.current, position, data)
+                self.current.change(position, data)
             self.is_given_up = False
 
 
@@ -147,7 +188,7 @@ class MemoryDisk:
         """Loses power: of each un-synced write of n bytes, the first `choose(n)` bytes reach the disk."""
         for file in dict.fromkeys([*self._durable_files.values(), *self._files.values()]):
             file.sync(choose)
-            file.current, file.is_given_up = bytearray(file.durable), False
+            file.current, file.is_given_up = file.durable.copy(), False
         for naming in self._namings:
             if choose(1):
                 self._name(self._durable_files, naming)
@@ -168,8 +209,7 @@ class MemoryDisk:
         """Flips one bit of what is on disk; bits count from the file's first byte, lowest first."""
         file = self._files[path]
         for image in (file.durable, file.current):
-            if bit // 8 < len(image):
-                image[bit // 8] ^= 1 << (bit % 8)
+            image.flip(bit)
 
     def paths(self) -> list[str]:
         """Every file that a reader sees."""
@@ -191,7 +231,7 @@ class MemoryDisk:
         assert position >= 0, f"byte {position} of {path} is read"  # `pread` fails, a slice would not
         if path in self.bad_sectors:
             self._fail_to_read(path, position, length)
-        return bytes(self._existing(path).current[position : position + length])
+        return self._existing(path).current.read(position, length)
 
     def _fail_to_read(self, path: str, position: int, length: int) -> None:
         blocks = self.bad_sectors[path]
@@ -205,7 +245,7 @@ class MemoryDisk:
         return b"".join([self.read(path, position, length) for position, length in spans])
 
     def view(self, path: str) -> View:
-        return whole(bytes(self._existing(path).current))
+        return self._existing(path).current.view()
 
     def write(self, path: str, position: int, data: bytes) -> None:
         fault = self._begin("write", path, grows=position + len(data) > self.size(path))
@@ -456,12 +496,14 @@ def _part(data: bytes | None, choose: Choose) -> bytes | None:
     return data if data is None else data[: choose(len(data))]
 
 
-def _apply(image: bytearray, position: int, data: bytes | None, choose: Choose | None = None) -> None:
+def _part_of(written: memoryview, file_bytes: int, position: int, length: int) -> bytes:
+    """Returns so many bytes of a file, of which zeros behind those written are left out."""
+    end = min(position + length, file_bytes)
+    zeros = end - max(position, len(written))
+    return bytes(written[position:end]) + bytes(zeros) if zeros > 0 else bytes(written[position:end])
+
+
+def _apply(image: _Image, position: int, data: bytes | None, choose: Choose | None) -> None:
     """Makes one change; of a new length it is chosen whether it is made."""
-    if data is None:
-        if choose is None or choose(1):
-            del image[position:]
-            image.extend(bytes(position - len(image)))
-    elif data:
-        image.extend(bytes(max(0, position + len(data) - len(image))))
-        image[position : position + len(data)] = data
+    if data is not None or choose is None or choose(1):
+        image.change(position, data)
