@@ -217,11 +217,14 @@ def test_recall_tells_the_truth(bench: Bench) -> None:
         bench.broker.timers.recall("t", "?", bench.now_ms)
 
 
-def test_a_recall_of_what_was_never_here_is_told_apart_from_what_was_forgotten(bench: Bench) -> None:
+def test_a_recall_of_what_was_never_here_is_told_apart_from_what_was_forgotten() -> None:
+    bench = Bench(replace(SETTINGS, timer_history_ms=3_600_000))
     foreign = Bench().send(delivery_ms=NOW_MS + 500).recall_handle
     assert bench.broker.timers.recall("t", foreign, NOW_MS).verdict is Verdict.NEVER_SET
     known = bench.send(delivery_ms=NOW_MS + 500, message_id="own").recall_handle
-    bench.advance(SETTINGS.timer_history_ms + 1_000)
+    bench.advance(bench.settings.timer_history_ms)
+    assert bench.broker.timers.recall("t", known, bench.now_ms).verdict is not Verdict.FORGOTTEN
+    bench.advance(1_000)
     bench.broker.tick(bench.now_ms)
     assert bench.broker.timers.recall("t", known, bench.now_ms).verdict is Verdict.FORGOTTEN
 
