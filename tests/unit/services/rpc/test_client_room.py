@@ -78,15 +78,11 @@ def on_stage(scenario: Callable[[Stage], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("client_count", [300, 51_000], ids=["small", "real-size"])
-def test_invented_ids_of_one_connection_lock_no_newcomer_out(
-    client_count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if client_count == 300:
-        monkeypatch.setattr(limits, "CLIENTS_MAX", 200)
+def test_invented_ids_of_one_connection_lock_no_newcomer_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENTS_MAX", 200)
 
     async def scenario(stage: Stage) -> None:
-        await heartbeats(stage, [f"invented-{number}" for number in range(client_count)])
+        await heartbeats(stage, [f"invented-{number}" for number in range(300)])
         status, got = await send_and_receive(stage, "newcomer")
         assert status.code == wire.Code.OK, status.message
         assert got == ["M"]
@@ -123,6 +119,19 @@ class Table:
     @property
     def there(self) -> set[str]:
         return {one.client_id for one in self.sessions}
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_invented_ids_of_one_connection_leave_room_by_the_real_bounds(is_connected: bool) -> None:
+    table, refused = Table(), 0
+    for number in range(limits.CLIENTS_MAX + 1_000):
+        try:
+            (table.connect if is_connected else table.call)(f"invented-{number}", connection=1)
+        except TooManyClients:
+            refused += 1
+    assert bool(refused) == is_connected
+    table.call("newcomer", connection=2)
+    assert "newcomer" in table.there
 
 
 def test_a_connection_displaces_its_own_idle_clients_the_longest_silent_first() -> None:
