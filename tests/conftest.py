@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests import mariadb
 from tests.forked import Forked
 
 LONGEST = {
@@ -39,6 +40,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_unconfigure() -> None:
+    """Delete what all tests of this process shared."""
+    mariadb.forget_made()
 
 
 class Unheard(logging.Handler):

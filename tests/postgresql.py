@@ -61,7 +61,7 @@ class PostgresServer:
 
     def make(self) -> None:
         """Make an empty server."""
-        options = ("--auth=trust", "--data-checksums", "-U", USER)
+        options = ("--auth=trust", "--data-checksums", "--no-sync", "-U", USER)
         command = [*as_owner(), program("initdb"), *options, "-D", str(self._data)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
         if self._hosts is not None:
