@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml distributions/client/pyproject.toml requirements.lock
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --no-deps -e distributions/client
 	@touch $(STAMP)
 
+# Each process of tests would compile the tests and the sources by itself, if none may leave its bytecode.
+test test-others test-beside: export PYTHONDONTWRITEBYTECODE =
+
 # How long all tests take is their processor time, as long as every core has work: some tests wait, so there are
 # more processes of tests than cores, and what has one thread of its own runs beside. That says what it has to
 # say at the end.

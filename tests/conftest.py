@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,12 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected and imported out of all collections of garbage: half a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
