@@ -1,7 +1,8 @@
 """A Spark of our own for one audit: local, quiet, on two cores and 2 GB, gone when the audit is.
 
 Spark is started by hand so that all it says goes to one file and nothing to the terminal, and so that it
-can be ended: pyspark itself keeps one JVM for the life of the process.
+can be ended: pyspark itself keeps one JVM for the life of the process. A JVM that somebody else has started
+(`PYSPARK_GATEWAY_PORT`, as `spark-submit` sets it) is used as it is, and goes on.
 """
 
 from __future__ import annotations
@@ -114,11 +115,14 @@ def _launch(conf: SparkConf, output: Any, log_file: Path) -> Any:
 
 
 def _end(gateway: Any) -> None:
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(_STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
+    if gateway.proc is None:
+        gateway.close()
+    else:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
     SparkContext._gateway = SparkContext._jvm = None

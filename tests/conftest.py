@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests import mariadb
+from tests import kept_java, mariadb
 from tests.forked import Forked
 
 LONGEST = {
@@ -50,7 +50,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Delete what all tests of this process shared."""
+    """End and delete what all tests of this process shared."""
+    kept_java.end()
     mariadb.forget_made()
 
 

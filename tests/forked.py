@@ -9,6 +9,7 @@ The process is one like any other: it has an id of its own, is killed, waited fo
 `Popen` that started it, and ends with its exit code. Only its imports are its nursery's. How it gets to be
 the test's own child, which alone a `Popen` can wait for: its parent ends at once, at a moment at which Linux
 hands orphans to the test process (PR_SET_CHILD_SUBREAPER). What it starts itself comes out of a nursery too.
+An audit finds a Java that goes on when it ends (`tests.kept_java`).
 
 Everything else is started as ever: other programs, other Pythons, whatever asks for more than streams, folder
 and environment, and environments that mean something to a process before its first line.
@@ -31,6 +32,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+from tests import kept_java
 
 COMMANDS: Final = ([sys.executable, "-m", "services.cli.main"], [sys.executable, "-P", "-m", "tidewheel"])
 IMPORTED: Final = (
@@ -64,10 +67,13 @@ class Forked(Popen):  # type: ignore[type-arg,misc]
         pipes = [asked[name] for name in PIPES]
         its_own = (pipes[0], pipes[3], pipes[5])
         streams = [end if end >= 0 else number for number, end in enumerate(its_own)]
+        words = words_of(asked["args"]) or []
+        folder = os.fspath(asked["cwd"] or os.getcwd())
+        environment = dict(os.environ if asked["env"] is None else asked["env"])
         request = {
-            "words": words_of(asked["args"]),
-            "folder": os.fspath(asked["cwd"] or os.getcwd()),
-            "environment": dict(os.environ if asked["env"] is None else asked["env"]),
+            "words": words,
+            "folder": folder,
+            "environment": environment | kept_java.place_for(self, words, environment, Path(folder)),
             "in_session": asked["start_new_session"],
         }
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import make_url
 
+from tests import kept_java
 from tests.postgresql import running_postgresql
 from tidewheel.testing.process import BrokerProcess
 
@@ -98,14 +100,22 @@ def alike(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all readers, so that their audits may share a Java (`tests.kept_java`)."""
+    return tmp_path_factory.mktemp("reader")
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def reader(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
+def reader(place: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
     is_file = request.param == "sqlite"
     with nullcontext(PAGES_DATABASE) if is_file else running_postgresql() as url:
-        broker = BrokerProcess(tmp_path)
+        broker = BrokerProcess(place)
         broker.start()
-        yield Reader(tmp_path, broker.http, make_url(url).render_as_string())
+        yield Reader(place, broker.http, make_url(url).render_as_string())
         broker.stop()
+    for made in place.iterdir():
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def test_the_page_is_true_from_the_service_to_the_fault(reader: Reader) -> None:
@@ -126,3 +136,4 @@ def test_the_page_is_true_from_the_service_to_the_fault(reader: Reader) -> None:
             assert [line for line in shown if not any(one.startswith(line) for one in written)] == []
     assert codes == CODES
     assert alike(printed)[-1].startswith("The books balance.")
+    assert kept_java.is_there() == sys.platform.startswith("linux"), "it was not the audits' own to end"
