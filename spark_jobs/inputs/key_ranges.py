@@ -25,6 +25,8 @@ from spark_jobs.inputs import mysql_reads
 from spark_jobs.inputs.column_reads import POSTGRESQL, as_bound
 
 ROWS_PER_RANGE: Final = 500_000
+RANGES_MAX: Final = 1_000
+"""Into how many ranges whole numbers are cut at most, however sparse they are."""
 READERS: Final = 4
 """How many ranges of a database that shares its view are read at a time."""
 
@@ -68,8 +70,8 @@ def key_ranges(
 
 
 def _even(first: int, last: int, width: int) -> list[Any]:
-    """Return bounds that far apart; wider where numbers are so sparse that there would be thousands."""
-    width = max(width, (last - first) // 1_000)
+    """Return bounds that far apart; wider where there would be more than `RANGES_MAX`."""
+    width = max(width, (last - first) // RANGES_MAX)
     return list(range(first + width - 1, last, width))
 
 

@@ -136,8 +136,9 @@ def mariadb_url() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of two rows, batches of two."""
+    """Ranges of two rows, batches of two; numbers of 64 bits, which lie far apart, in few ranges."""
     monkeypatch.setattr(key_ranges, "ROWS_PER_RANGE", 2)
+    monkeypatch.setattr(key_ranges, "RANGES_MAX", 16)
     monkeypatch.setattr(tables, "ROWS_PER_BATCH", 2)
 
 
