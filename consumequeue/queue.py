@@ -280,6 +280,15 @@ class ConsumeQueue:
         others = np.flatnonzero(is_other)
         return queue_offset + (int(others[0]) if len(others) else len(rows))
 
+    def whole_gap_end(self, queue_offset: int) -> int:
+        """Return the offset behind a gap that has `queue_offset`, however long it is; some 20 reads.
+
+        The record behind it has one entry, so it is no inner batch. Raise `StoreDamaged`.
+        """
+        end = self._search(self._physical_offset(queue_offset) + 1)
+        assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
+        return end
+
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
 

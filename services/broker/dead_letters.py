@@ -88,13 +88,14 @@ class DeadLetters:
         while (offset := offsets.open_from(offset)) < queue.end_offset:
             if len(dead_letters) == count_max:
                 return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
-            record = self._reading.record(queue, offset, queue.entry(offset))
+            entry = queue.entry(offset)
+            record = self._reading.record(queue, offset, entry)
             if record is not None:
                 body_bytes += len(record.body)
                 if dead_letters and body_bytes > limits.LOOK_BYTES_MAX:
                     return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
                 dead_letters.append(_dead_letter(record))
-            offset += 1
+            offset = self._reading.next_offset(queue, offset, entry)
         return DeadLetterPage(dead_letters, None)
 
     def groups(self) -> list[str]:

@@ -83,6 +83,10 @@ class Reading:
         except StoreDamaged:
             return None
 
+    def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
+        """Return the offset to read behind an entry; behind a gap, of whatever length, if it is one."""
+        return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
+
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
         """Return the first records of neighbours by log offset, as many as lie near each other, in one read.
 
@@ -137,17 +141,23 @@ class Reading:
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return when the first readable message at or above `queue_offset` was stored, or None."""
         queue = self._store.dispatch.look(topic, queue_id)
-        following = range(queue_offset, queue.end_offset)
-        records = (self.record(queue, offset, queue.entry(offset)) for offset in following)
-        return next((record.store_ms for record in records if record is not None), None)
+        while queue_offset < queue.end_offset:
+            entry = queue.entry(queue_offset)
+            if (record := self.record(queue, queue_offset, entry)) is not None:
+                return record.store_ms
+            queue_offset = self.next_offset(queue, queue_offset, entry)
+        return None
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
         """Yield entries of a queue, which begin with the place in the log; raise `_EnoughReadError`."""
         queue = self._store.dispatch.look(topic, queue_id)
-        for offset in range(max(queue_offset, queue.min_offset), queue.end_offset):
+        offset = max(queue_offset, queue.min_offset)
+        while offset < queue.end_offset:
             if whole_bytes := queue.whole_bytes(offset):
                 reads.admit(whole_bytes)
-            yield queue.entry(offset), offset, queue
+            entry = queue.entry(offset)
+            yield entry, offset, queue
+            offset = self.next_offset(queue, offset, entry)
 
     def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
         records = (self.record(queue, offset, entry) for entry, offset, queue in found)

@@ -173,6 +173,12 @@ class Store:
         if entry.physical_offset >= self._imported_until:
             self.damage.gap_in_queue(*queue.key, queue_offset, entry.physical_offset)
 
+    def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
+        """Return the offset behind a gap, or, in an imported log, at least behind a part of it."""
+        if entry.physical_offset >= self._imported_until:
+            return queue.whole_gap_end(queue_offset)
+        return queue.gap_end(queue_offset)  # the record behind it may be an inner batch
+
     def note_key_index(self, what: str) -> None:
         """Note that the key index is damaged, in whichever file: the next start makes all of it anew."""
         self.damage.note(Damaged("index", "", what), "index")

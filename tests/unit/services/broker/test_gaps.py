@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from commitlog import layout, limits
 from commitlog.message import Message, MessageType
+from consumequeue.entry import Entry
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.queue import ConsumeQueue
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.finding import Finding
@@ -21,6 +23,7 @@ from tests.unit.services.broker.test_timers import Store
 
 SQL = parse_sql("TAGS = 'a'")
 LOG = layout.segment_path(0)
+LONG = 400
 Look = Callable[[Finding, int], object]
 
 
@@ -121,6 +124,66 @@ def test_a_long_gap_costs_a_receive_one_look(wanted: Filter) -> None:
     found = store.broker.receiving.receive("g", "t", wanted, 32, 20_000, "c", False, store.now_ms)
     assert [one.message.message_id for one in found.deliveries] == ["M0", f"M{count + 1}"]
     assert found.work < 10
+    assert told(store) == ["gap"]
+
+
+@pytest.fixture
+def entries_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Count the entries that were read one by one."""
+    offsets = list[int]()
+    entry = ConsumeQueue.entry
+
+    def counted(queue: ConsumeQueue, queue_offset: int) -> Entry:
+        offsets.append(queue_offset)
+        return entry(queue, queue_offset)
+
+    monkeypatch.setattr(ConsumeQueue, "entry", counted)
+    return lambda: len(offsets)
+
+
+@pytest.mark.parametrize(
+    ("look", "expected"),
+    [
+        (lambda finding, now_ms: finding.offset_at("t", 0, now_ms - 1), 1),
+        (lambda finding, now_ms: finding.offset_at("t", 0, now_ms), 1),
+        (lambda finding, now_ms: finding.offset_at("t", 0, now_ms + 1), LONG + 2),
+        (
+            lambda finding, _: [one.queue_offset for one in finding.read_after("t", {0: 0}, 9).messages],
+            [0, LONG + 1],
+        ),
+    ],
+    ids=["before the gap", "in the gap", "at the end", "tail"],
+)
+def test_a_look_steps_over_a_long_gap_at_once(
+    look: Look, expected: object, entries_read: Callable[[], int]
+) -> None:
+    """It went through each of the lost messages, within one turn of the loop."""
+    store, places = sent("a" * (LONG + 1))
+    store.now_ms += 1_000
+    places.append(store.broker.end_offset)
+    store.send("last", None)
+    lose(store, places[1:-1])
+    before = entries_read()
+    assert look(store.broker.finding, store.now_ms) == expected
+    assert entries_read() - before < LONG // 4
+    assert told(store) == ["gap"]
+
+
+def test_a_page_of_dead_letters_steps_over_a_long_gap_at_once(entries_read: Callable[[], int]) -> None:
+    store, _ = sent("a" * (LONG + 2))
+    receiving = store.broker.receiving
+    for _ in range(LONG + 2):
+        (one,) = receiving.receive("g", "t", EVERYTHING, 1, 20_000, "c", False, store.now_ms).deliveries
+        receiving.forward_to_dead_letter("g", "t", one.receipt_handle, store.now_ms)
+        store.flush()
+    store.checkpoint()
+    queue = store.broker.store.dispatch.look("%DLQ%g", 0)
+    places = [one.physical_offset for one in queue.get(0, LONG + 2)]
+    lose(store, places[1:-1])
+    before = entries_read()
+    page = store.broker.dead_letters.page("g", None, 9)
+    assert [one.queue_offset for one in page.dead_letters] == [0, LONG + 1]
+    assert entries_read() - before < LONG // 4
     assert told(store) == ["gap"]
 
 
