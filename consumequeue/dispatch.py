@@ -27,9 +27,11 @@ away, also one that cannot be written or synced, and no checkpoint sets it again
 queues anew. A mark that cannot be deleted is told once, and tried again with growing pauses
 (`unmark_again`). Files that a start cannot delete are renamed aside, and nothing reads them (`delete_files`).
 
-Queues that were made anew may begin later than records say: a cut could not look into their damaged files,
-and the log has their first records no more. A snapshot keeps which these are, until a record says where they
-begin (`unrecorded`; `services.broker.housekeeping`).
+A queue whose first records damage of the log has taken begins with a gap (`begin_with_gap`), where it is
+known that no cut has taken them (`firsts_there`): it is replayed for the first time, or the log still has
+the place of its first record. Else queues that were made anew may begin later than records say: a cut could
+not look into their damaged files, and the log has their first records no more. A snapshot keeps which these
+are, until a record says where they begin (`unrecorded`; `services.broker.housekeeping`).
 
 Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_runs`). With 80,000 queues a
 freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the log looks
@@ -45,6 +47,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice, repeat
+from types import MappingProxyType
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -90,6 +93,7 @@ _ENTRIES_AT_ONCE: Final = 100_000
 """Entries of one write job: 2 MB, which the event loop copies before the job and compares after it."""
 _UNMARK_CALLS_MAX: Final = 64
 """Calls between two tries to take away the mark, at most: 10 minutes of `housekeeping_ms`."""
+NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
@@ -197,6 +201,20 @@ class Dispatch:
         if queue.tail_bytes >= max(self._tails.least_bytes, 2 * queue.noted_bytes):
             self._tails.look(queue)
         return True
+
+    def begin_with_gap(self, record: Record, queue_offset: int) -> None:
+        """Let the queue of a durable record, if it is empty, begin at an offset below the record's.
+
+        What lay between is lost, so whoever reads the queue meets a gap. An imported queue begins where it
+        does: what its records before were, nobody knows.
+        """
+        if not is_indexed(record) or record.physical_offset < self._imported_until:
+            return
+        queue = self.queue(record.topic, record.queue_id)
+        if queue.end_offset == 0:
+            self._frozen.before_change(queue.key)
+            queue.begin_with_gap(queue_offset, record.queue_offset, record.physical_offset)
+            self._tails.look(queue)
 
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
         """Index many durable records by queue: its (topic, queue id), the first queue offset, the entries."""
@@ -521,14 +539,24 @@ class Dispatch:
             return False
         return all(one.topic in topics for one in stored if one.has_files)
 
-    def complete(self, frozen: Any, log_offset: int, recorded: Iterable[tuple[str, int, int]] = ()) -> None:
+    def complete(
+        self,
+        frozen: Any,
+        log_offset: int,
+        recorded: Iterable[tuple[str, int, int]] = (),
+        firsts: Mapping[tuple[str, int], int] = NO_FIRSTS,
+    ) -> None:
         """Let queues that were made anew end where they did: last records that the log lacks stay gaps.
 
-        One of which the log has no record begins at its end. `recorded` is as `adopt` takes it.
+        One of which the log has no record is a gap from the offset on that `firsts` has for (topic, queue
+        id), or begins at its end. `recorded` is as `adopt` takes it.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
             queue = self.queue(one.topic, one.queue_id)
+            first = firsts.get(queue.key, one.end_offset)
+            if queue.end_offset == 0 and first < one.end_offset:
+                queue.begin_with_gap(first, one.end_offset, log_offset)
             has_none = queue.end_offset == 0
             queue.pad_to(max(one.end_offset, queue.end_offset), log_offset)
             queue.rise(queue.end_offset if has_none else one.min_offset)
@@ -732,6 +760,16 @@ def tails_of(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[Qu
     taken: TakenQueue
     for key, taken in frozen.items():
         yield from writes_of(key, taken)
+
+
+def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
+    """Yield (topic, queue id) and the first offset of the queues of a snapshot's part that are not cut off.
+
+    Of the others the log may have the first records no more.
+    """
+    for one in stored_queues(frozen):
+        if log_first_offset == 0 or one.begins_at >= log_first_offset:
+            yield (one.topic, one.queue_id), one.min_offset
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:

@@ -516,6 +516,15 @@ class ConsumeQueue:
         if missing_count > 0:
             self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
+    def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
+        """Begin an empty queue at an offset, with a gap up to `lost_until`, whose records damage has taken.
+
+        The gap is written over what files of a run before may have there.
+        """
+        assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
+        self._begin_at(queue_offset)
+        self._tail += entry.encode(Entry(physical_offset, 0, 0)) * (lost_until - queue_offset)
+
     def first_from(self, log_offset: int) -> int:
         """Return the first queue offset whose record lies at a log offset or behind it.
 

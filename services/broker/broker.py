@@ -809,6 +809,7 @@ class Broker:
 
     def _replay(self, found: Found) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""
+        self.store.expect(found.record)
         self.apply(found.record)
         self._publish(found)
 

@@ -6,14 +6,14 @@ behind the snapshot is put into both when the start replays it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
-from consumequeue.dispatch import MADE_BEFORE
+from consumequeue.dispatch import MADE_BEFORE, firsts_there
 from services.broker.store import Store
 
 QUEUES: Final = "queues"
@@ -55,8 +55,9 @@ def adopt(
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
     made_at, recorded = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE), start.parts.get(QUEUES_RECORDED, ())
+    firsts = dict(firsts_there(start.parts[QUEUES], store.log.first_offset))
     if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
-        missing.append(lambda found: store.dispatch.dispatch(found.record, found.record_bytes))
+        missing.append(_put_into_queues(store, firsts))
         reasons.append("the consume queues: their files are not whole")
     why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])
     if why_not:
@@ -69,10 +70,27 @@ def adopt(
                 put(found)
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
-        store.dispatch.complete(start.parts[QUEUES], start.offset, recorded)
+        store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
         # The end that a scan looks for lies behind the snapshot, whose log it does not read.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return Adopted(reasons, [one for one in damaged if one.first_offset < one.end_offset])
+
+
+def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
+    """Return what puts a record into its queue.
+
+    `firsts` are the first offsets of queues (topic, queue id) of which the log had all records: where damage
+    has taken the first ones, such a queue begins with a gap.
+    """
+
+    def put(found: Found) -> None:
+        record = found.record
+        first = firsts.get((record.topic, record.queue_id))
+        if first is not None and first < record.queue_offset:
+            store.dispatch.begin_with_gap(record, first)
+        store.dispatch.dispatch(record, found.record_bytes)
+
+    return put
 
 
 def drop(store: Store) -> None:

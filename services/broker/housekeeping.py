@@ -356,7 +356,7 @@ class Housekeeping:
             self._untold[group, topic] += count
         is_whole = said["done"] or (said["cut_offset"] == 0 and not self._store.dispatch.has_unrecorded)
         if is_whole and self._untold:
-            self.missed_told += sentences(self._untold)
+            self.missed_told += sentences(self._untold, is_cut=said["cut_offset"] > 0)
             self._untold.clear()
 
     def follow(self) -> None:

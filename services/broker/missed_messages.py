@@ -62,23 +62,24 @@ class MissedMessages:
         self._missed = {(group, topic): Missed(count, last_ms) for group, topic, count, last_ms in rows}
 
 
-def sentences(missed: dict[tuple[str, str], int]) -> list[str]:
+def sentences(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
     """Return what the log says of one cut: of the groups (group, topic) that missed most, and how many more.
 
-    Each has the command that shows more.
+    Each has the command that shows more. Without `is_cut`: of queues that were made anew, and begin later.
     """
+    who = "Retention deleted" if is_cut else "Retention deleted, or damage of the log took,"
     if not missed:
         return []
     most = heapq.nlargest(TOLD_AT_ONCE_MAX, missed.items(), key=lambda one: one[1])
     told = [
-        f"Retention deleted {count:,} messages of topic {topic} that group {group} had not finished. "
+        f"{who} {count:,} messages of topic {topic} that group {group} had not finished. "
         f"{WHAT_HOLDS_LONGER} See: tidewheel group show {group}"
         for (group, topic), count in most
     ]
     if rest := len(missed) - len(most):
         count = sum(missed.values()) - sum(count for _, count in most)
         told.append(
-            f"Retention deleted {count:,} messages in all that {rest:,} more subscriptions of groups to "
+            f"{who} {count:,} messages in all that {rest:,} more subscriptions of groups to "
             "topics had not finished. See: tidewheel group ls"
         )
     return told

@@ -280,6 +280,15 @@ class Store:
         if record.type != TYPE_SYSTEM:
             self.used(record.topic, record.queue_id, record.queue_offset)
 
+    def expect(self, record: Record) -> None:
+        """Let a queue have a gap at its begin where damage of the log has taken its first records.
+
+        Call it at a start, before `apply`: a queue offset is given out once, and none is left out.
+        """
+        expected = self._next_offsets.get((record.topic, record.queue_id), 0)
+        if record.queue_offset > expected:
+            self.dispatch.begin_with_gap(record, expected)
+
     def apply_run(self, run: Appended) -> None:
         """Take in queue offsets, store time and age of many records of one segment, which are all queued."""
         self.last_store_ms = max(self.last_store_ms, run.store_ms)

@@ -105,15 +105,50 @@ def test_a_group_hears_of_a_lost_message_of_a_lite_topic() -> None:
 )
 @example([("a", False), ("b", True), ("b", True), ("a", False), ("a", True)], parse_tags("a"))
 def test_each_gap_is_told_once_by_whichever_filter(messages: list[tuple[str, bool]], wanted: Filter) -> None:
-    """The first message stays: else the queue would begin behind the damage, without a gap."""
-    tags = "b" + "".join(tag for tag, _ in messages)
-    is_lost = [False, *(lost for _, lost in messages)]
+    tags = "".join(tag for tag, _ in messages)
+    is_lost = [lost for _, lost in messages]
     store, places = sent(tags)
     lose(store, [place for place, lost in zip(places, is_lost, strict=True) if lost])
     matching = {EVERYTHING: "ab", parse_tags("c"): ""}.get(wanted, "a")
     kept = [f"M{at}" for at, tag in enumerate(tags) if not is_lost[at] and tag in matching]
     assert received(store, wanted) == kept
     assert told(store) == ["gap"] * sum(lost for lost, _ in groupby(is_lost))
+
+
+@pytest.mark.parametrize("from_log", [False, True], ids=["behind a snapshot", "from the log alone"])
+@pytest.mark.parametrize("stood_before", [False, True], ids=["new group", "group that stood before"])
+def test_a_group_hears_that_damage_took_the_first_messages_of_a_new_queue(
+    stood_before: bool, from_log: bool
+) -> None:
+    """No snapshot had the queue. It began behind the damage, and its file of before did not fit."""
+    store = Store(segment_bytes=1 << 20)
+    store.broker.topics.create("t", MessageType.NORMAL, 1, store.now_ms)
+    if stood_before:
+        assert received(store, EVERYTHING) == []
+    store.flush()
+    if not from_log:
+        store.checkpoint()
+    places = [store.send(f"M{number}", None) for number in range(3)]
+    store.send("N0", None)
+    store.broker.store.dispatch.write()
+    for place in places:
+        store.disk.flip_bit(LOG, 8 * (place + 100))
+    for _ in range(2):
+        store.disk.kill(lambda _: 0)
+        store.broker = Broker.open(store.disk, store.settings, store.now_ms)
+        store.checkpoint()
+    assert not told(store)
+    assert received(store, EVERYTHING) == ["N0"]
+    assert told(store) == ["gap"]
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_group_hears_of_the_first_messages_that_a_queue_made_anew_lacks(lost: int) -> None:
+    store, places = sent("aaa")
+    lose(store, places[:lost])
+    assert received(store, EVERYTHING) == ["M0", "M1", "M2"][lost:]
+    assert told(store) == ["gap"]
+    assert store.broker.groups.missed_messages.of("g", "t") is None
 
 
 @pytest.mark.parametrize("wanted", [EVERYTHING, parse_tags("a")], ids=["everything", "tag"])
