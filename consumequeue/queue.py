@@ -289,6 +289,14 @@ class ConsumeQueue:
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
         return end
 
+    def place_before_gap(self, queue_offset: int) -> int:
+        """Return where the entry before a gap that has `queue_offset` points; -1 where the queue begins.
+
+        A gap before it counts as a place just before the record behind that. Raise `StoreDamaged`.
+        """
+        first = self._search(self._physical_offset(queue_offset))
+        return self._physical_offset(first - 1) if first > self.min_offset else -1
+
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
 

@@ -10,10 +10,10 @@
    or a partition (tests/unit/services/broker/test_damage.py proves it from the source).
 2. A place (part and path; of the log, the record's offset) counts once. The result of a rescue replaces the
    entry of the damaged file, and is passed on again (`settle`).
-3. A gap of a queue counts where no damage of the log before it is known, of which it comes: a later start
-   reads the log from its snapshot on only, and a group passes the lost message over. A search by tags stops
-   at a gap, which may have had any, and a group passes it in one place, which notes it
-   (`Groups.pass_over_gap`).
+3. A gap of a queue counts where no damage of the log is known of which it comes, behind the entry before the
+   gap: a later start reads the log from its snapshot on only, and a group passes the lost message over. At a
+   queue's begin any known damage before the gap may be the one. A search by tags stops at a gap, which may
+   have had any, and a group passes it in one place, which notes it (`Groups.pass_over_gap`).
 4. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
 
 A listener gets what is known already, then each new entry in the call that meets it. Cost: nothing while
@@ -23,6 +23,7 @@ loop takes over their result.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
@@ -50,8 +51,8 @@ class FoundDamage:
         self._log = log
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
-        self._known_from: int | None = None
-        """The least log offset behind damage of the log that is known."""
+        self._known_ends = list[int]()
+        """The log offsets behind damage of the log that is known, ascending."""
         self.unreadable_records = 0
         """Reads that met a damaged record."""
 
@@ -94,14 +95,17 @@ class FoundDamage:
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = Damaged("log", self.segment_path(one.first_offset), what)
         self.note(found, ("log", one.first_offset))
-        known_from = one.end_offset if self._known_from is None else self._known_from
-        self._known_from = min(known_from, one.end_offset)
+        at = bisect_left(self._known_ends, one.end_offset)
+        if self._known_ends[at : at + 1] != [one.end_offset]:
+            self._known_ends.insert(at, one.end_offset)
+
+    def is_told(self, behind: int, until: int) -> bool:
+        """Return whether damage of the log is known that ends behind an offset, and at most at another."""
+        return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
         """Note that a queue has a gap, which damage of the log has left before a log offset."""
-        if physical_offset <= self._log.first_offset or (
-            self._known_from is not None and self._known_from <= physical_offset
-        ):
+        if physical_offset <= self._log.first_offset:
             return
         what = (
             f"queue {queue_id} of topic {topic} has a gap at offset {queue_offset}: the message was lost by "

@@ -170,8 +170,11 @@ class Store:
 
     def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
         """Note that a queue has a gap in place of a message; RocketMQ's own, in an imported log, are none."""
-        if entry.physical_offset >= self._imported_until:
-            self.damage.gap_in_queue(*queue.key, queue_offset, entry.physical_offset)
+        place, is_told = entry.physical_offset, self.damage.is_told
+        if place < self._imported_until:
+            return
+        if not (is_told(-1, place) and is_told(_begins_behind(queue, queue_offset, place), place)):
+            self.damage.gap_in_queue(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
         """Return the offset behind a gap, or, in an imported log, at least behind a part of it."""
@@ -430,6 +433,16 @@ class Store:
         offsets = np.empty(len(copies), np.int64)
         offsets[places] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))
         return offsets
+
+
+def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
+    """Return the log offset behind which the damage lies that has left a gap, of the entry before the gap.
+
+    `place`, up to which the gap reaches, where a damaged file hides it.
+    """
+    with suppress(StoreDamaged):
+        return queue.place_before_gap(queue_offset) + 1
+    return place
 
 
 def _no_parts(appended: Record | Appended) -> None:

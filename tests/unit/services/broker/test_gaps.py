@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from commitlog import layout, limits
 from commitlog.message import Message, MessageType
+from commitlog.recovery import Damage
 from consumequeue.entry import Entry
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.queue import ConsumeQueue
@@ -140,6 +141,16 @@ def test_a_group_hears_that_damage_took_the_first_messages_of_a_new_queue(
     assert not told(store)
     assert received(store, EVERYTHING) == ["N0"]
     assert told(store) == ["gap"]
+
+
+def test_a_gap_is_told_though_other_damage_before_it_is_known() -> None:
+    """That of a record behind a snapshot of before, say, which the background check has found."""
+    store, places = sent("aaaa")
+    lose(store, [places[2]])
+    store.broker.damage.log_range(Damage(places[0] - 9, places[0]))
+    store.broker.damage.log_range(Damage(places[3] + 9, places[3] + 99))
+    assert received(store, EVERYTHING) == ["M0", "M1", "M3"]
+    assert told(store) == ["log", "log", "gap"]
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
