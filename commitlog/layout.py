@@ -4,7 +4,8 @@
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
     consumequeue.whole                         says that the queues are as the snapshots say
-    consumequeue.aside-<n>                     files of queues that could not be deleted; nothing reads them
+    consumequeue.aside-<n>                     put aside, as is keyindex.aside-<n>; nothing reads them, see
+                                               `consumequeue.aside`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
     timers-names/<20 digits>                   names of timers, see `consumequeue.timerindex`
@@ -56,9 +57,10 @@ from commitlog.errors import StoreDamaged, StoreError
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 QUEUES_WHOLE: Final = "consumequeue.whole"
-QUEUES_ASIDE: Final = "consumequeue.aside-"
-"""How the names of folders begin that nothing reads, and no one could delete; a number follows."""
 KEYINDEX: Final = "keyindex"
+QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
+KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
+"""How the names of folders begin that nothing reads, and no one could delete; a number follows."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -77,6 +79,11 @@ ASIDE: Final = "aside"
 HOLES: Final = "holes"
 REFETCH: Final = "refetch"
 OFFSET_DIGITS: Final = 20
+
+
+def is_aside(name: str) -> bool:
+    """Return whether a name in a store is that of a folder that was put aside."""
+    return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
 def segment_path(first_offset: int) -> str:

@@ -108,7 +108,7 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
     """Raise `NotAStore` for a folder that holds something else, unless (`knows_format`) it has the file."""
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
-    known = (name for name in names if name in layout.KNOWN_NAMES or name.startswith(layout.QUEUES_ASIDE))
+    known = (name for name in names if name in layout.KNOWN_NAMES or layout.is_aside(name))
     if unknown := sorted({*names}.difference(known)):
         raise NotAStore(f"It holds {unknown[0]!r}. Nothing was touched; choose an empty folder with --store.")
 

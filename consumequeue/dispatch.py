@@ -57,6 +57,7 @@ from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS, QUEUES_ASIDE, QUEUES_WHOLE
 from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
+from consumequeue.aside import delete_aside, put_aside
 from consumequeue.entry import ENTRY_BYTES, Entry, lite_code, tags_code
 from consumequeue.queue import (
     UNKNOWN,
@@ -663,33 +664,16 @@ def delete_files(disk: Disk) -> None:
         _put_aside(disk, error)
 
 
-def delete_aside(disk: Disk) -> None:
-    """Delete what `delete_files` had to leave, as far as the disk lets it go by now; raise `SyncFailed`."""
-    for name in disk.list(""):
-        if name.startswith(QUEUES_ASIDE):
-            try:
-                disk.delete(name)
-            except SyncFailed:
-                raise
-            except OSError:  # the next start tries again; until then it takes room
-                continue
-
-
 def _put_aside(disk: Disk, why: OSError) -> None:
     """Rename the folder of all queues, in which something cannot be deleted; raise OSError."""
-    names, number = {*disk.list("")}, 1
-    while (free := f"{QUEUES_ASIDE}{number}") in names:
-        number += 1
     try:
-        disk.rename(CONSUMEQUEUE, free)
+        put_aside(disk, CONSUMEQUEUE, QUEUES_ASIDE)
     except SyncFailed:
         raise
     except OSError as error:
         what = (
-            f"{why.filename or CONSUMEQUEUE} cannot be deleted ({why.strerror or why}), and {CONSUMEQUEUE} "
-            f"not be renamed to {free} ({error.strerror or error}), so the queues cannot be made anew. "
-            f"Delete the folder {CONSUMEQUEUE} of the store, as root if need be: all in it is made anew from "
-            "the log"
+            f"{why.filename or CONSUMEQUEUE} cannot be deleted ({why.strerror or why}), so the queues cannot "
+            f"be made anew: {error.strerror}"
         )
         raise OSError(error.errno, what, CONSUMEQUEUE) from error
 

@@ -20,10 +20,11 @@ Two indexes are run stores, each with its own schema, its own structure in memor
    long as a run outside the merge may hold an older one of the same key: else that would count again. So an
    entry that is over may be found or not, and the caller judges by its own clock or offset.
 3. A damaged run is never merged, and neither is any older one. A derived index (one that the log can tell
-   again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next start
-   makes it anew from the log. What the disk cannot read of it is damage, too, and ends no start and no
-   checkpoint. Any other index keeps its damaged runs, for nothing else has their entries: look-ups that need
-   a damaged block raise `StoreDamaged`, the others are answered.
+   again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next
+   start makes it anew from the log. What the disk cannot read of it is damage, too, and ends no start and no
+   checkpoint; a folder in which nothing can be written is put aside (`consumequeue.aside`). Any other index
+   keeps its damaged runs, for nothing else has their entries: look-ups that need a damaged block raise
+   `StoreDamaged`, the others are answered.
 4. Which runs are merged is decided by size: a run waits until those after it, new entries included, hold
    three times as much. So there are some three runs of each size, and an entry is written again only when its
    run grows fourfold.
@@ -42,6 +43,8 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.layout import KEYS_ASIDE
+from consumequeue.aside import is_unusable, put_aside
 from consumequeue.bloom_filter import Mask, probes_of
 from consumequeue.queue import is_of_others
 from consumequeue.sorted_runs import Entries, Run, Schema, passes, write_run
@@ -94,8 +97,21 @@ class RunsToWrite:
     def write(self, disk: Disk) -> None:
         """Make one durable run of the new entries and of older runs that are due for a merge. Raise OSError.
 
-        A run that is found damaged is left as it is, and so are those before it.
+        A run that is found damaged is left as it is, and so are those before it. The folder of a derived
+        index in which nothing can be written is put aside, and all runs in it count as damaged.
         """
+        try:
+            self._write(disk)
+        except OSError as error:
+            if not self.schema.is_derived or is_of_others(error) or not is_unusable(disk, self.folder):
+                raise
+            put_aside(disk, self.folder, KEYS_ASIDE)
+            for run in self.runs:
+                run.unread = f"{self.folder} was put aside: {error.strerror or error}"
+            self.damaged |= {run.number for run in self.runs}
+            self._write(disk)
+
+    def _write(self, disk: Disk) -> None:
         new_count = sum(map(len, self.recents))
         kept = _kept_count(self.runs, new_count) if new_count else len(self.runs)
         new: Run | None = None
@@ -321,9 +337,14 @@ class RunStore(Generic[Memory]):
         return ""
 
     def drop(self) -> None:
-        """Delete the index."""
+        """Delete the index; put the folder of a derived one aside where it stays. Raise OSError."""
         self._clear()
-        self._disk.delete(self._folder)
+        try:
+            self._disk.delete(self._folder)
+        except OSError as error:
+            if not self._schema.is_derived or is_of_others(error):
+                raise
+            put_aside(self._disk, self._folder, KEYS_ASIDE)
 
     def _take_over(self, done: RunsToWrite) -> None:
         assert done.written is not None, "nothing was written"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from errno import EIO, EMFILE, EPERM
+from errno import EACCES, EIO, EMFILE, EPERM
 
 import pytest
 
@@ -140,6 +140,92 @@ def test_a_file_of_the_key_index_that_cannot_be_deleted_is_in_nobodys_way() -> N
         store.send(f"M{number + 1}", None)
         store.checkpoint()
     assert all(is_found(store, f"M{number}") for number in range(13))
+
+
+class Held(Sick):
+    """A disk on which nothing can be listed, written or deleted in one folder, as of another's."""
+
+    held = "none"
+
+    def refuse(self, path: str) -> None:
+        if f"{path}/".startswith(f"{self.held}/"):
+            raise OSError(EACCES, "Permission denied", path)
+
+    def list(self, folder: str) -> list[str]:
+        self.refuse(folder)
+        return super().list(folder)
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.refuse(path)
+        return super().read(path, position, length)
+
+    def write(self, path: str, position: int, content: bytes) -> None:
+        self.refuse(path)
+        super().write(path, position, content)
+
+    def delete(self, path: str) -> None:
+        self.refuse(path)
+        super().delete(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        super().rename(path, new_path)
+        if path == self.held:
+            self.held = new_path
+
+
+def held() -> tuple[Store, Held]:
+    """Return a store with a message in a run of its key index, in a folder that refuses everything now."""
+    store, disk = Store(), Held()
+    store.disk = disk
+    store.broker = Broker.open(disk, store.settings, store.now_ms)
+    store.send("M0", None)
+    store.checkpoint()
+    disk.held = "keyindex"
+    return store, disk
+
+
+def test_a_folder_of_the_key_index_that_refuses_everything_ends_no_checkpoint() -> None:
+    """They failed for ever, and with too much behind the last one the broker takes no messages."""
+    store, disk = held()
+    store.send("M1", None)
+    written = store.broker.written_offset
+    store.checkpoint()
+    assert store.broker.written_offset > written
+    assert disk.held == "keyindex.aside-1"
+    assert told(store) == [
+        (
+            "index",
+            f"{RUN} cannot be read (keyindex was put aside: Permission denied). The key index is made anew "
+            "from the log at the next start.",
+        )
+    ]
+    with pytest.raises(StoreDamaged, match=RUN):  # there may be more messages of that key
+        store.broker.finding.find("t", "M0", 9)
+    restart(store)
+    assert store.broker.made_anew == ["the key index: the snapshot names no sound files"]
+    assert all(is_found(store, f"M{number}") for number in range(2))
+    store.checkpoint()
+    disk.held = "none"
+    restart(store)
+    assert not store.broker.made_anew
+    assert not [path for path in disk.paths() if "aside" in path]
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_start_makes_the_key_index_anew_beside_a_folder_that_refuses_everything(has_snapshot: bool) -> None:
+    store, disk = held()
+    if not has_snapshot:
+        disk.held = "none"
+        disk.delete("snapshots")
+        disk.held = "keyindex"
+    restart(store)
+    assert is_found(store, "M0")
+    store.send("M1", None)
+    store.checkpoint()
+    assert disk.held == "keyindex.aside-1"
+    restart(store)
+    assert not store.broker.made_anew
+    assert all(is_found(store, f"M{number}") for number in range(2))
 
 
 def merges(store: Store) -> None:

@@ -1,0 +1,60 @@
+"""Folders of derived files in which something cannot be deleted or written, renamed out of the way.
+
+All that lay in one is made anew from the log. Nothing reads a folder put aside; each start tries to delete
+it.
+"""
+
+from __future__ import annotations
+
+from commitlog.descriptors import OUT_OF_DESCRIPTORS
+from commitlog.disk import Disk, SyncFailed
+from commitlog.errors import NO_ROOM
+from commitlog.layout import is_aside
+
+
+def put_aside(disk: Disk, folder: str, prefix: str) -> None:
+    """Rename a folder, in which something cannot be deleted or written, to `prefix` and a number.
+
+    Raise OSError with what to do.
+    """
+    names, number = {*disk.list("")}, 1
+    while (free := f"{prefix}{number}") in names:
+        number += 1
+    try:
+        disk.rename(folder, free)
+    except SyncFailed:
+        raise
+    except OSError as error:
+        what = (
+            f"{folder} cannot be renamed to {free} ({error.strerror or error}). Delete the folder {folder} "
+            "of the store, as root if need be: all in it is made anew from the log"
+        )
+        raise OSError(error.errno, what, folder) from error
+
+
+def delete_aside(disk: Disk) -> None:
+    """Delete what was put aside, as far as the disk lets it go by now; raise `SyncFailed`."""
+    for name in filter(is_aside, disk.list("")):
+        try:
+            disk.delete(name)
+        except SyncFailed:
+            raise
+        except OSError:  # the next start tries again; until then it takes room
+            continue
+
+
+def is_unusable(disk: Disk, folder: str) -> bool:
+    """Return whether no file can be made in a folder, for another reason than want of room.
+
+    Raise `SyncFailed`.
+    """
+    probe = f"{folder}/unfinished"
+    try:
+        disk.delete(probe)
+        disk.write(probe, 0, b"-")
+        disk.delete(probe)
+    except SyncFailed:
+        raise
+    except OSError as error:
+        return error.errno not in OUT_OF_DESCRIPTORS and error.errno not in NO_ROOM
+    return False
