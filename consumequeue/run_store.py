@@ -371,7 +371,16 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete the files of a folder that have none of the names."""
+    """Delete the files of a folder that have none of the names, as far as the disk lets them go.
+
+    Raise the first OSError in the end: a file that stays must not keep the others there.
+    """
+    failed: list[OSError] = []
     for name in disk.list(folder):
         if name not in names:
-            disk.delete(f"{folder}/{name}")
+            try:
+                disk.delete(f"{folder}/{name}")
+            except OSError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]

@@ -145,8 +145,10 @@ class Checkpoint:
             return
         # The snapshot counts from here on: what cannot be deleted must not make it a failed one, for the next
         # checkpoint would then delete what this one names.
-        with suppress(OSError):
-            self.keys.tidy(disk)
-            self.timers.tidy(disk)
-            for path in self.unneeded_paths:
+        # Nor must a file that stays keep the others there, for as long as it does.
+        for tidy in (self.keys.tidy, self.timers.tidy):
+            with suppress(OSError):
+                tidy(disk)
+        for path in self.unneeded_paths:
+            with suppress(OSError):
                 disk.delete(path)
