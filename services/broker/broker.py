@@ -587,6 +587,7 @@ class Broker:
         self.store.keys.written(checkpoint.keys)
         self.timers.written(checkpoint.timers)
         self.mending.note_indexes()
+        self.store.dispatch.unmark_again()  # of a node that follows nothing else does
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """Try again later a checkpoint that could not be written, for want of room or the like.
