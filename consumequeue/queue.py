@@ -274,11 +274,22 @@ class ConsumeQueue:
 
         Gaps of several damages that lie back to back are several: each names the record behind its own.
         """
-        rows = self.rows(queue_offset, _GAP_AT_ONCE)
-        assert not rows["record_bytes"][0], f"{self._folder}: no gap at {queue_offset}"
-        is_other = (rows["record_bytes"] != 0) | (rows["physical_offset"] != rows["physical_offset"][0])
-        others = np.flatnonzero(is_other)
-        return queue_offset + (int(others[0]) if len(others) else len(rows))
+        # In blocks that grow, as `next_match`: most gaps are short, and there may be many.
+        at, block, place = queue_offset, _MATCHED_AT_FIRST, None
+        while at < queue_offset + _GAP_AT_ONCE:
+            rows = self.rows(at, min(block, queue_offset + _GAP_AT_ONCE - at))
+            if not len(rows):
+                break
+            if place is None:
+                assert not rows["record_bytes"][0], f"{self._folder}: no gap at {queue_offset}"
+                place = rows["physical_offset"][0]
+            others = np.flatnonzero((rows["record_bytes"] != 0) | (rows["physical_offset"] != place))
+            if len(others):
+                return at + int(others[0])
+            at, block = at + len(rows), block * _MATCHED_TIMES
+            if at >= self.end_offset:
+                break
+        return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
         """Return the offset behind a gap that has `queue_offset`, however long it is; some 20 reads.

@@ -86,6 +86,8 @@ class LiteReceiving:
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
         self._pass_over_uncoded(key, index, offsets, state)
+        if state.is_over:
+            return True
         code = lite_code(lite_topic)
         # From where the last look ended: else each look would pass over all that is done of the lite topic.
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
@@ -107,9 +109,15 @@ class LiteReceiving:
     def _pass_over_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Pass over what is of no lite topic: gaps, which damage has left of records, are told."""
+        """Pass over what is of no lite topic: gaps, which damage has left of records, are told.
+
+        As many as the receive may look at.
+        """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
-        while _UNCODED in index and (offset := open_from(index, offsets, _UNCODED, 0)) is not None:
+        while not state.is_over and _UNCODED in index:
+            if (offset := open_from(index, offsets, _UNCODED, 0)) is None:
+                return
+            state.count(0)
             if queue.entry(offset).record_bytes:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             else:

@@ -1,10 +1,10 @@
 """A node that follows must not keep for ever what its starts found beside the files of its snapshot.
 
-Expected: once all files of the snapshot are known to be sound, or after a bounded time, checkpoints delete what no
-snapshot names; on a node that only follows, too. Found: `Mending.begin` is called where a node leads alone, so
-`release_older` never comes: each restart of a follower adds the files that were split between its two newest
-snapshots (a month's or a year's timers each), and none is ever deleted. No word is told of it. Before 130a904b
-the start deleted them.
+Expected: once all files of the snapshot are known to be sound, or after a bounded time, checkpoints delete
+what no snapshot names; on a node that only follows, too. Found: `Mending.begin` is called where a node
+leads alone, so `release_older` never comes: each restart of a follower adds the files that were split
+between its two newest snapshots (a month's or a year's timers each), and none is ever deleted. No word is
+told of it. Before 130a904b the start deleted them.
 """
 
 from __future__ import annotations

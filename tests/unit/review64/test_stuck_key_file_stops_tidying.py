@@ -1,7 +1,8 @@
 """A leftover file of the key index that cannot be deleted must not keep a checkpoint from deleting others.
 
-Expected: what no snapshot names of the timers and of the key index goes, as where nothing is stuck. Found: the
-tidying ends at the stuck file, in silence, each time: files of timers and of the key index stay for ever.
+Expected: what no snapshot names of the timers and of the key index goes, as where nothing is stuck. Found:
+the tidying ends at the stuck file, in silence, each time: files of timers and of the key index stay for
+ever.
 """
 
 from __future__ import annotations
