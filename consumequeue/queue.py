@@ -602,6 +602,8 @@ class ConsumeQueue:
 
     def whole_bytes(self, queue_offset: int) -> int:
         """Return how many bytes a read of an entry reads because none of its file was read before."""
+        if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
+            return 0  # perhaps since before it was written: then no read makes the file a known one
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
