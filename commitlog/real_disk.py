@@ -235,10 +235,13 @@ class RealDisk:
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path
+        # Forgotten once more: another thread may have opened it in between, and would go on with it.
         if target.is_dir():
             _delete_folder(target)
+            self._files.forget_within(f"{path}/")
         else:
             target.unlink(missing_ok=True)
+            self._files.forget(path)
         if target.parent.exists():
             self._sync_folder(target.parent)
 
