@@ -426,7 +426,7 @@ class Partitions:
     def release_older(self) -> None:
         """Let checkpoints delete what a start found beside the files of its snapshot.
 
-        Call this once all files of the snapshot were read, and all timers of damaged bytes accounted for.
+        Call this once all files of the snapshot were read: the times of what is damaged are in doubt then.
         """
         self._older = frozenset()
 

@@ -18,7 +18,7 @@ A rebuilt timer is a new record of the log that takes the place of the old one, 
 time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
 or from an older file of the timers. So no file of a time in doubt is deleted, from the moment in which damage
 is met until a checkpoint begins after all is rebuilt; and none after a start before all files were read
-through, and what they lost is rebuilt: how the last rescue ended need not be known.
+through, as which times are in doubt is known then: how the last rescue ended need not be.
 A row whose record alone is damaged goes the same way. A timer whose record is in neither ends as UNREADABLE:
 it is counted, listed, and never pending again.
 
@@ -448,7 +448,7 @@ class Mending:
     def doubt(self) -> Doubt:
         """Return which timers are not accounted for, for a checkpoint that begins."""
         spans = self._in_doubt()
-        if not spans and self._has_read_all:
+        if self._has_read_all:  # all damage is known, and its times are in doubt until all is rebuilt
             self._partitions.release_older()
         is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
         return Doubt(spans, self._in_doubt, is_rescuing)
