@@ -107,7 +107,8 @@ def _close(timers: Timers, disk: Disk) -> None:
 
 def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """Return the offsets of all live rows of partitions, ascending, and what of the files is damaged."""
-    found, gaps = [np.empty(0, np.uint64)], list[Gap]()
+    # Of a file that was split, the snapshot tells alone what was damaged.
+    found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
