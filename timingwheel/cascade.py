@@ -121,12 +121,12 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return the damage of split files: that of others is met again where the file is read."""
-        return [gap for gap in sorted({*self.unmended, *self.damage}) if not self._has_file(gap)]
+        """Return all damage whose timers are not accounted for.
 
-    def _has_file(self, gap: Gap) -> bool:
-        assert self.new_files is not None
-        return slot_named(gap.path.removeprefix(f"{TIMERS}/")) in self.new_files
+        Of a split file nothing else tells. A sector of another file may be read again by the next process,
+        which would take its timers for done: what was delivered of the file moved the watermark past them.
+        """
+        return sorted({*self.unmended, *self.damage})
 
     def _is_there(self, gap: Gap) -> bool:
         assert self.new_files is not None
