@@ -434,6 +434,24 @@ class Mending:
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         self.note_indexes()
 
+    def read_on(self, disk: Disk, now_ms: int) -> None:
+        """Read some more of the timers' files through, on a node that follows, behind a checkpoint.
+
+        Once all are read, older files may go there, too. What is found damaged waits until the node leads.
+        """
+        if not self._has_begun:
+            self.begin(now_ms)
+        if self._running is not None or self._has_read_all:
+            return
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
+        job = self._running = self._check()
+        try:
+            job.run(disk)
+        except OSError:  # the next checkpoint tries again
+            self.failed(job)
+        else:
+            self.done(job)
+
     def go_on_checking(self) -> None:
         """Let some more be checked at once."""
         self._may_check = True

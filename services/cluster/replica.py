@@ -224,6 +224,7 @@ class Replica:
         done.write(self._disk)
         self.core.checkpointed(done)
         self.core.delete_covered()
+        self.core.mending.read_on(self._disk, now_ms)
 
     def settles(self) -> bool:
         """Return whether a checkpoint is to be taken now that the copy is up to date, or has led for a while.

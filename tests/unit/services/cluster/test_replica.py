@@ -173,6 +173,24 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     assert not follower.settles()
 
 
+def test_a_copy_deletes_older_files_of_timers_that_its_start_found() -> None:
+    """Files were read through, and so older ones released, where a node leads only."""
+    engine, records = led()
+    disk = MemoryDisk()
+    first = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_to(first, engine, len(records) - 2)
+    first.checkpoint(0)
+    # As a split leaves one, which only the snapshot before names.
+    older = f"{layout.TIMERS}/0-{16_000_000:020}"
+    disk.write(older, 0, b"of 1970")
+    again = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    assert disk.size(older) > 0
+    for until in (len(records) - 1, len(records)):
+        read_to(again, engine, until)
+        again.checkpoint(0)
+    assert disk.list(layout.TIMERS) == []
+
+
 def test_a_copy_that_has_not_read_what_it_has_seen_accepted_takes_no_checkpoint_for_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,11 +1,10 @@
 """Timers of a sector that can be read again after a restart must come, too.
 
 Expected: each timer comes once, though a sector could not be read when its time came, the rescue has not
-ended by then, and the sector can be read again after the restart. Found: the gap is kept in the snapshot
+ended by then, and the sector can be read again after the restart. Before, the gap is kept in the snapshot
 only where its file was split ("that of others is met again where the file is read"). Others of the file
 were delivered, so the frontier has passed the timers of the gap; the next process reads them as sound,
-takes them for done, and nothing is told (0cf9281f: EIO of one read is damage now, which need not be met
-again).
+takes them for done, and nothing is told (EIO of one read is damage, which need not be met again).
 """
 
 from __future__ import annotations

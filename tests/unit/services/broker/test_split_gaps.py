@@ -3,7 +3,7 @@
 Expected: a bad sector among the records of a file that is split, and a flipped bit in a run of ends, cost
 no timer: the log has them all. Found: `timer_facts` ends each timer with a name that is in no file, and
 looks for gaps in the files of the snapshot alone, not in those that were split, whose gaps the snapshot
-names. Since 0cf9281f a split leaves out what the disk cannot read, so these are timers that wait.
+names. A split leaves out what the disk cannot read, so these are timers that wait.
 """
 
 from __future__ import annotations

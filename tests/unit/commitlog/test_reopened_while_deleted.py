@@ -4,7 +4,7 @@ Expected, as `commitlog.descriptors` has it: "A file that is deleted or renamed 
 none". Found: `RealDisk.delete` forgets the file before it unlinks it. A read or a sync by another thread in
 between opens it again, and that descriptor stays: what is written later under this name goes to the deleted
 file, is synced with success, and is lost. Files are deleted by a worker now while the loop and others read
-and sync (dbe3f82b), and by a checkpoint while a rescue reads all files of timers (130a904b).
+and sync, and by a checkpoint while a rescue reads all files of timers.
 """
 
 from __future__ import annotations
