@@ -21,10 +21,10 @@ Two indexes are run stores, each with its own schema, its own structure in memor
    entry that is over may be found or not, and the caller judges by its own clock or offset.
 3. A damaged run is never merged, and neither is any older one. A derived index (one that the log can tell
    again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next
-   start makes it anew from the log. What the disk cannot read of it is damage, too, and ends no start and no
-   checkpoint; a folder in which nothing can be written is put aside (`consumequeue.aside`). Any other index
-   keeps its damaged runs, for nothing else has their entries: look-ups that need a damaged block raise
-   `StoreDamaged`, the others are answered.
+   start makes it anew from the log; a folder in which nothing can be written is put aside
+   (`consumequeue.aside`). Any other index keeps its damaged runs, for nothing else has their entries:
+   look-ups that need a damaged block raise `StoreDamaged`, the others are answered. What the disk cannot
+   read is damage, too, and ends no start and no checkpoint.
 4. Which runs are merged is decided by size: a run waits until those after it, new entries included, hold
    three times as much. So there are some three runs of each size, and an entry is written again only when its
    run grows fourfold.
@@ -225,7 +225,7 @@ class RunStore(Generic[Memory]):
         """The known damage as a sentence; empty if there is none."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
-        return " ".join(run.lost or f"{run.path} does not match its CRC." for run in self.damaged_runs)
+        return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
         """Note that runs are damaged; of runs that are not in use any more nothing is noted."""

@@ -22,8 +22,9 @@ Entries are in order of `key`, then of the schema's minor field. Fences and filt
 that is not in the run costs no read, one that is costs a block. A run of more entries than the schema's
 `filtered_max` has no filter, so that memory stays bounded: there each look-up reads a block. When fences or
 filter are damaged the answers are the same and take more reads. Nothing is answered from a damaged block, nor
-from a file that has another head than the snapshot names. What the disk cannot read of an index that the log
-can tell again is damage, too (`StoreDamaged`); of any other it is the disk's error.
+from a file that has another head than the snapshot names. What the disk cannot read is damage, too
+(`StoreDamaged`): EIO of any index, and any error that says something of the file where the log can tell the
+index again.
 
 **A merge** makes one run of several sources, each in order. A pass takes a chunk of every source and yields
 all entries up to the least of the chunks' last ones. So each pass uses one chunk up, and no source holds back
@@ -41,6 +42,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from errno import EIO
 from typing import Any, Final
 
 import numpy as np
@@ -148,7 +150,8 @@ class Run:
     def load(self, disk: Disk) -> None:
         """Read what is held in memory, and find out whether the run is lost.
 
-        A run of a derived index that the disk cannot read is lost; of any other raise OSError.
+        A run whose head the disk cannot read is lost, and of a derived index also one whose tail it cannot
+        read. Raise OSError as `blocks` does.
         """
         try:
             self._load(disk)
@@ -163,9 +166,11 @@ class Run:
         filter_bytes = disk.size(self.path) - self.tail_at - fences_bytes - _CRCS.size
         if filter_bytes < 0 or filter_bytes % 8:
             return
-        fences = disk.read(self.path, self.tail_at, fences_bytes)
-        filtered = disk.read(self.path, self.tail_at + fences_bytes, filter_bytes)
-        crcs = disk.read(self.path, self.tail_at + fences_bytes + filter_bytes, _CRCS.size)
+        crcs = self._read_tail(disk, self.tail_at + fences_bytes + filter_bytes, _CRCS.size)
+        if len(crcs) < _CRCS.size:
+            return
+        fences = self._read_tail(disk, self.tail_at, fences_bytes)
+        filtered = self._read_tail(disk, self.tail_at + fences_bytes, filter_bytes)
         are_fences_sound, is_filter_sound = (
             zlib.crc32(part) == crc for part, crc in zip((fences, filtered), _CRCS.unpack(crcs), strict=True)
         )
@@ -174,6 +179,16 @@ class Run:
         if is_filter_sound and filtered:
             self.filter = Filter(np.frombuffer(filtered, np.uint64))
         self.is_tail_sound = are_fences_sound and is_filter_sound
+
+    def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
+        """Return bytes of the tail; none of an index that is not derived where the disk cannot read them."""
+        try:
+            return disk.read(self.path, position, length)
+        except OSError as error:
+            self._unread_or_raise(error)
+            if self.schema.is_derived:
+                raise
+        return b""
 
     def may_hold(self, probe: Probe) -> bool:
         """Return whether the run may hold the key of a probe; False is sure, and costs no read."""
@@ -240,7 +255,8 @@ class Run:
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
         """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`.
 
-        Also where the disk cannot read them; of an index that is not derived raise OSError then.
+        Also where the disk cannot read them; raise OSError where that says nothing of the file, and, of an
+        index that is not derived, of anything but EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -257,16 +273,27 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """What is wrong with a damaged run of a derived index, as a sentence with advice."""
-        how = f"cannot be read ({self.unread})" if self.unread else "does not match its CRC"
-        return self.lost or f"{self.path} {how}. {self.schema.advice}"
+        """What is wrong with a damaged run, as a sentence with advice."""
+        return self.lost or f"{self.wrong} {self.schema.advice}"
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with a damaged run, as a sentence."""
+        if self.lost or not self.unread:
+            return self.lost or f"{self.path} does not match its CRC."
+        if self.schema.is_derived:
+            return f"{self.path} cannot be read ({self.unread})."
+        return (
+            f"The disk cannot read {self.path} ({self.unread}): "
+            "look at the kernel's log, and replace the disk."
+        )
 
     def _unread_or_raise(self, error: OSError) -> str:
         """Note what the disk cannot read; return it as a sentence.
 
-        Raise the error where the index is not derived, or it says nothing of the file.
+        Raise the error where it says nothing of the file, or is not EIO and the index is not derived.
         """
-        if not self.schema.is_derived or is_of_others(error):
+        if is_of_others(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
         self.unread = error.strerror or str(error)
         return self.damage

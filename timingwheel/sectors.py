@@ -12,12 +12,16 @@ read, each of its blocks is tried, and a drive may take seconds for each.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from errno import EIO
+from itertools import islice
 from typing import Final
 
 from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
+_TRIED_MAX: Final = 16
+"""How many files are tried: a drive may take seconds to say that it cannot read one."""
 
 Extent = tuple[int, int]
 """Bytes of a file from the first up to the second."""
@@ -68,6 +72,22 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
         if len(content) == sum(length for _, length in spans):
             return content
     return b"".join([read(disk, path, *span, unread).ljust(span[1], b"\0") for span in spans])
+
+
+def require_reading(disk: Disk, paths: Iterable[str]) -> None:
+    """Raise OSError (EIO) where of several files the disk can read not one's first byte.
+
+    What such a disk cannot read says nothing of the files: nobody is to take them for damaged.
+    """
+    failed: OSError | None = None
+    for path in islice(paths, _TRIED_MAX):
+        try:
+            if disk.read(path, 0, 1):
+                return
+        except OSError as error:
+            failed = error if error.errno == EIO else failed
+    if failed is not None:
+        raise failed
 
 
 def sentence(path: str, position: int, end: int) -> str:

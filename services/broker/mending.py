@@ -25,6 +25,8 @@ it is counted, listed, and never pending again.
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.
 
+A disk that can read nothing says nothing of the files: a rescue that meets one fails, and is tried again.
+
 Weak spot: where names or the log are damaged as well, timers may be missing that nothing tells of. They are
 counted (`unknown_count`), not named, as far as the snapshot's count of rows tells; of a file that was split
 not even that is known.
@@ -45,7 +47,7 @@ from commitlog import bulk, limits
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from commitlog.kinds import TIMER_TOPIC
-from commitlog.layout import TIMERS
+from commitlog.layout import COMMITLOG, TIMER_NAMES, TIMERS
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, LogScan
 from consumequeue.sorted_runs import Run
@@ -65,6 +67,8 @@ from timingwheel.partition import PAIR, WITH_RECORDS, Gap, Rows, Window
 _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
+_TRIED_EACH: Final = 5
+"""Of how many files of a folder a rescue reads the first byte to know that the disk can read at all."""
 
 
 class Bare(NamedTuple):
@@ -205,7 +209,8 @@ class Rescue:
     """Why nothing could be found out; empty if it could."""
 
     def run(self, disk: Disk) -> None:
-        """Read; raise OSError."""
+        """Read; raise OSError, also where the disk can read nothing: then no timer is to end for it."""
+        self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
                 self._see(disk, from_ms, until_ms)
@@ -214,6 +219,12 @@ class Rescue:
             self.blocked = error.detail
             return
         self._find_copies(disk)
+        self._require_reading(disk)  # it may have failed since
+
+    def _require_reading(self, disk: Disk) -> None:
+        folders = (COMMITLOG, TIMERS, TIMER_NAMES)
+        paths = (f"{folder}/{name}" for folder in folders for name in disk.list(folder)[:_TRIED_EACH])
+        sectors.require_reading(disk, paths)
 
     def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
         """Find what is missing of the window, and what is back in it.

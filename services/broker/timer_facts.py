@@ -75,7 +75,7 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
             f"{run.entry_count - read_count} of its {run.entry_count} facts cannot be read; they are made "
             "again as far as the log and the timers that wait tell, and how others ended may be unknown"
         )
-    return Damaged(part, run.path, f"{run.path} does not match its CRC; {left}.")
+    return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
 
 
 def _name(timers: Timers, timer: Record) -> None:

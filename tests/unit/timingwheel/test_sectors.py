@@ -89,3 +89,13 @@ def test_another_failure_of_the_disk_is_raised() -> None:
         sectors.read(disk, PATH, 0, 10, [])
     with pytest.raises(PermissionError):
         sectors.read_many(disk, PATH, [(0, 10)], [])
+
+
+def test_a_disk_that_can_read_one_of_the_files_can_read() -> None:
+    disk = BadSectors({0}, is_short=False)
+    written(disk, 0)
+    with pytest.raises(OSError, match="fails by the test"):
+        sectors.require_reading(disk, [PATH, "missing"])
+    disk.bad = {1}
+    sectors.require_reading(disk, ["missing", PATH])
+    sectors.require_reading(disk, [])

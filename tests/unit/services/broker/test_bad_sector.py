@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from commitlog.view import View
 from services.broker.broker import Broker
 from services.broker.values import ReadTimers, TimerVerdict
 from services.store.opening import look_at
@@ -35,6 +36,9 @@ class BadSector(MemoryDisk):
             self.failing_count -= 1
             raise OSError(EIO, "fails by the test", path)
         return super().read(path, position, length)
+
+    def view(self, path: str) -> View:
+        return View(lambda position, length: self.read(path, position, length), self.size(path))
 
 
 def go(store: Store, by_ms: int) -> int:
