@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from commitlog import bulk
 from commitlog.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
@@ -45,6 +47,16 @@ class File(NamedTuple):
     length: int = 0
     row_count: int = 0
     tombstone_count: int = 0
+
+
+class Unreadable(NamedTuple):
+    """A timer whose record is damaged in the file at `path`, or where `fetch` looks: then that is empty."""
+
+    due_ms: int
+    timer_offset: int
+    path: str = ""
+    queue: int = -1
+    """As in its row; -1 where it is not known."""
 
 
 class _Growing:
@@ -85,8 +97,8 @@ class PartitionsToWrite:
     """Other damage that was met before."""
     older: frozenset[str] = frozenset()
     """Names of files that are older than the snapshot of the last start, and are not to be deleted yet."""
-    unreadable: list[SortKey] = field(default_factory=list)
-    """The timers whose records `fetch` could not read; they wait without a record until their end."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+    """The timers whose records are damaged; they wait without a record until their end."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
@@ -118,6 +130,7 @@ class PartitionsToWrite:
             "last_offset": self.last_offset,
             "mended": [gap.freeze() for gap in sorted(self.mended) if self._is_there(gap)],
             "gaps": [gap.freeze() for gap in self._gaps_to_keep()],
+            "unreadable": [list(one) for one in self.unreadable],
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
@@ -141,6 +154,7 @@ class PartitionsToWrite:
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
+        spans += [(one.due_ms, one.due_ms + 1) for one in self.unreadable]
         named = {slot.name for slot in (*self.files, *self.new_files)} | self.damaged | self.older
         for name in disk.list(TIMERS):
             if name not in named and not _touches(name, spans):
@@ -156,7 +170,8 @@ class PartitionsToWrite:
         damage: list[Gap] = []
         tombstones = self._tombstones_of(disk, slot, damage)
         without = {*self.unmended, *self.mended, *damage}
-        for rows, records in _slices(disk, slot, self.files[slot], tombstones, damage, without):
+        slices = _slices(disk, slot, self.files[slot], tombstones, damage, without)
+        for rows, records in chain.from_iterable(self._sound_first(slot, *one) for one in slices):
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
                 growing = self._to(disk, child)
                 if rows.dtype == PAIR:
@@ -167,6 +182,29 @@ class PartitionsToWrite:
         if damage:  # the old file may tell more of these timers than the log does, so it is kept
             self.damage += damage
             self.damaged |= {slot.name}
+
+    def _sound_first(
+        self, slot: Slot, rows: Rows, records: list[bytes]
+    ) -> Iterator[tuple[Rows, list[bytes]]]:
+        """Yield timers with their records, and those whose records are damaged as pairs, which have none.
+
+        Copied, the damage would be all that is left once the log is cut and older files are deleted.
+        """
+        if rows.dtype == PAIR:
+            yield rows, records
+            return
+        are_sound = _are_sound(rows, records)
+        if are_sound.all():
+            yield rows, records
+            return
+        if are_sound.any():
+            yield rows[are_sound], [records[place] for place in np.flatnonzero(are_sound).tolist()]
+        damaged = rows[~are_sound]
+        found = zip(damaged["due_ms"], damaged["timer_offset"], damaged["queue"], strict=True)
+        self.unreadable += [Unreadable(int(due), int(at), slot.path, int(queue)) for due, at, queue in found]
+        pairs = np.empty(len(damaged), PAIR)
+        pairs["due_ms"], pairs["timer_offset"] = damaged["due_ms"], damaged["timer_offset"]
+        yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
         """Return the offsets, ascending, of a slot's timers that are deleted, by its file and by memory."""
@@ -207,7 +245,7 @@ class PartitionsToWrite:
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
         if len(rows) < len(chunk):  # a timer whose record is damaged waits as a pair, rather than being lost
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
-            self.unreadable += missing.tolist()
+            self.unreadable += [Unreadable(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
             chunk = alive(chunk, missing["timer_offset"])
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
@@ -283,9 +321,6 @@ def _slices(
             continue
         rows = alive(batch.rows, tombstones)
         found = _records(window, batch, rows) if batch.kind == WITH_RECORDS else []
-        if window.is_unread(batch.position, batch.end):  # copied, the zeros would be all that is left
-            damage.append(Gap(slot.path, batch.position, batch.end, is_unread=True))
-            continue
         is_other = bool(held) and held[0].dtype != rows.dtype
         if held and (is_other or held_bytes + batch.end - batch.position > TIMER_BATCH_BYTES_MAX):
             yield np.concatenate(held), records
@@ -304,6 +339,18 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
     ends = firsts + lengths
     return [stored[first:end] for first, end in zip(firsts.tolist(), ends.tolist(), strict=True)]
+
+
+def _are_sound(rows: Rows, records: list[bytes]) -> Any:
+    """Return of which rows the record is whole and its CRC holds, or is kept in the log: a column of bool."""
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    ends = np.cumsum(lengths)
+    are_sound = lengths == rows["record_bytes"]
+    there = are_sound & (lengths > 0)
+    if there.any():
+        content = bytearray(b"".join(records))
+        are_sound[there] = bulk.are_sound(content, (ends - lengths)[there], ends[there])
+    return are_sound
 
 
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:

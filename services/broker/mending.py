@@ -19,8 +19,9 @@ time: so it is durable, delivered once, and a crash in between costs nothing. It
 or from an older file of the timers. So no file of a time in doubt is deleted, from the moment in which damage
 is met until a checkpoint begins after all is rebuilt; and none after a start before all files were read
 through, as which times are in doubt is known then: how the last rescue ended need not be.
-A row whose record alone is damaged goes the same way. A timer whose record is in neither ends as UNREADABLE:
-it is counted, listed, and never pending again.
+A row whose record alone is damaged goes the same way, and so does a timer of which that was met only when it
+was due, or when a checkpoint copied it (`Timers.in_doubt`): it comes late rather than never. A timer whose
+record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
 
 Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
 the window in memory.
@@ -56,7 +57,7 @@ from services.broker.store import Store
 from services.broker.timer_ends import last_ms
 from services.broker.timer_files import Doubt
 from services.broker.timer_records import due_ms_of
-from services.broker.timers import Timers
+from services.broker.timers import InDoubt, Timers
 from services.broker.values import Damaged
 from timingwheel import partition, sectors
 from timingwheel.boundaries import Numbers, Slot, slot_named
@@ -184,6 +185,7 @@ class Rescue:
     mended: frozenset[Gap]
     """Damage whose timers are accounted for."""
     windows: list[tuple[int, int]]
+    in_doubt: dict[int, InDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
@@ -339,7 +341,7 @@ class Rescue:
     def _find_copies(self, disk: Disk) -> None:
         """Find where older files have the records of missing timers."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
-        wanted |= {one.timer_offset for one in self.bare}
+        wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
         for slot in _slots_named(disk) if wanted else ():
             length = disk.size(slot.path)
             for batch in partition.batches(Window(disk, slot.path, length), []):
@@ -495,7 +497,10 @@ class Mending:
         jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
-        return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare})]
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # at once: a worker may ask
+        in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
+        spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
+        return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> Check | Rescue | None:
         """Return what a worker should read now; None if nothing, or while a job is not done with."""
@@ -546,9 +551,16 @@ class Mending:
         """Rebuild or end some of the timers that a rescue has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
-        while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
-            self._mend(*self._left.popleft(), now_ms)
-            count += 1
+        try:
+            while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
+                self._mend(*self._left.popleft(), now_ms)
+                count += 1
+        except StoreDamaged as error:  # whether a timer has ended cannot be read: a start makes ends again
+            assert self._applying is not None, "only a rescue leaves something to mend"
+            job, self._applying = self._applying, None
+            self._left.clear()
+            self._timers.statistics.timers_rebuilt += self._rebuilt_count
+            self._block(job, error.detail)
         if self._applying is not None and not self._left:
             self._finish(self._applying)
 
@@ -557,7 +569,7 @@ class Mending:
         return bool(self._unchecked) or self._log_pass is not None
 
     def _can_rescue(self) -> bool:
-        is_needed = bool(self._partitions.damage or self._bare)
+        is_needed = bool(self._partitions.damage or self._bare or self._timers.in_doubt)
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
@@ -570,7 +582,7 @@ class Mending:
     def _waits(self, one: Bare) -> bool:
         """Return whether a timer waits; all before the watermark have ended, though how may be forgotten."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
-        return not is_done and self._timers.ends.ended(one.timer_offset) is None
+        return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
     def _check(self) -> Check:
         job, left_bytes = Check([], [], self._check_bytes), self._check_bytes
@@ -599,6 +611,7 @@ class Mending:
         return Rescue(
             gaps=gaps,
             bare=bare,
+            in_doubt=dict(self._timers.in_doubt),
             mended=self._partitions.damage.mended,
             windows=windows,
             files=self._partitions.files,
@@ -616,10 +629,7 @@ class Mending:
 
     def _take_over(self, job: Rescue) -> None:
         if job.blocked:
-            self._blocked = job.blocked
-            what = f"Which timers damaged bytes held cannot be found out now: {job.blocked}"
-            self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
-            self._bare = job.bare + self._bare
+            self._block(job, job.blocked)
             return
         assert self._applying is None, "a rescue is applied to its end before the next one has run"
         assert not self._left, "what an earlier rescue found is still to be mended"
@@ -631,9 +641,19 @@ class Mending:
         self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())
         waiting = (one for one in job.bare if one.timer_offset not in job.over)
         self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in waiting)
+        in_doubt = job.in_doubt.items()
+        self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
+
+    def _block(self, job: Rescue, why: str) -> None:
+        """Let a rescue that cannot find something out be tried again later; say why."""
+        self._blocked = why
+        what = f"Which timers damaged bytes held cannot be found out now: {why}"
+        self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+        self._bare = job.bare + self._bare
 
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.ended(timer_offset) is not None:
+            self._timers.in_doubt.pop(timer_offset, None)
             return  # cancelled, moved or fired since the rescue has looked
         timer = self._record(timer_offset)
         if timer is None:
@@ -646,7 +666,7 @@ class Mending:
     def _record(self, timer_offset: int) -> Record | None:
         """Return the timer record, from the log, or else from an older file; None if neither has it."""
         with suppress(StoreDamaged):
-            return self._store.read(timer_offset)
+            return self._timers.logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
         copy = self._applying.copies.get(timer_offset)
         with suppress(StoreDamaged):
@@ -655,15 +675,20 @@ class Mending:
 
     def _finish(self, job: Rescue) -> None:
         """Count what a rescue came to, and note it in words; its gaps are mended."""
-        looked_for_count = len(job.missing) + len(job.bare) + job.unknown_count
+        looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
         self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
         statistics = self._timers.statistics
         statistics.timers_rebuilt += self._rebuilt_count
         statistics.timers_unknown += job.unknown_count
+        in_files = [(offset, one.path) for offset, one in job.in_doubt.items() if one.path]
         paths = [gap.path for gap in job.gaps] + [one.path for one in job.bare]
+        paths += [path for _, path in in_files]
+        if not paths:
+            return
         wheres = [str(one) for one in (*job.gaps, *job.bare)]
+        wheres += [f"the record of timer {offset} in {path} cannot be read." for offset, path in in_files]
         what = (
             f"{' '.join(wheres[:_WHERES_MAX])} {self._rebuilt_count} timers were rebuilt, "
             f"{self._lost_count} nobody has any more"

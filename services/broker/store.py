@@ -99,13 +99,13 @@ class Store:
         self.apply_to_parts: Callable[[Record], None] = _no_parts
         self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
 
-    def read(self, physical_offset: int) -> Record:
+    def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
         """Return the durable record at a log offset where one was stored.
 
-        Raise `StoreDamaged`, which is noted, or OSError.
+        `is_alone`: read nothing behind it. Raise `StoreDamaged`, which is noted, or OSError.
         """
         try:
-            return self.log.read(physical_offset)
+            return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
         except StoreDamaged as error:
             self.damage.record(physical_offset, error)
             raise

@@ -27,6 +27,7 @@ have.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -135,7 +136,7 @@ class TimerDelivery:
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
-            self._timers.unreadable("", timer_offset, due_ms, now_ms)
+            self._timers.doubt(timer_offset, due_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 
@@ -181,7 +182,7 @@ class TimerDelivery:
         last = rows[-1]
         sort_key = (int(last["due_ms"]), int(last["timer_offset"]))
         self._partitions.watermark = max(self._partitions.watermark, sort_key)
-        waiting = self._not_ended(rows) if self._partitions.damage else rows
+        waiting = self._not_ended(rows, path) if self._partitions.damage else rows
         if len(waiting) < limits.TIMER_RUN_MIN:
             for row in waiting:
                 self._deliver_row(row, path, now_ms)
@@ -195,13 +196,12 @@ class TimerDelivery:
         if stored and record.crc_holds(stored):
             self._append_one(record.decode(stored), now_ms)
         else:
-            topic = "" if record_at == IN_LOG else self._timers.queues.names[int(row["queue"])][0]
-            self._deliver_damaged(row, path, topic, now_ms)
+            self._deliver_damaged(row, path, now_ms)
 
     def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
         is_bare = rows["record_at"] == np.uint64(IN_LOG)
         for row in rows[is_bare]:
-            self._deliver_damaged(row, path, "", now_ms)
+            self._deliver_damaged(row, path, now_ms)
         rows = rows[~is_bare]
         if not len(rows):
             return
@@ -238,9 +238,28 @@ class TimerDelivery:
             done += len(appended.copies)
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
-    def _not_ended(self, rows: Rows) -> Rows:
-        """Return the rows whose timers wait, where damage may have taken the batch that says which do not."""
-        return rows[~self._timers.ends.have_ended(rows["timer_offset"].copy())]
+    def _not_ended(self, rows: Rows, path: str) -> Rows:
+        """Return the rows whose timers wait, where damage may have taken the batch that says which do not.
+
+        Where that cannot be read either, a rescue is to decide.
+        """
+        ends, offsets = self._timers.ends, rows["timer_offset"].copy()
+        with suppress(StoreDamaged):
+            return rows[~ends.have_ended(offsets)]
+        is_waiting = np.zeros(len(rows), np.bool_)
+        for place, (timer_offset, due_ms) in enumerate(
+            zip(offsets.tolist(), rows["due_ms"].tolist(), strict=True)
+        ):
+            try:
+                is_waiting[place] = ends.ended(timer_offset) is None
+            except StoreDamaged:
+                self._timers.doubt(timer_offset, due_ms, self._topic(rows[place]), path)
+        return rows[is_waiting]
+
+    def _topic(self, row: Any) -> str:
+        """Return the topic of a row; empty where only its record tells."""
+        is_bare = int(row["record_at"]) == IN_LOG
+        return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
         """Return when the timers of rows were due: a column of ms.
@@ -286,20 +305,23 @@ class TimerDelivery:
         self, content: bytearray, rows: Rows, path: str, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            self._deliver_damaged(row, path, self._timers.queues.names[int(row["queue"])][0], now_ms)
+            self._deliver_damaged(row, path, now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _deliver_damaged(self, row: Any, path: str, topic: str, now_ms: int) -> None:
-        """Deliver a timer whose record in the partition is damaged or missing, if the log still has it."""
+    def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
+        """Deliver a timer whose record in the partition is damaged or missing, if the log still has it.
+
+        Else a rescue looks into older files as well, a moment later (`services.broker.mending`).
+        """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:
             self._store.damage.unreadable_records += 1
             self._timers.damaged_row(path, int(row["record_at"]))
         try:
-            timer = self._store.read(timer_offset)
+            timer = self._timers.logged(timer_offset)
         except StoreDamaged:
-            self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
+            self._timers.doubt(timer_offset, due_ms, self._topic(row), path)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 

@@ -113,6 +113,7 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
+    found.append(np.fromiter(timers.in_doubt, np.uint64))  # no file has those that delivery has passed
     return np.sort(np.concatenate(found)), gaps
 
 

@@ -36,6 +36,7 @@ from consumequeue.keyindex import hash_of, keys_of, names_of
 from services.broker.cutting import Cut
 from services.broker.timer_records import delivered_record
 from tidewheel import property_names
+from timingwheel import sectors
 from timingwheel.partition import ROW, Rows
 
 MANY_NAMES: Final = (1 << 64) - 1
@@ -153,9 +154,10 @@ class TimerSource:
             path, position = self._segments.place(physical_offset)
         except StoreDamaged:  # left out as one whose CRC fails: the others of its run are there
             return bytes(_HEAD.size)
-        stored = self._disk.read(path, position, window_bytes)
+        unread: list[sectors.Extent] = []  # zeros, which fail the CRC, and cost those near them nothing
+        stored = sectors.read(self._disk, path, position, window_bytes, unread)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
-            stored = self._disk.read(path, position, _length(stored, 0))
+            stored = sectors.read(self._disk, path, position, _length(stored, 0), unread)
         return stored.ljust(_HEAD.size, b"\0")
 
 

@@ -37,7 +37,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from errno import EIO
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -64,11 +65,22 @@ from services.broker.timer_source import QueueTable, TimerSource
 from services.broker.values import Delivery, LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from tidewheel import property_names
 from timingwheel import sectors
+from timingwheel.cascade import Unreadable
 from timingwheel.partition import IN_LOG
 from timingwheel.partitions import Partitions
 from timingwheel.wheel import Wheel
 
 _NOWHERE: Final = 1 << 62
+
+
+class InDoubt(NamedTuple):
+    """A timer whose record was met damaged: when it is due, its place, its topic (or "") and file (or "")."""
+
+    due_ms: int
+    sort_ms: int
+    topic: str
+    path: str
+
 
 _VERDICTS: Final = {
     End.DELIVERED: Verdict.TOO_LATE,
@@ -96,6 +108,11 @@ class Timers:
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
         """The last timers that ended as UNREADABLE, the oldest first."""
+        self.in_doubt: dict[int, InDoubt] = {}
+        """The timers, by offset, of which a rescue is to decide: their records were met damaged.
+
+        Delivery may have passed them, so nothing else says that they wait, and snapshots keep them.
+        """
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
         """While a start replays the log: the bytes of it that are damaged.
@@ -208,6 +225,8 @@ class Timers:
         """End the timers of many delivered messages, given as columns."""
         copies, offsets = run.copies, run.physical_offsets
         self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+        for timer_offset in copies.ended.tolist() if self.in_doubt else ():
+            self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
         # Of a run nearly all are delivered from their places, and the watermark says that; only the few that
@@ -299,6 +318,44 @@ class Timers:
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
+    def doubt(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
+        """Let a rescue decide what becomes of a timer whose record is damaged where it was looked for.
+
+        `due_ms` is when it is due or where it is sorted; `path` is the file in which it waited, if any did.
+        """
+        sort_ms = self.near.sort_ms(timer_offset, due_ms)
+        self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
+
+    def _doubt_copied(self, one: Unreadable) -> None:
+        topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
+        self.doubt(one.timer_offset, one.due_ms, topic, one.path)
+
+    def has_surely_ended(self, timer_offset: int) -> bool:
+        """Return whether a timer has ended; False where that cannot be read, which is noted."""
+        with suppress(StoreDamaged):
+            return self.ends.ended(timer_offset) is not None
+        return False
+
+    def logged(self, timer_offset: int) -> Record:
+        """Return the timer record that the log has; raise `StoreDamaged`, also where the disk cannot read it.
+
+        Raise OSError of anything but EIO.
+        """
+        with suppress(OSError):  # it may be what lies behind the record that the disk cannot read
+            return self._store.read(timer_offset)
+        try:
+            return self._store.read(timer_offset, is_alone=True)
+        except OSError as error:
+            if error.errno != EIO:
+                raise
+            path = self._store.damage.segment_path(timer_offset)
+            unread = StoreDamaged(
+                f"The disk cannot read the record at log offset {timer_offset} in {path} (EIO): "
+                "look at the kernel's log, and replace the disk."
+            )
+            self._store.damage.record(timer_offset, unread)
+            raise unread from error
+
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
         """Return a timer that waits, or what became of it."""
         found = self._found(name, now_ms, is_verb=False)
@@ -327,7 +384,7 @@ class Timers:
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
             return unarmed  # the log reads durable bytes only
         with suppress(StoreDamaged):
-            return self._store.read(timer_offset)
+            return self.logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
         if found is None or int(found[1]["record_at"][0]) == IN_LOG:
             raise self._nowhere(timer_offset, due_ms)
@@ -367,7 +424,7 @@ class Timers:
 
     def spill(self) -> None:
         """Write names and ends that are too many for memory, while a start replays the log."""
-        self.ends.spill(min(self._store.last_store_ms, self.partitions.watermark[0]))
+        self.ends.spill(min(self._store.last_store_ms, self.partitions.watermark[0], *self._doubted_ms()))
 
     # Snapshots.
 
@@ -377,6 +434,7 @@ class Timers:
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
             "lost": [list(one) for one in self.lost],
+            "in_doubt": [[timer_offset, *one] for timer_offset, one in self.in_doubt.items()],
         }
 
     def thaw(self, frozen: Any) -> None:
@@ -384,6 +442,7 @@ class Timers:
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
+        self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen.get("in_doubt", ())}
 
     def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
         """Return what a checkpoint is to write of partitions and ends; `doubt` spares files."""
@@ -391,22 +450,22 @@ class Timers:
         # late by more than the history must still be known by its names, and found to have no end.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
-        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms))
+        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
         self.partitions.forget_before(self.ends.forgotten_ms)
         partitions = self.partitions.to_write(now_ms)
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def written(self, done: TimersToWrite) -> None:
-        """Take in that a checkpoint is durable; end the timers whose records it could not read."""
+        """Take in that a checkpoint is durable; a rescue decides of the timers of damaged records."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
         # A timer that is near, or has ended, since the checkpoint began is told of by its own delivery or
         # end.
-        for due_ms, timer_offset in done.partitions.unreadable:
-            if timer_offset not in self.near and self.ends.ended(timer_offset) is None:
+        for one in done.partitions.unreadable:
+            if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
                 with suppress(StoreDamaged):  # notes what is damaged
-                    self._store.read(timer_offset)
-                self.unreadable("", timer_offset, due_ms, self._store.last_store_ms)
+                    self.logged(one.timer_offset)
+                self._doubt_copied(one)
 
     def failed(self, done: TimersToWrite) -> None:
         """Take in that a checkpoint was not written."""
@@ -420,6 +479,8 @@ class Timers:
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
+        for fields in (frozen["partitions"] or {}).get("unreadable", ()):
+            self._doubt_copied(Unreadable(*fields))
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def resume(self) -> None:
@@ -441,6 +502,7 @@ class Timers:
     def _end(self, ending: Ending, store_ms: int, ended_offset: int) -> None:
         """End a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
         timer_offset, end, due_ms, topic = ending
+        self.in_doubt.pop(timer_offset, None)
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
         if end is End.UNREADABLE:
             self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
@@ -449,6 +511,10 @@ class Timers:
         if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
             self.pending_by_topic[topic] -= 1
             self._take_out(timer_offset, due_ms)
+
+    def _doubted_ms(self) -> list[int]:
+        """Return where the timers are sorted of which a rescue is to decide."""
+        return [one.sort_ms for one in self.in_doubt.values()]
 
     def _take_out(self, timer_offset: int, due_ms: int) -> None:
         if not self._unarmed.drop(timer_offset):

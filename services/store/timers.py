@@ -90,6 +90,8 @@ class StoredTimers:
     forgotten_ms: int
     """The time before which merges may have dropped ends: see `services.broker.timer_ends`."""
     read: Read
+    in_doubt: Numbers
+    """The timers that wait for a rescue: their records are damaged, and their files may be gone."""
 
     @classmethod
     def of_checkpoint(
@@ -100,7 +102,7 @@ class StoredTimers:
         listing = _listing(disk, partitions.files, (partitions.writing,), partitions.watermark)
         names, ends = FactSource.of(taken.ends.names), FactSource.of(taken.ends.ends)
         counted, forgotten_ms = parts["timers"]["pending"], taken.ends.forgotten_ms
-        return cls(disk, listing, names, ends, counted, forgotten_ms, read)
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read, _in_doubt(parts))
 
     @classmethod
     def of_snapshot(cls, disk: Disk, parts: Mapping[str, Any], read: Read) -> StoredTimers:
@@ -112,7 +114,7 @@ class StoredTimers:
         names = FactSource(runs_of(NAMES, named["ends"]["names"]))
         ends = FactSource(runs_of(ENDS, named["ends"]["ends"]))
         counted, forgotten_ms = parts["timers"]["pending"], named["ends"].get("forgotten_ms", 0)
-        return cls(disk, listing, names, ends, counted, forgotten_ms, read)
+        return cls(disk, listing, names, ends, counted, forgotten_ms, read, _in_doubt(parts))
 
     @property
     def counted_count(self) -> int:
@@ -126,7 +128,8 @@ class StoredTimers:
     def offsets(self) -> Numbers:
         """Return the offsets of all that wait, ascending: 8 bytes each."""
         found = [rows["timer_offset"].copy() for rows, _ in self.places()]
-        return np.sort(np.concatenate([np.empty(0, np.uint64), *found]))
+        in_places = np.concatenate([np.empty(0, np.uint64), *found])
+        return np.sort(np.concatenate([in_places, np.setdiff1d(self.in_doubt, in_places)]))
 
     def next_due_ms(self) -> int | None:
         """Return when the next one is due."""
@@ -173,6 +176,11 @@ def timer_files_are_there(store: OpenStore, found: Snapshot) -> bool:
 def runs_of(folder: str, frozen: Any) -> tuple[Run, ...]:
     """Return the runs that a snapshot names, not loaded."""
     return tuple(Run(FACTS, folder, *fields) for fields in frozen or [])
+
+
+def _in_doubt(parts: Mapping[str, Any]) -> Numbers:
+    """Return the timers of which a rescue is to decide, by the timers' part of a snapshot."""
+    return np.array([one[0] for one in parts["timers"].get("in_doubt", ())], np.uint64)
 
 
 def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:

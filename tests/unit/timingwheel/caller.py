@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from commitlog import record
 from commitlog.disk import Disk
 from tests.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
@@ -20,8 +22,9 @@ FOREVER_MS = 1 << 60
 
 
 def record_of(offset: int) -> bytes:
-    """The bytes that the log has at an offset."""
-    return b"record %d " % offset * (1 + offset % 5)
+    """The bytes that the log has at an offset, with their CRC."""
+    content = b"record %d " % offset * (1 + offset % 5)
+    return content + record.crc_text(zlib.crc32(content) & record.CRC_MASK)
 
 
 def fetch(offsets: Numbers) -> tuple[Rows, list[bytes]]:

@@ -314,9 +314,9 @@ def test_a_timer_that_cannot_be_fetched_is_told_of_and_the_others_are_written() 
     checkpoint = caller.partitions.to_write(START_MS)
     checkpoint.write(caller.disk, lambda offsets: fetch(offsets[offsets != 3]))
     caller.partitions.written(checkpoint)
-    [sort_key] = checkpoint.unreadable
+    [unreadable] = checkpoint.unreadable
     assert [offset for _, offset in caller.listed()] == [1, 2, 3, 4, 5], "its caller is to end it"
-    caller.partitions.delete(*sort_key)
+    caller.partitions.delete(unreadable.due_ms, unreadable.timer_offset)
     assert [offset for _, offset in caller.listed()] == [1, 2, 4, 5]
     assert caller.partitions.count(0, START_MS + DAY_MS) == 4
 

@@ -193,7 +193,7 @@ def test_a_timer_that_no_checkpoint_could_read_ends_by_a_record() -> None:
     store.send("kept", HOUR)
     store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
     store.checkpoint()
-    store.flush()
+    store.go(0)
     told = store.broker.timers.get(by_id("gone"), store.now_ms)
     assert isinstance(told, TimerVerdict)
     assert (told.verdict, told.ended_offset > offset) == (Verdict.TOO_LATE, True)
