@@ -158,7 +158,10 @@ class MemoryDisk:
         self.trace: list[str] | None = None
         """What they were, if somebody wants to know."""
         self.bad_sectors: dict[str, dict[int, int]] = {}
-        """By path, the blocks that cannot be read, and how many more reads of each fail."""
+        """By path, the blocks that cannot be read, and how many more reads of each fail.
+
+        A block of which all is written anew can be read: a drive puts it elsewhere.
+        """
         self.choose: Choose = lambda count: count // 2
         """How much of a struck operation is done."""
         self.is_struck = False
@@ -249,8 +252,16 @@ class MemoryDisk:
 
     def write(self, path: str, position: int, data: bytes) -> None:
         fault = self._begin("write", path, grows=position + len(data) > self.size(path))
+        if path in self.bad_sectors:
+            self._put_elsewhere(path, position, position + len(data))
         self._file(path).change(position, _part(data, self.choose) if fault in _WITHIN else data)
         self._end(fault, path)
+
+    def _put_elsewhere(self, path: str, first: int, end: int) -> None:
+        blocks, size = self.bad_sectors[path], self.size(path)
+        for block in [*blocks]:
+            if first <= block * BLOCK_BYTES and end >= min((block + 1) * BLOCK_BYTES, size):
+                del blocks[block]
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
         self.write(path, position, data)
