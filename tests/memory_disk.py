@@ -160,7 +160,8 @@ class MemoryDisk:
         self.bad_sectors: dict[str, dict[int, int]] = {}
         """By path, the blocks that cannot be read, and how many more reads of each fail.
 
-        A block of which all is written anew can be read: a drive puts it elsewhere.
+        A block that is written can be read: a drive puts it elsewhere. Not played: Linux reads the rest of a
+        block of which a part is written, so that write may fail.
         """
         self.choose: Choose = lambda count: count // 2
         """How much of a struck operation is done."""
@@ -258,9 +259,9 @@ class MemoryDisk:
         self._end(fault, path)
 
     def _put_elsewhere(self, path: str, first: int, end: int) -> None:
-        blocks, size = self.bad_sectors[path], self.size(path)
+        blocks = self.bad_sectors[path]
         for block in [*blocks]:
-            if first <= block * BLOCK_BYTES and end >= min((block + 1) * BLOCK_BYTES, size):
+            if first < (block + 1) * BLOCK_BYTES and end > block * BLOCK_BYTES:
                 del blocks[block]
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
