@@ -127,7 +127,7 @@ def _own_time_over() -> Column:
         )
         .when(F.col("timer_offset").isNotNull(), says(ended, overdue, F.col("timer_offset")))
         .when(
-            is_covered(F.col("placed_ms")),
+            is_covered(F.coalesce("placed_ms", "committed_ms")),
             says("It is overdue by %s; the log has no deadline of it.", overdue),
         )
         .otherwise(says("It is overdue by %s; the part of the log with its deadline is deleted.", overdue))

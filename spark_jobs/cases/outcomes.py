@@ -22,8 +22,8 @@ from spark_jobs.cases.columns import (
 def outcome_contradicts_database() -> Column:
     """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
-    committed; or such a message was, and the row says nothing of it, or says it in one column only. Or the
-    row has timed out, and its deadline was not delivered before.
+    committed; or such a message was, and the row says nothing of it, or says it in one column only: it has the
+    time of another end than its status. Or the row has timed out, and its deadline was not delivered before.
 
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction; or
     whoever changed the row by hand.
@@ -32,11 +32,11 @@ def outcome_contradicts_database() -> Column:
     """
     return F.coalesce(
         F.when(_is_rolled_back() & has_row(), _rolled_back()),
-        F.when(_is_paid(), _unsaid("paid", F.coalesce("paid_ms", "placed_ms"))),
-        F.when(F.col("cancelled_ms").isNotNull(), _unsaid("cancelled", F.col("cancelled_ms"))),
+        F.when(_is_paid(), _unsaid("paid")),
+        F.when(_is_cancelled(), _unsaid("cancelled")),
         F.when(_is_timed_out() & ~_is_paid(), _unfired()),
         F.when(~_is_paid(), _unwritten("paid")),
-        F.when(F.col("cancelled_ms").isNull() & (F.col("status") != "CANCELLED"), _unwritten("cancelled")),
+        F.when(~_is_cancelled(), _unwritten("cancelled")),
         F.when(
             _is_half_written(),
             says("Its status is %s, and its row has the time of another one.", status_word()),
@@ -74,6 +74,10 @@ def _is_paid() -> Column:
     return F.col("paid_ms").isNotNull() | (F.col("status") == "PAID")
 
 
+def _is_cancelled() -> Column:
+    return F.col("cancelled_ms").isNotNull() | (F.col("status") == "CANCELLED")
+
+
 def _is_timed_out() -> Column:
     return (F.col("status") == "TIMED_OUT") | F.col("timed_out_ms").isNotNull()
 
@@ -86,7 +90,7 @@ def _unfired() -> Column:
     came_ms, topic = F.col("deadline_came_ms"), F.col("timeouts_topic")
     early_ms = came_ms - F.col("timed_out_ms")
     is_unfired = came_ms.isNull() | F.coalesce(early_ms > F.col("grace_ms"), F.lit(False))
-    is_known = is_covered(F.coalesce("placed_ms", "due_ms", "timed_out_ms")) & (topic != "")
+    is_known = is_covered(F.coalesce("placed_ms", "due_ms", "timed_out_ms", "committed_ms")) & (topic != "")
     cancelled = "The database says timed out; its deadline in %s was cancelled, at log offset %d."
     why = (
         F.when(
@@ -102,15 +106,21 @@ def _unfired() -> Column:
 
 
 def _is_half_written() -> Column:
+    """Return whether the row has the time of an end that its status is not; a paid order may be cancelled, and
+    paid and timed out is a case of its own.
+    """
     ended_ms = F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms")
-    return (F.col("status") == "PLACED") & ended_ms.isNotNull()
+    is_still_placed = (F.col("status") == "PLACED") & ended_ms.isNotNull()
+    is_undone = F.col("status").isin("PAID", "TIMED_OUT") & F.col("cancelled_ms").isNotNull()
+    return is_still_placed | is_undone
 
 
-def _unsaid(what: str, at_ms: Column) -> Column:
+def _unsaid(what: str) -> Column:
     """Return why a row that says paid or cancelled has no message, if the log would have the message.
 
-    A topic that the user does not have promises none.
+    A topic that the user does not have promises none. A row without a time is as old as the order.
     """
+    at_ms = F.coalesce(f"{what}_ms", "placed_ms", "committed_ms")
     ended = F.col(f"{what}_end_offset")
     topic = F.col(f"{what}_topic")
     is_unsaid = (

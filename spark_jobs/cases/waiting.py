@@ -37,13 +37,21 @@ def in_flight() -> Column:
         F.when(too_new, F.lit("Its message is newer than the reading of the database."))
         .when(_is_half_young(), F.lit("A half message of it has no outcome yet."))
         .when(is_unheard() & ~has_waited("delivered_ms", "unconsumed_limit_ms"), fired)
-        .when(is_within_its_time() & own_due_ms().isNull(), unbounded)
-        .when(is_within_its_time(), F.lit("It is neither paid nor timed out nor cancelled yet."))
+        .when(is_within_its_time() & own_due_ms().isNull() & ~_is_unknown(), unbounded)
+        .when(
+            is_within_its_time() & own_due_ms().isNotNull(),
+            F.lit("It is neither paid nor timed out nor cancelled yet."),
+        )
         .when(
             is_unconsumed() & ~has_waited("committed_ms", "unconsumed_limit_ms"),
             says("Its message in %s is not acknowledged yet.", "created_topic"),
         )
     )
+
+
+def _is_unknown() -> Column:
+    """Return whether neither its row nor the log says when the order began."""
+    return F.col("placed_ms").isNull() & ~is_committed()
 
 
 def _is_half_young() -> Column:
@@ -54,10 +62,13 @@ def not_covered() -> Column:
     """The order is older than what there is of the log, so whether there was a message cannot be said.
 
     Retention deleted that part, or there was no log yet: then by more than the grace, since the first order's
-    row may have been written by a clock that is behind.
+    row may have been written by a clock that is behind. Or its row does not say when it was placed.
     """
-    why = F.lit(
-        "It was placed before what there is of the log: whether its message was there cannot be said."
+    older = "It was placed before what there is of the log: whether its message was there cannot be said."
+    undated = (
+        "Its row does not say when it was placed, and the log has no message of it: whether one was there "
+        "before what there is of the log cannot be said."
     )
-    is_older = has_row() & ~is_committed() & ~is_covered(F.col("placed_ms"))
-    return F.when(is_older, why)
+    why = F.when(F.col("placed_ms").isNull(), undated).otherwise(F.lit(older))
+    is_known = F.coalesce(is_covered(F.col("placed_ms")), F.lit(False))
+    return F.when(has_row() & ~is_committed() & ~is_known, why)
