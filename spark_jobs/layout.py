@@ -51,6 +51,7 @@ ORDER_COLUMNS: Final = {
     "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
     "unwritten": "array<struct<sku:string,quantity:bigint>>",
     "open_timer_offset": "bigint",
+    "is_rearmed": "boolean",
     "deadline_dead_offset": "bigint",
     "is_redelivered": "boolean",
     "is_deadline_redelivered": "boolean",
@@ -60,6 +61,7 @@ ORDER_COLUMNS: Final = {
 half_end is commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created;
 delivered_*: when the deadline fired; paid_* and cancelled_offset: committed messages; cleared_ms: the ledger;
 unwritten: what it took out of the cart without an entry; open_timer_offset: the deadline that still waits;
+is_rearmed: one was set again after a delivery;
 dead_letter_offset, deadline_dead_offset: order-created, or the deadline, was given up; is_redelivered,
 is_deadline_redelivered: and was acknowledged when it was sent again.
 """

@@ -55,6 +55,7 @@ EXACT: Final = pa.schema([
     ("open_timer_due_ms", pa.int64()),
     ("open_timer_ms", pa.int64()),
     ("last_delivered_ms", pa.int64()),
+    ("is_rearmed", pa.bool_()),
     ("late_timer_offset", pa.int64()),
     ("late_due_ms", pa.int64()),
     ("late_half_ms", pa.int64()),
@@ -70,7 +71,7 @@ not carried by a message.
 open_timer_ms: when the open timer was armed; late_*: the deadline that came latest after its time, or was
 armed latest if none has come: when it was due, its half was sent, it was armed and was delivered, null where
 it has no half, was not delivered (or fired by hand), or the log does not have it. last_delivered_ms: of the
-deadline, by its timer or by a redrive of its dead letter."""
+deadline, by its timer or by a redrive of its dead letter; is_rearmed: after that a deadline was set again."""
 
 Acknowledged = dict[int, Places]
 """What the acting group of each of the shop's topics has acknowledged."""
@@ -226,6 +227,7 @@ def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     is_deadline = orders.topic == TIMEOUTS
     came = np.flatnonzero(is_deadline & orders.are(*_DELIVERIES, Code.NORMAL))
     last = orders.lasts(came)
+    last_set = orders.lasts(np.flatnonzero(is_deadline & orders.are(Code.TIMER)))
     timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))
     came = np.flatnonzero(is_deadline & orders.are(Code.DELIVERED) & (orders.due_ms >= 0))
     # Each delivery with its timer, then each timer by itself: of equally late ones the delivery counts.
@@ -243,6 +245,7 @@ def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     half[armed == _NONE] = _NONE
     return {
         "last_delivered_ms": _taken(orders.store_ms, last),
+        "is_rearmed": (last != _NONE) & (last_set > last),
         "late_timer_offset": _taken(orders.offset, _taken_places(timer, latest)),
         "late_due_ms": _taken(orders.due_ms, _taken_places(dated, latest)),
         "late_half_ms": _taken(orders.store_ms, _taken_places(half, latest)),

@@ -75,6 +75,11 @@ def flag(name: str) -> Column:
     return F.coalesce(F.col(name), F.lit(False))
 
 
+def has_deadline_come() -> Column:
+    """Return whether the deadline was delivered, and none was set again after that: more time was given."""
+    return F.col("delivered_offset").isNotNull() & ~flag("is_rearmed")
+
+
 def status_word() -> Column:
     """Return what the user calls an order's status."""
     words = F.lit(None)

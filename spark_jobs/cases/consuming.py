@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import duration, flag, has_waited, is_committed, says
+from spark_jobs.cases.columns import duration, flag, has_deadline_come, has_waited, is_committed, says
 
 
 def never_delivered() -> Column:
     """order-created is committed, and for longer than the limit nobody has acknowledged it, given it up or
-    cleared the cart; or the deadline fired so long ago, and the order still waits.
+    cleared the cart; or the deadline fired so long ago, was not set again, and the order still waits.
 
     Wrong: the service that should consume it: stopped, too slow, or subscribed to something else.
     Repair: start it; the message waits in its queue.
@@ -35,7 +35,7 @@ def is_unconsumed() -> Column:
 def is_unheard() -> Column:
     """Return whether the deadline was delivered, is no dead letter, and the order still waits."""
     is_dead = F.col("deadline_dead_offset").isNotNull() & ~flag("is_deadline_redelivered")
-    return (F.col("status") == "PLACED") & F.col("delivered_offset").isNotNull() & ~is_dead
+    return (F.col("status") == "PLACED") & has_deadline_come() & ~is_dead
 
 
 def dead_lettered() -> Column:

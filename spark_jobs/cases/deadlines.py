@@ -19,7 +19,16 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import duration, flag, is_covered, is_late, is_too_new, says, status_word
+from spark_jobs.cases.columns import (
+    duration,
+    flag,
+    has_deadline_come,
+    is_covered,
+    is_late,
+    is_too_new,
+    says,
+    status_word,
+)
 from spark_jobs.staging.events import CREATED, TIMEOUTS
 
 
@@ -56,7 +65,7 @@ def is_within_its_time() -> Column:
     """
     told = F.least("paid_offset", "cancelled_offset")
     is_over = _is_timer_late() | is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
-    is_undecided = _is_waiting() & F.col("delivered_offset").isNull()
+    is_undecided = _is_waiting() & ~has_deadline_come()
     return is_undecided & F.when(told.isNotNull(), is_too_new(told)).otherwise(~is_over)
 
 
@@ -103,7 +112,7 @@ def _timer_late() -> Column:
 
 def _is_own_time_over() -> Column:
     """Return whether the order's time is over and nothing that the log has is going to end its waiting."""
-    is_decided = F.coalesce("paid_offset", "cancelled_offset", "delivered_offset").isNotNull()
+    is_decided = F.coalesce("paid_offset", "cancelled_offset").isNotNull() | has_deadline_come()
     is_to_be_set = F.coalesce(F.col("open_half_topic").isin(CREATED, TIMEOUTS), F.lit(False))
     is_over = is_late(_waits_until_ms(), "late_limit_ms", "grace_ms")
     return _is_waiting() & is_over & ~is_decided & ~is_to_be_set

@@ -22,8 +22,9 @@ from spark_jobs.cases.columns import (
 def outcome_contradicts_database() -> Column:
     """The broker and the database disagree on how a transaction ended: the half of order-created was rolled
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
-    committed; or such a message was, and the row says nothing of it, or says it in one column only: it has the
-    time of another end than its status. Or the row has timed out, and its deadline was not delivered before.
+    committed; or such a message was, and the row says nothing of it, or says it in one column only: it has
+    the time of another end than its status. Or the row has timed out, and its deadline was not delivered
+    before.
 
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction; or
     whoever changed the row by hand.
@@ -106,8 +107,8 @@ def _unfired() -> Column:
 
 
 def _is_half_written() -> Column:
-    """Return whether the row has the time of an end that its status is not; a paid order may be cancelled, and
-    paid and timed out is a case of its own.
+    """Return whether the row has the time of an end that its status is not; a paid order may be cancelled,
+    and paid and timed out is a case of its own.
     """
     ended_ms = F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms")
     is_still_placed = (F.col("status") == "PLACED") & ended_ms.isNotNull()

@@ -413,7 +413,8 @@ def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
 def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
     """Send the deadline of an order that waits for its payment, if none waits and none has come."""
     due_ms = due_of(row)
-    is_there = row["open_timer_offset"] is not None or row["delivered_offset"] is not None
+    has_come = row["delivered_offset"] is not None and not row.get("is_rearmed")
+    is_there = row["open_timer_offset"] is not None or has_come
     has_topic = bool(planning.sources.mapping.topics.order_timeouts)
     if not has_topic or row["status"] != "PLACED" or row["placed_ms"] is None or due_ms is None or is_there:
         return

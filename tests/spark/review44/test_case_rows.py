@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.cases.table import verdicts
 from tests.spark.test_cases import (
+    AS_OF_MS,
+    CALLED_OFF,
+    MINUTE_MS,
     NO_MESSAGE,
     NO_TIMER,
     PLACED,
@@ -28,6 +31,12 @@ CONTRADICTS = "outcome-contradicts-database"
 UNDATED: Changes = {"placed_ms": None, "due_ms": None, "paid_ms": None}
 WHOLE_LOG: Changes = {"covered_from_ms": PLACED_MS - 120_000}
 """The log of a store of which nothing was deleted."""
+LATER_MS = AS_OF_MS + 60 * MINUTE_MS
+REARMED: Changes = (
+    TIMED_OUT
+    | {"status": "PLACED", "timed_out_ms": None, "timers": 2, "is_rearmed": True, "timer_due_ms": LATER_MS}
+    | {"open_timer_offset": 900, "open_timer_due_ms": LATER_MS, "open_timer_ms": PLACED_MS + 2 * MINUTE_MS}
+)
 
 ROWS: dict[str, tuple[str, Changes]] = {
     # Somebody wrote the status alone. The page: "paid (cancelled) by one of row and message alone".
@@ -79,6 +88,18 @@ ROWS: dict[str, tuple[str, Changes]] = {
         TIMED_OUT | UNDELIVERED | NO_TIMER | UNDATED | WHOLE_LOG | {"timed_out_ms": None},
     ),
     "no times, and all is told": ("balanced", UNDATED | WHOLE_LOG),
+    # The order service heard the deadline, gave the customer more time, and set another one.
+    "deadline came, set again for later": ("in-flight", REARMED | {"due_ms": LATER_MS}),
+    "deadline came, set again, overdue": (
+        "timeout-not-fired",
+        REARMED | {"open_timer_due_ms": AS_OF_MS - MINUTE_MS - 1},
+    ),
+    "deadline came, set again, cancelled, overdue": (
+        "timeout-not-fired",
+        REARMED | CALLED_OFF | dict.fromkeys(("open_timer_offset", "open_timer_due_ms", "open_timer_ms"))
+        | dict.fromkeys(("due_ms", "timer_due_ms"), AS_OF_MS - 3 * MINUTE_MS),
+    ),
+    "deadline came, nobody heard": ("never-delivered", REARMED | {"is_rearmed": False}),
     "no times, placed, its message there": ("in-flight", PLACED | NO_TIMER | UNDATED | WHOLE_LOG),
 }  # fmt: skip
 
