@@ -49,7 +49,16 @@ def _columns(schema: pa.Schema) -> list[pa.Field]:
     return list(schema)[1:]
 
 
-_SETTLED: Final = {"queue_place", *COUNTS} - {"timers", "timer_ends"}
+_SENT_AS: Final = {
+    "committed_offset": "sent_offset",
+    "committed_ms": "sent_ms",
+    "paid_offset": "paid_sent_offset",
+    "paid_message_ms": "paid_sent_ms",
+    "cancelled_offset": "cancelled_sent_offset",
+}
+"""Where no transaction committed a message of an order, one that was sent without has told the same."""
+
+_SETTLED: Final = {"queue_place", *_SENT_AS.values(), *COUNTS} - {"timers", "timer_ends"}
 """Facts of which no more is to be said once orders are joined: `is_consumed` and `SPECIAL` come of them."""
 
 ORDERS_JOINED: Final = pa.schema([
@@ -187,7 +196,7 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
     facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
     rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
     entries = cleared_once(read_bucket(sides.working("cleared"), CLEARED, bucket, count))
-    whole = joined(facts, ORDER_FACTS, rows, and_of=(entries,))
+    whole = with_sent(joined(facts, ORDER_FACTS, rows, and_of=(entries,)))
     consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
     rows_from = bucket << ROW_BITS
     numbers = pa.array(np.arange(whole.num_rows) + rows_from)
@@ -197,6 +206,18 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
         "orders": whole.select(ORDERS_JOINED.names).cast(ORDERS_JOINED),
         "special": specials(whole, sides.has_carts),
     }
+
+
+def with_sent(orders: pa.Table) -> pa.Table:
+    """Return orders whose messages outside of transactions count as committed ones.
+
+    Only where the database has the order: such a message does not promise a row, and may be of another kind.
+    """
+    has_row = orders["has_row"].is_valid()
+    for committed, sent in _SENT_AS.items():
+        told = pc.coalesce(orders[committed], pc.if_else(has_row, orders[sent], None))
+        orders = orders.set_column(orders.schema.get_field_index(committed), committed, told)
+    return orders
 
 
 def _with_row(rows: pa.Table) -> pa.Table:

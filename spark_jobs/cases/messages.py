@@ -17,8 +17,8 @@ from spark_jobs.cases.columns import (
 
 
 def order_without_message() -> Column:
-    """The database has the order; the log, which covers its time, has no order-created message of it, no half
-    that is still open and none that was ended otherwise.
+    """The database has the order; the log, which covers its time, has no order-created message of it, sent in
+    a transaction or without one, no half that is still open and none that was ended otherwise.
 
     Wrong: the order service, which wrote the row outside of the message's transaction.
     Repair: send order-created for the row; consumers act on an order once.

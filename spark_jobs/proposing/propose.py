@@ -158,13 +158,14 @@ def _of_topic(ours: str, topics: OrderTopics) -> Part:
 def _plain(ours: str, topic: Topic) -> str:
     """Return the doubt about messages that were sent without a transaction."""
     effect = (
-        "every order would be order-without-message. Nothing can be audited before"
+        "one without its order is not found, and an order whose message still waits to be sent is "
+        "order-without-message. Write the topic into the file to have it so"
         if ours == "order_created"
         else "they are not judged"
     )
     return (
         f"{topic.name} has {topic.plain:,} messages that were sent without a transaction, as an outbox sends "
-        f"them. The audit takes such a message only as one of a transaction (docs/transactions.md): {effect}."
+        f"them, and not as the audit expects it (docs/transactions.md): {effect}."
     )
 
 

@@ -9,7 +9,7 @@ chance has a likelihood of 2^-64.
 Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
 and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
 
-Cost: a scatter over the slice's events for each fact (31 of orders, 11 of pushes), no loop over orders.
+Cost: a scatter over the slice's events for each fact (36 of orders, 11 of pushes), no loop over orders.
 
 Weak spot: a fact is one number. Which of two commits came with which half cannot be said from it; hence
 `is_regular`, and event by event for the orders that are not.
@@ -54,12 +54,17 @@ _ORDERS: Final = (CREATED, TIMEOUTS, PAID, CANCELLED)
 _CAME: Final = (Code.DELIVERED, Code.FIRED, Code.COMMIT, Code.NORMAL)
 """What of the deadlines' topic its consumers get: also what was sent without a delay, or again."""
 
+_SENT: Final = (Code.NORMAL, Code.DELIVERED, Code.FIRED)
+"""What consumers get that was sent without a transaction, as by an outbox; or again; or with a delay."""
+
 ORDER_FACTS: Final = (
     Fact("half_offset", (CREATED,), (Code.HALF,), "physical_offset", "min"),
     Fact("half_ms", (CREATED,), (Code.HALF,), "store_ms", "min"),
     Fact("committed_offset", (CREATED,), (Code.COMMIT,), "physical_offset", "min"),
     Fact("committed_ms", (CREATED,), (Code.COMMIT,), "store_ms", "min"),
-    Fact("queue_place", (CREATED,), (Code.COMMIT,), "queue", "max"),
+    Fact("queue_place", (CREATED,), (Code.COMMIT, *_SENT), "queue", "max"),
+    Fact("sent_offset", (CREATED,), _SENT, "physical_offset", "min"),
+    Fact("sent_ms", (CREATED,), _SENT, "store_ms", "min"),
     Fact("rollback_offset", (CREATED,), (Code.ROLLBACK,), "physical_offset", "min"),
     Fact("expired_offset", (CREATED,), (Code.EXPIRED,), "physical_offset", "min"),
     Fact("dead_letter_offset", (CREATED,), (Code.DEAD,), "physical_offset", "max"),
@@ -76,8 +81,11 @@ ORDER_FACTS: Final = (
     Fact("deadline_dead_offset", (TIMEOUTS,), (Code.DEAD,), "physical_offset", "max"),
     Fact("paid_offset", (PAID,), (Code.COMMIT,), "physical_offset", "min"),
     Fact("paid_message_ms", (PAID,), (Code.COMMIT,), "store_ms", "min"),
+    Fact("paid_sent_offset", (PAID,), _SENT, "physical_offset", "min"),
+    Fact("paid_sent_ms", (PAID,), _SENT, "store_ms", "min"),
     Fact("paid_end_offset", (PAID,), (Code.ROLLBACK, Code.EXPIRED), "physical_offset", "max"),
     Fact("cancelled_offset", (CANCELLED,), (Code.COMMIT,), "physical_offset", "min"),
+    Fact("cancelled_sent_offset", (CANCELLED,), _SENT, "physical_offset", "min"),
     Fact("cancelled_end_offset", (CANCELLED,), (Code.ROLLBACK, Code.EXPIRED), "physical_offset", "max"),
     Fact("halves", _ORDERS, (Code.HALF,), "count", "sum"),
     Fact("half_ends", _ORDERS, ENDS_OF_HALVES, "count of ref", "sum"),
