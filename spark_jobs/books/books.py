@@ -9,6 +9,8 @@
     cleared_ms, cleared_customer_first, cleared_customer_last    the ledger's entries of the order
     unwritten                                                    articles taken out without such an entry
     surplus                                                      articles whose cart is not as the ledger says
+    overtaken                                                    articles that several entries of the order
+                                                                 took out, more than it has ordered
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
     created_topic, ..., placed_status, ...                       what the user calls these, for sentences
 
@@ -43,7 +45,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_jobs.books.book_rows import BookRows, Sides, Working
-from spark_jobs.books.differences import attributed, surpluses
+from spark_jobs.books.differences import OVERTAKEN, attributed, overtaken, surpluses
 from spark_jobs.books.exact import EXACT, exact_facts
 from spark_jobs.books.fifo import gaps
 from spark_jobs.books.unwritten import UNWRITTEN, by_order, unwritten, with_entries
@@ -91,6 +93,7 @@ class Books:
         self._exact = self.written("exact", self._exactly(special))
         self._unwritten = self.written("unwritten", self._without_entry(special.frame))
         self.differences = self.written("attributed", self._attributed())
+        self._overtaken = self.written("overtaken", self._taken_too_often())
 
     def orders(self) -> DataFrame:
         """Return one row per order; `is_few`: of which more was looked up than the large sides say;
@@ -160,6 +163,16 @@ class Books:
         lines = self._sides.exported(self._spark, "order_lines")
         return attributed(differences, orders, lines, self._orphans.frame)
 
+    def _taken_too_often(self) -> DataFrame:
+        """Return the orders whose entries in the ledger, several for an article, took out more than was
+        ordered; none where the lines of orders are not known.
+        """
+        is_known = self._sides.mapping.order_lines.is_there and self._sides.is_exported("repeated")
+        if not is_known or not self._sides.row_count("repeated"):
+            return self._spark.createDataFrame([], from_arrow_schema(OVERTAKEN))
+        lines = self._sides.exported(self._spark, "order_lines")
+        return overtaken(self._sides.exported(self._spark, "repeated"), lines)
+
     def _exactly(self, special: Working) -> DataFrame:
         """Return the exact facts of the orders whose numbers do not come out."""
         irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
@@ -182,6 +195,7 @@ class Books:
             self._exact,
             Working(surpluses(self.differences.frame), self.differences.rows),
             Working(by_order(self._unwritten.frame), self._unwritten.rows),
+            self._overtaken,
             self.written("passed", gaps(self._spark, self._sides.staged, self.acknowledged)),
             Working(senders, self._orphans.rows),
         )

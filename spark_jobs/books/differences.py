@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
+
+_TAKEN: Final = [
+    ("sku", pa.string()),
+    ("entries", pa.int64()),
+    ("taken", pa.int64()),
+    ("ordered", pa.int64()),
+]
+OVERTAKEN: Final = pa.schema([("order_id", pa.string()), ("overtaken", pa.list_(pa.struct(_TAKEN)))])
 
 
 def attributed(
@@ -39,3 +50,17 @@ def surpluses(attributed_differences: DataFrame) -> DataFrame:
         .groupBy("order_id")
         .agg(F.sort_array(F.collect_list(article)).alias("surplus"))
     )
+
+
+def overtaken(repeated: DataFrame, order_lines: DataFrame) -> DataFrame:
+    """Return per order the articles of which its entries in the ledger took out more than was ordered, as
+    `OVERTAKEN`; `repeated` see `carts`. An order without lines is not known, and left out.
+    """
+    wanted = repeated.select("order_id").distinct()
+    mine = order_lines.join(F.broadcast(wanted), "order_id", "left_semi")
+    ordered = mine.groupBy("order_id", "sku").agg(F.sum("quantity").alias("ordered"))
+    known = repeated.join(mine.select("order_id").distinct(), "order_id", "left_semi")
+    taken = known.withColumnRenamed("quantity", "taken").join(ordered, ["order_id", "sku"], "left")
+    taken = taken.withColumn("ordered", F.coalesce("ordered", F.lit(0))).filter("taken > ordered")
+    article = F.struct(*(name for name, _ in _TAKEN))
+    return taken.groupBy("order_id").agg(F.sort_array(F.collect_list(article)).alias("overtaken"))

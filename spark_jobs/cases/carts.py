@@ -5,18 +5,35 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import held_too_little, held_too_much, is_committed, is_consumed, says
+from spark_jobs.cases.columns import (
+    has_row,
+    held_too_little,
+    held_too_much,
+    is_committed,
+    is_consumed,
+    says,
+)
 
 
 def effect_twice() -> Column:
     """Something happened twice: the cart holds less of an article than its ledger says, and this is its
-    customer's newest order of it; or the order is in two customers' ledgers; or a half was committed twice;
-    or a deadline delivered twice.
+    customer's newest order of it; or the order is in two customers' ledgers; or several entries of it in a
+    ledger took out more than was ordered; or a half was committed twice; or a deadline delivered twice.
 
     Wrong: the cart service, which is not idempotent; for halves and deadlines the broker.
     Repair: put the missing articles back into the cart; report the broker's fault.
     """
     lost = _held(F.get(held_too_little(), F.lit(0)))
+    article = F.get("overtaken", F.lit(0))
+    overtaken = says(
+        "The ledger of customer %s has %d entries of the order for article %s, which took out %d; it has "
+        "ordered %d.",
+        F.col("cleared_customer_first"),
+        article.entries,
+        article.sku,
+        article.taken,
+        article.ordered,
+    )
     return F.coalesce(
         F.when(F.size(F.coalesce(held_too_little(), F.array())) > 0, lost),
         F.when(
@@ -27,6 +44,7 @@ def effect_twice() -> Column:
                 "cleared_customer_last",
             ),
         ),
+        F.when(F.size(F.coalesce("overtaken", F.array())) > 0, overtaken),
         F.when(
             F.col("twice_committed_offset").isNotNull(),
             says("The half at log offset %d has two commits.", "twice_committed_offset"),
@@ -63,10 +81,12 @@ def _is_unwritten() -> Column:
 
 def cart_not_cleared() -> Column:
     """The carts' group has acknowledged order-created, and neither the cart nor its ledger shows an effect;
-    or the cart holds more of an article than its ledger says, and this is its customer's newest order of it.
+    or the cart holds more of an article than its ledger says, and this is its customer's newest order of it;
+    or the order's entry is in another customer's ledger.
 
-    Wrong: the cart service, which acknowledged before the effect, or lost it.
-    Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing.
+    Wrong: the cart service, which acknowledged before the effect, or lost it, or took another's cart.
+    Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing. What
+    was taken out of another's cart a person has to put back.
     """
     unledgered = says(
         "Its message at log offset %d was consumed, and the ledger of customer %s has no entry of the order.",
@@ -76,7 +96,18 @@ def cart_not_cleared() -> Column:
     has_no_entry = (F.col("has_carts") == 1) & F.col("cleared_ms").isNull() & ~_is_unwritten()
     is_unledgered = has_no_entry & is_committed() & is_consumed()
     is_held = F.size(F.coalesce(held_too_much(), F.array())) > 0
-    return F.when(is_unledgered, unledgered).when(is_held, _held(F.get(held_too_much(), F.lit(0))))
+    others = says(
+        "Its entry is in the ledger of customer %s; the order is of customer %s.",
+        "cleared_customer_first",
+        "customer_id",
+    )
+    is_one = F.col("cleared_customer_first") == F.col("cleared_customer_last")
+    is_others = has_row() & is_one & (F.col("cleared_customer_first") != F.col("customer_id"))
+    return (
+        F.when(is_unledgered, unledgered)
+        .when(is_held, _held(F.get(held_too_much(), F.lit(0))))
+        .when(is_others, others)
+    )
 
 
 def _held(article: Column) -> Column:

@@ -11,6 +11,8 @@ For every customer and article the cart holds the additions minus the removals.
     ledger.parquet   customer_id, entry (add | order), entry_id, sku, quantity, at_ms;
                      an order that removed nothing has one row without article
     differences.parquet   customer_id, sku, cart, ledger: where the two quantities are not the same
+    repeated.parquet      customer_id, order_id, sku, entries, quantity: of what an order has several entries,
+                          and what these took out; not of Redis, whose ledger has one entry of an order
 
 Differences are found customers by customers (a bucket of Redis, a bucket of a database's or a folder's
 rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
@@ -48,6 +50,14 @@ DIFFERENCES: Final = pa.schema([
     ("sku", pa.string()),
     ("cart", pa.int64()),
     ("ledger", pa.int64()),
+])  # fmt: skip
+
+REPEATED: Final = pa.schema([
+    ("customer_id", pa.string()),
+    ("order_id", pa.string()),
+    ("sku", pa.string()),
+    ("entries", pa.int64()),
+    ("quantity", pa.int64()),
 ])  # fmt: skip
 
 PARQUET: Final = "parquet:"
@@ -130,7 +140,7 @@ class FolderOfCarts:
 
     def export(self, folder: Path) -> list[str]:
         """Link to the files (see `Export`); differences that are there are believed."""
-        for name in ("carts", "ledger", "differences"):
+        for name in ("carts", "ledger", "differences", "repeated"):
             if self._path(name).exists():
                 (folder / f"{name}.parquet").symlink_to(self._path(name))
         if not self._has_differences:
@@ -172,6 +182,18 @@ def _compare(carts: Path, ledger: Path, to: Path) -> None:
             _deal(path, schema, parts_of(Path(scratch), name), count)
         for number in range(count):
             _write_differences(Path(scratch), number, to)
+            found = repeated(pq.read_table(_part(Path(scratch), "ledger", number)))
+            pq.write_table(found, _part(to, "repeated", number))
+
+
+def repeated(ledger: pa.Table) -> pa.Table:
+    """Return of which articles an order has several entries, and what these have taken out, as `REPEATED`."""
+    is_of_order = pc.and_(pc.equal(ledger["entry"], ORDER), pc.is_valid(ledger["entry_id"]))
+    taken = ledger.filter(pc.and_(is_of_order, pc.is_valid(ledger["sku"])))
+    keys = ["customer_id", "entry_id", "sku"]
+    found = taken.group_by(keys).aggregate([([], "count_all"), ("quantity", "sum")])
+    found = found.filter(pc.greater(found["count_all"], 1))
+    return pa.table([found[name] for name in (*keys, "count_all", "quantity_sum")], schema=REPEATED)
 
 
 def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:

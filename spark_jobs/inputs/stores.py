@@ -10,7 +10,8 @@ effect that was read has its cause in what was read:
 
     opened = inputs.open()                checks everything before anything slow begins
     opened.export_orders(folder)          orders.parquet
-    opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet
+    opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet,
+                                          repeated.parquet
     opened.export_order_lines(folder)     order_lines.parquet, orders_in_question.parquet
     opened.export_pushes(folder)          pushes.parquet
 """
@@ -89,8 +90,9 @@ class OpenInputs:
 
     def export_order_lines(self, folder: Path) -> RowCounts:
         """Write `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
-        ledger, which are the only ones that an audit asks for. Goes after the orders and the carts."""
-        order_ids = _orders_in_question(folder)
+        ledger, and of orders with several entries in one for an article, which are the only ones that an
+        audit asks for. Goes after the orders and the carts."""
+        order_ids = list(dict.fromkeys([*_orders_in_question(folder), *_repeated_orders(folder)]))
         if not self._has_lines:
             self._orders.close()
             with RowWriter(parts_of(folder, "order_lines") / part_name(0), ORDER_LINES):
@@ -110,6 +112,15 @@ class OpenInputs:
             return self._pushes.export("pushes", folder, bucket_count)
         finally:
             self._pushes.close()
+
+
+def _repeated_orders(folder: Path) -> list[str]:
+    """Return the orders of which a ledger has several entries for an article."""
+    if not (folder / "repeated.parquet").exists():
+        return []
+    found = ds.dataset(folder / "repeated.parquet", format="parquet").to_table(columns=["order_id"])
+    ids: list[str] = found["order_id"].to_pylist()
+    return ids
 
 
 def _orders_in_question(folder: Path) -> list[str]:

@@ -390,7 +390,7 @@ def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
     """Correct what the cart holds too much, and have the order cleared by its message if it was not."""
     if row["surplus"]:
         yield from correct_cart(row, planning)
-    if not row["surplus"] or (row["is_consumed"] and row["cleared_ms"] is None):
+    if row["cleared_ms"] is None and (not row["surplus"] or row["is_consumed"]):
         yield from announce(row, planning)
 
 

@@ -44,6 +44,7 @@ COLUMNS = {
     **dict.fromkeys(("cleared_customer_first", "cleared_customer_last"), "string"),
     "surplus": "array<struct<sku:string,cart:bigint,ledger:bigint>>",
     "unwritten": "array<struct<sku:string,quantity:bigint>>",
+    "overtaken": "array<struct<sku:string,entries:bigint,taken:bigint,ordered:bigint>>",
     **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
     **dict.fromkeys((*TOPIC_WORDS.values(), *STATUS_WORDS.values()), "string"),
