@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.cases.columns import is_covered, is_too_new, says
 from spark_jobs.cases.names import PUSHES_DO_NOT_SUM
+from spark_jobs.inputs.mapping import NOT_OURS
 
 KNOWN: Final = ("SCHEDULED", "DELIVERED", "CANCELLED", "FAILED")
 """Every push is one of: left, sent, cancelled, failed."""
@@ -37,7 +38,10 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
         F.when(is_twice, twice)
         .when(never, F.lit("The ledger says delivered; the log has no delivery of it."))
         .when(unsaid, says(said, "delivered_offset", "status"))
-        .when(~F.col("status").isin(*KNOWN), says("Its status %s is neither sent nor left.", "status"))
+        .when(
+            ~F.col("status").isin(*KNOWN),
+            says("Its status %s is neither sent nor left.", F.rtrim("status", F.lit(NOT_OURS))),
+        )
     )
     return pushes.withColumn(PUSHES_DO_NOT_SUM, why)
 

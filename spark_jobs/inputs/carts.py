@@ -40,7 +40,7 @@ import pyarrow.parquet as pq
 from spark_jobs.buckets import bucket_of
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.databases import Database
-from spark_jobs.inputs.mapping import SHOP, Mapping
+from spark_jobs.inputs.mapping import NOT_OURS, SHOP, Mapping
 from spark_jobs.inputs.redis_carts import CartRows, RedisCarts
 from spark_jobs.inputs.schemas import ADD, CARTS, LEDGER, ORDER
 from spark_jobs.inputs.tables import ROWS_PER_BATCH, RowWriter, part_name, parts_of
@@ -251,7 +251,7 @@ def _is_known(ledger: pa.Table) -> pa.ChunkedArray:
 def _unknown_entries(ledger: pa.Table) -> list[str]:
     unknown = ledger.filter(pc.invert(_is_known(ledger)))
     return [
-        f"ledger of {row['customer_id']}: entry {row['entry']} {row['entry_id']}"
+        f"ledger of {row['customer_id']}: entry {row['entry']} {row['entry_id']}".replace(NOT_OURS, "")
         for row in unknown.to_pylist()
     ]
 

@@ -33,7 +33,7 @@ from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.arrays import MILLISECONDS, UnfitValue
 from spark_jobs.inputs.column_reads import POSTGRESQL, as_key, has_booleans, lacks_zone, merges_keys, selected
 from spark_jobs.inputs.key_ranges import READERS, one_view, same_view, share
-from spark_jobs.inputs.mapping import CONSTANTS, OPTIONAL, OPTIONAL_TABLES, TableMapping
+from spark_jobs.inputs.mapping import CONSTANTS, NOT_OURS, OPTIONAL, OPTIONAL_TABLES, TableMapping, as_read
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
@@ -100,7 +100,8 @@ class Database:
         table = ds.dataset(folder / f"{ours}.parquet", format="parquet")
         for batch in table.to_batches(columns=[column], batch_readahead=2):
             counted = pc.value_counts(batch[column]).to_pylist()
-            unknown.update({one["values"]: one["counts"] for one in counted if one["values"] not in known})
+            told = {one["values"]: one["counts"] for one in counted if one["values"] not in known}
+            unknown.update({value and value.removesuffix(NOT_OURS): count for value, count in told.items()})
         if unknown:
             raise self._meaningless(self._mappings[ours], section, column, unknown)
 
@@ -222,9 +223,11 @@ class Database:
             as_key(dialect, key, kind),
             kind,
             {
-                ours: with_numbers(values)
-                if has_booleans(dialect, described[mapping.columns[ours]])
-                else values
+                ours: as_read(
+                    with_numbers(values)
+                    if has_booleans(dialect, described[mapping.columns[ours]])
+                    else values
+                )
                 for ours, values in mapping.constants.items()
             },
             mapping.fixed,

@@ -89,6 +89,9 @@ CONSTANTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 }
 """Tables with a column of known values: the name of their section, the column, our values."""
 
+NOT_OURS: Final = "\0"
+"""Ends a word of ours in a user's table for which the mapping has another one: there it means nothing."""
+
 NAMES_DEFAULT: Final = {"ledger": "cart_ledger"}
 
 
@@ -332,6 +335,11 @@ def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
                 raise ConfigurationError(f"{where}: {value!r} is both {found[text]} and {name}.")
             found[text] = name
     return found
+
+
+def as_read(values: Names[str, str]) -> dict[str, str]:
+    """Return their value -> ours, with our own words as none of ours where they have other names."""
+    return {ours: ours + NOT_OURS for ours in values.values()} | dict(values)
 
 
 def _refuse_unknown(given: dict[str, Any], known: list[str], where: str) -> None:

@@ -1,0 +1,53 @@
+"""A word of ours that the mapping gives to another status is no status of the user's table by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import create_engine, text
+
+from spark_jobs.errors import DatabaseUnreadable
+from spark_jobs.inputs.mapping import as_mapping
+from spark_jobs.inputs.stores import Inputs
+
+COLUMNS = "number TEXT PRIMARY KEY, buyer TEXT, state TEXT, worth INTEGER, made_at INTEGER"
+ORDERS = {
+    "table": "purchase",
+    "order_id": "number",
+    "customer_id": "buyer",
+    "status": "state",
+    "total_pence": "worth",
+    "placed_ms": "made_at",
+    **dict.fromkeys(("due_ms", "paid_ms", "timed_out_ms", "cancelled_ms"), ""),
+}
+
+
+def exported(tmp_path: Path, statuses: dict[str, str], *states: str) -> list[str]:
+    """Return the statuses as the audit reads them."""
+    engine = create_engine(f"sqlite:///{tmp_path}/own.db")
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE purchase ({COLUMNS})"))
+        for number, state in enumerate(states):
+            row = {"number": f"n{number}", "state": state}
+            connection.execute(text("INSERT INTO purchase VALUES (:number, 'b', :state, 1, 1)"), row)
+    mapping = as_mapping({"orders": ORDERS | {"statuses": statuses}}, "own.toml")
+    Inputs(str(engine.url), mapping=mapping).open().export_orders(tmp_path)
+    rows = pq.read_table(tmp_path / "orders.parquet").to_pylist()
+    return [row["status"] for row in sorted(rows, key=lambda row: str(row["order_id"]))]
+
+
+def test_a_status_that_is_ours_by_chance_is_refused(tmp_path: Path) -> None:
+    """TIMED_OUT = "lapsed" says what a lapsed order is called. A payment that "TIMED_OUT" at a card company
+    is something else: it was judged as a lapsed order without a word. The page: "An order whose status is
+    none of the four stops the audit", and "what it does not mention keeps the shop's name".
+    """
+    with pytest.raises(DatabaseUnreadable, match=r"none of PLACED, .*: 'TIMED_OUT' 1 times") as refused:
+        exported(tmp_path, {"TIMED_OUT": "lapsed"}, "PLACED", "lapsed", "TIMED_OUT")
+    assert 'as PLACED = ["TIMED_OUT"]' in str(refused.value)
+
+
+def test_a_status_that_is_not_mentioned_keeps_our_name(tmp_path: Path) -> None:
+    states = exported(tmp_path, {"PLACED": "PAID", "PAID": "settled"}, "PAID", "settled", "CANCELLED")
+    assert states == ["PLACED", "PAID", "CANCELLED"]
