@@ -191,8 +191,16 @@ def slowly(events: list[Row]) -> Row:
         "last_delivered_ms": max(
             (one["store_ms"] for one in of_timers if one["code"] in (*DELIVERIES, Code.NORMAL)), default=None
         ),
+        "is_rearmed": is_rearmed(of_timers),
         **latest(events, of_timers),
     }
+
+
+def is_rearmed(of_timers: list[dict[str, Any]]) -> bool:
+    """Whether a deadline was set after the last one came."""
+    kinds = [one["code"] for one in of_timers if one["code"] in (*DELIVERIES, Code.NORMAL, Code.TIMER)]
+    has_come = any(kind != Code.TIMER for kind in kinds)
+    return has_come and kinds[-1] == Code.TIMER
 
 
 def latest(events: list[Row], of_timers: list[Row]) -> Row:
