@@ -26,12 +26,20 @@ from sqlalchemy import Column as SqlColumn
 from sqlalchemy import ColumnElement, Connection, Engine, MetaData, Table, create_engine, inspect
 from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.types import NullType, TypeEngine
+from sqlalchemy.types import Integer, NullType, String, TypeEngine
 
 from spark_jobs.buckets import finer
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.arrays import MILLISECONDS, UnfitValue
-from spark_jobs.inputs.column_reads import POSTGRESQL, as_key, has_booleans, lacks_zone, merges_keys, selected
+from spark_jobs.inputs.column_reads import (
+    POSTGRESQL,
+    SQLITE,
+    as_key,
+    has_booleans,
+    lacks_zone,
+    merges_keys,
+    selected,
+)
 from spark_jobs.inputs.key_ranges import READERS, one_view, same_view, share
 from spark_jobs.inputs.mapping import CONSTANTS, NOT_OURS, OPTIONAL, OPTIONAL_TABLES, TableMapping, as_read
 from spark_jobs.inputs.mysql_reads import MYSQL
@@ -76,6 +84,26 @@ class Database:
         """
         with self._speaking(ours), one_view(self._engine) as connection:
             return self._export(connection, ours, folder, bucket_count)
+
+    def refuse_mixed(self, ours: str, folder: Path) -> None:
+        """Raise `DatabaseUnreadable` if two rows have one text as their key, and are two to the database: a
+        number and a text, say, in a column of SQLite without a type, which keeps both.
+        """
+        table = self._tables[ours]
+        if self._engine.dialect.name != SQLITE or isinstance(table.kind, Integer | String):
+            return
+        keys = ds.dataset(folder / f"{ours}.parquet", format="parquet").to_table([table.schema.names[0]])[0]
+        counted = pc.value_counts(keys)
+        repeated = counted.filter(pc.greater(counted.field("counts"), 1)).field("values").to_pylist()
+        if repeated:
+            mapping = self._mappings[ours]
+            theirs = mapping.columns[mapping.key]
+            raise DatabaseUnreadable(
+                f"Table '{mapping.name}' of {self._shown}, column '{theirs}', has keys that are one text and "
+                f"several values, such as a number and a text: {_shown(sorted(map(repr, repeated)))}. "
+                f"Correct the rows, or name a view with CAST({theirs} AS TEXT) AS {theirs}, of which the "
+                "first of each is judged."
+            )
 
     def export_together(self, names: Sequence[str], folder: Path) -> dict[str, RowCounts]:
         """Write several tables in one view of the database; else as `export`."""

@@ -81,6 +81,7 @@ class OpenInputs:
         An order whose status is none of ours is refused, with all such statuses.
         """
         counts = self._orders.export("orders", folder, bucket_count)
+        self._orders.refuse_mixed("orders", folder)
         self._orders.refuse_unknown("orders", folder)
         return counts
 
@@ -109,7 +110,9 @@ class OpenInputs:
         if self._pushes is None:
             return None
         try:
-            return self._pushes.export("pushes", folder, bucket_count)
+            counts = self._pushes.export("pushes", folder, bucket_count)
+            self._pushes.refuse_mixed("pushes", folder)
+            return counts
         finally:
             self._pushes.close()
 
