@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.cases.columns import is_covered, is_too_new, says
+from spark_jobs.cases.columns import duration, is_covered, is_late, is_too_new, says
 from spark_jobs.cases.names import PUSHES_DO_NOT_SUM
 from spark_jobs.inputs.mapping import NOT_OURS
 
@@ -20,10 +20,12 @@ ONE_OFF: Final = "one-off pushes"
 def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
     """Of a schedule (or of all single pushes) what was scheduled is not what was sent, left, cancelled and
     failed; or the ledger says that a push was delivered and the log does not; or its message was delivered
-    and acknowledged and the ledger does not say so; or it was delivered twice.
+    and acknowledged and the ledger does not say so; or it was delivered twice; or it is still to be sent, and
+    its time has passed by the limit and the grace without a delivery.
 
-    Wrong: the push service, which did not write what it did, or wrote what it did not do.
-    Repair: set the push's status to what the log says; nothing is to be sent again.
+    Wrong: the push service, which did not write what it did, or wrote what it did not do, or never sent it.
+    Repair: set the push's status to what the log says; nothing is to be sent again. Whether one that was
+    never sent is still wanted a person has to say.
     """
     is_delivered = F.col("status") == "DELIVERED"
     never = is_delivered & F.col("delivered_offset").isNull() & is_covered(F.col("due_ms"))
@@ -31,12 +33,20 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
         F.col("delivered_offset").isNotNull() & F.col("is_acknowledged") & ~is_too_new("delivered_offset")
     )
     unsaid = is_done & F.col("status").isin("SCHEDULED", "FAILED") & F.col("dead_letter_offset").isNull()
+    until_ms = F.greatest("due_ms", "timer_due_ms")
+    is_overdue = is_late(until_ms, "late_limit_ms", "grace_ms") & is_covered(until_ms)
+    unsent = (F.col("status") == "SCHEDULED") & F.col("delivered_offset").isNull() & is_overdue
+    overdue = says(
+        "It is to be sent, and overdue by %s; the log has no delivery of it.",
+        duration(F.col("as_of_ms") - until_ms),
+    )
     is_twice = F.col("deliveries") > 1 + F.coalesce("dead_letters", F.lit(0))
     twice = says("It was delivered %d times, first at log offset %d.", "deliveries", "delivered_offset")
     said = "Its message was delivered at log offset %d and acknowledged; the ledger says %s."
     why = (
         F.when(is_twice, twice)
         .when(never, F.lit("The ledger says delivered; the log has no delivery of it."))
+        .when(unsent, overdue)
         .when(unsaid, says(said, "delivered_offset", "status"))
         .when(
             ~F.col("status").isin(*KNOWN),

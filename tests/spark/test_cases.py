@@ -556,11 +556,26 @@ PUSH: Changes = {
     "books_offset": BOOKS_OFFSET,
     "covered_from_ms": 0,
     "grace_ms": MINUTE_MS,
+    "late_limit_ms": MINUTE_MS,
+    "timer_due_ms": None,
+    "as_of_ms": PLACED_MS + 2 * MINUTE_MS,
 }
 NOT_IN_LOG: Changes = {"delivered_offset": None, "deliveries": None, "is_acknowledged": False}
 PUSHES: dict[str, tuple[bool, Changes]] = {
     "sent": (False, {}),
     "left": (False, NOT_IN_LOG | {"status": "SCHEDULED"}),
+    "left, overdue": (
+        True,
+        NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": PLACED_MS + 2 * MINUTE_MS + 1},
+    ),
+    "left, overdue, before the log": (
+        False,
+        NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": AS_OF_MS, "covered_from_ms": PLACED_MS},
+    ),
+    "left, moved to later": (
+        False,
+        NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": AS_OF_MS, "timer_due_ms": AS_OF_MS},
+    ),
     "called off, delivered": (False, {"status": "CANCELLED"}),
     "delivered just now": (False, {"status": "SCHEDULED", "delivered_offset": BOOKS_OFFSET}),
     "delivered, not acknowledged": (False, {"status": "SCHEDULED", "is_acknowledged": False}),
