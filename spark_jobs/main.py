@@ -120,8 +120,14 @@ def check_same_log(store: Path, position: Position) -> None:
 
 
 def _make_folder(folder: Path) -> None:
+    """Make the folder of a run; what two runs write into one would be counted as one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise ConfigurationError(
+            f"{folder} is of another audit that has begun at the same moment. Run it again, or give another "
+            "folder by --out."
+        ) from error
     except OSError as error:
         raise ConfigurationError(
             f"{folder} cannot be made ({error.strerror}). Give another folder by --out."

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -141,20 +142,29 @@ class SealFolder:
             return None
 
     def begin(self, number: int) -> Path:
-        """Return an empty folder to write the files of a seal into."""
-        fresh = self.folder / f"{number:0{_DIGITS}d}{_NEW}"
+        """Return an empty folder to write the files of a seal into, this process's own: another one may be
+        sealing, too.
+        """
+        fresh = self.folder / f"{number:0{_DIGITS}d}.{os.getpid()}{_NEW}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
         return fresh
 
     def finish(self, fresh: Path, seal: Seal) -> None:
-        """Make a folder that was begun a seal; raise `RefusedByState` if another audit has sealed first."""
-        (fresh / "seal.json").write_text(json.dumps(seal.as_json(), indent=1) + "\n")
-        whole = fresh.with_name(fresh.name.removesuffix(_NEW))
+        """Make a folder that was begun a seal; raise `RefusedByState` if another audit has sealed first.
+
+        What others have begun of the same seal, or left behind, is deleted.
+        """
+        whole = self.path(seal.number, "seal.json").parent
         try:
+            (fresh / "seal.json").write_text(json.dumps(seal.as_json(), indent=1) + "\n")
             fresh.rename(whole)
         except OSError as error:
+            if not whole.exists():
+                raise
             raise RefusedByState(f"{whole} has been sealed by another process. Seal again.") from error
+        for other in self.folder.glob(f"{whole.name}*{_NEW}"):
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _read(folder: Path, number: int, before: Seal | None) -> Seal:
