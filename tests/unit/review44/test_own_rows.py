@@ -77,3 +77,21 @@ def test_a_number_and_a_text_that_are_one_id_are_refused_with_a_sentence(tmp_pat
 
 def test_numbers_and_texts_that_are_several_ids_are_read(tmp_path: Path) -> None:
     assert with_keys(tmp_path, "", 7, "7 ", "07", 7.5, "x", "X") == ["07", "7", "7 ", "7.5", "X", "x"]
+
+
+@pytest.mark.xfail(strict=True, reason="digits are milliseconds since 1970, whatever time that makes")
+@pytest.mark.parametrize(("kind", "value"), [("TEXT", "20261121153000"), ("BIGINT", 20261121153000)])
+def test_a_date_without_separators_is_no_time_in_the_year_2612(
+    tmp_path: Path, kind: str, value: str | int
+) -> None:
+    """Expected: a refusal that names the row. As milliseconds it is a deadline in 2612: an unpaid order would
+    be in flight until then, and the books balance.
+    """
+    engine = create_engine(f"sqlite:///{tmp_path}/own.db")
+    with engine.begin() as connection:
+        columns = f"number TEXT, buyer TEXT, state TEXT, worth INTEGER, made_at INTEGER, until {kind}"
+        connection.exec_driver_sql(f"CREATE TABLE purchase ({columns})")
+        connection.exec_driver_sql("INSERT INTO purchase VALUES ('n', 'b', 'PLACED', 1, 1, ?)", (value,))
+    mapping = as_mapping({"orders": ORDERS | {"due_ms": "until"}}, "own.toml")
+    with pytest.raises(DatabaseUnreadable):
+        Inputs(str(engine.url), mapping=mapping).open().export_orders(tmp_path)
