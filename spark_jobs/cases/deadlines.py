@@ -72,9 +72,9 @@ def is_within_its_time() -> Column:
 def own_due_ms() -> Column:
     """Return until when an order may wait for its payment; null if neither its row nor a deadline says it.
 
-    The row decides, unless the deadline was replaced by a later one.
+    The row decides, unless the deadline was replaced by a later one that still waits.
     """
-    is_moved = F.coalesce("timers", F.lit(0)) > 1
+    is_moved = (F.coalesce("timers", F.lit(0)) > 1) & F.col("open_timer_offset").isNotNull()
     return F.when(is_moved, F.greatest("due_ms", "timer_due_ms")).otherwise(
         F.coalesce("due_ms", "timer_due_ms")
     )

@@ -99,6 +99,11 @@ ROWS: dict[str, tuple[str, Changes]] = {
         REARMED | CALLED_OFF | dict.fromkeys(("open_timer_offset", "open_timer_due_ms", "open_timer_ms"))
         | dict.fromkeys(("due_ms", "timer_due_ms"), AS_OF_MS - 3 * MINUTE_MS),
     ),
+    # Moved to tomorrow by mistake, then cancelled by a call: nothing is going to end its waiting.
+    "deadline moved to later, then called off": (
+        "timeout-not-fired",
+        PLACED | CALLED_OFF | {"timers": 2, "timer_due_ms": LATER_MS},
+    ),
     "deadline came, nobody heard": ("never-delivered", REARMED | {"is_rearmed": False}),
     "no times, placed, its message there": ("in-flight", PLACED | NO_TIMER | UNDATED | WHOLE_LOG),
 }  # fmt: skip
