@@ -1,5 +1,5 @@
-"""What the audit reads in a table that is not the shop's: statuses that are ours by chance, and keys that are
-several values to SQLite and one text to the audit.
+"""Values that can be read in two ways: statuses that are ours by chance, keys that are several values to
+SQLite and one text to the audit, numbers that are times in another unit.
 """
 
 from __future__ import annotations
