@@ -4,7 +4,8 @@ The quick way takes a whole column at once and suits the shop's own types. Where
 the column goes value by value: an id of any type becomes the text that messages have as their key, a
 timestamp becomes milliseconds since 1970 (in the zone that is given where it has none, else UTC; null where
 it is `infinity` or MySQL's zero date), a whole number may come as a decimal. Anything else is refused with
-the value: nothing is rounded or cut, and a time that a zone's clocks show twice, or never, is not guessed.
+the value: nothing is rounded or cut, a time that a zone's clocks show twice, or never, is not guessed, and a
+number that is no plausible time is not taken for one (`units`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.inputs.units import END_SECOND, FIRST_SECOND, is_plausible, shown_as_ms, unit_of
 from spark_jobs.inputs.zones import TimeOfNoZone, moment, zone_of
 
 MILLISECONDS: Final = "_ms"
@@ -41,7 +43,7 @@ _NO_TIME: Final = re.compile(r"0000-00-00([ T]00:00:00(\.0+)?)?(\+00:00)?")
 
 class UnfitValue(ValueError):
     """A value that its column cannot hold: `column` by our name, `row` of those given, `advice` beside that
-    of correcting the row.
+    of correcting the row, with `{theirs}` for the column's name and `{table}` for that of the section.
     """
 
     advice = ""
@@ -59,13 +61,22 @@ class UnfitValue(ValueError):
             )
 
 
+class WrongUnit(ValueError):
+    """A number that is no plausible time in milliseconds; the number is its argument."""
+
+
 def array_of(
-    field: pa.Field, values: Sequence[Any], constants: Mapping[str, str] | None = None, zone: str = ""
+    field: pa.Field,
+    values: Sequence[Any],
+    constants: Mapping[str, str] | None = None,
+    zone: str = "",
+    *,
+    has_own_numbers: bool = False,
 ) -> pa.Array:
     """Return a column of the field's type.
 
     `constants` translates values, "" also those that are none. `zone` is that of times that have none; UTC if
-    it is "".
+    it is "". `has_own_numbers`: numbers of a time are the user's, and must be plausible.
 
     Raises:
         UnfitValue: when a value cannot be made one of that type.
@@ -76,10 +87,11 @@ def array_of(
     if found is not None and pa.types.is_null(found.type):
         return pa.nulls(len(values), field.type)
     is_time = field.name.endswith(MILLISECONDS)
+    is_counted = has_own_numbers and found is not None and pa.types.is_integer(found.type)
     if is_time and found is not None and pa.types.is_string(found.type):
         found = _parsed(found, zone)
-    if found is None or found.type != field.type or (is_time and not _are_times(found)):
-        found = pa.array(_each_converted(field, values, zone), field.type)
+    if found is None or found.type != field.type or (is_time and not _are_times(found, is_counted)):
+        found = pa.array(_each_converted(field, values, zone, has_own_numbers), field.type)
     return found if not constants else _translated(found, constants)
 
 
@@ -91,10 +103,10 @@ def _plainly(values: Sequence[Any]) -> pa.Array | None:
         return None
 
 
-def _each_converted(field: pa.Field, values: Sequence[Any], zone: str) -> list[Any]:
+def _each_converted(field: pa.Field, values: Sequence[Any], zone: str, has_own_numbers: bool) -> list[Any]:
     is_time = field.name.endswith(MILLISECONDS)
     said = _TEXT if pa.types.is_string(field.type) else _TIME if is_time else _WHOLE
-    as_ms = partial(_as_ms, zone=zone_of(zone or "UTC"))
+    as_ms = partial(_as_ms, zone=zone_of(zone or "UTC"), has_own_numbers=has_own_numbers)
     conversions: dict[str, Callable[[Any], Any]] = {_TEXT: _as_text, _TIME: as_ms, _WHOLE: _as_whole}
     return [
         None if value is None else _converted(conversions[said], said, field.name, row, value)
@@ -119,9 +131,11 @@ def _parsed(texts: pa.Array, zone: str) -> pa.Array | None:
     return pc.divide(since, 1000) if first is None or first >= 0 else None
 
 
-def _are_times(found: pa.Array) -> bool:
+def _are_times(found: pa.Array, is_counted: bool) -> bool:
+    """Return whether all are times, and if they were numbers of the user's none implausible."""
     ends = pc.min_max(found).as_py()
-    return ends["min"] is None or bool(ends["min"] >= FIRST_MS and ends["max"] <= LAST_MS)
+    first, last = (FIRST_SECOND * 1000, END_SECOND * 1000 - 1) if is_counted else (FIRST_MS, LAST_MS)
+    return ends["min"] is None or bool(ends["min"] >= first and ends["max"] <= last)
 
 
 def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
@@ -139,8 +153,25 @@ def _converted(convert: Callable[[Any], Any], said: str, column: str, row: int, 
         refused = UnfitValue(column, row, value, str(error))
         refused.advice = "name a view in which its zone is given"
         raise refused from error
+    except WrongUnit as error:
+        raise _of_wrong_unit(column, row, value, error.args[0]) from error
     except (ValueError, TypeError, ArithmeticError) as error:
         raise UnfitValue(column, row, value, f"is no {said}") from error
+
+
+def _of_wrong_unit(column: str, row: int, value: Any, number: int) -> UnfitValue:
+    """Return the refusal of a number that is no plausible time, with what it looks like."""
+    unit = unit_of(number)
+    looks = f"looks like {unit.name}" if unit else "is in no unit that is known"
+    said = f"is no time in milliseconds since 1970, where it is {shown_as_ms(number)}: it {looks}"
+    refused = UnfitValue(column, row, value, said)
+    refused.advice = (
+        f"write in [{{table}}] of a --mapping, as table, the name of a view that has {unit.sql} in its place"
+        if unit
+        else f"write in [{{table}}] of a --mapping, as table, the name of a view that has milliseconds since "
+        f"1970, or a timestamp, as {column}"
+    )
+    return refused
 
 
 def _as_text(value: Any) -> str:
@@ -158,13 +189,22 @@ def _as_text(value: Any) -> str:
     return text
 
 
-def _as_ms(value: Any, zone: tzinfo) -> int | None:
-    """Return milliseconds since 1970; None of `infinity`, which is never, and of MySQL's zero date."""
+def _as_ms(value: Any, zone: tzinfo, has_own_numbers: bool) -> int | None:
+    """Return milliseconds since 1970; None of `infinity`, which is never, and of MySQL's zero date.
+
+    Raises:
+        WrongUnit: of a number of the user's that is no plausible time.
+    """
     if isinstance(value, str) and (value.strip().lower() in _NEVER or _NO_TIME.fullmatch(value)):
         return None
     if isinstance(value, float | Decimal) and value == float("inf"):
         return None
     number = _since_1970(value, zone)
+    is_number = isinstance(value, int | float | Decimal) or (
+        isinstance(value, str) and _DIGITS.fullmatch(value)
+    )
+    if has_own_numbers and is_number and not is_plausible(number):
+        raise WrongUnit(number)
     if not FIRST_MS <= number <= LAST_MS:
         raise ValueError(value)
     return number

@@ -83,7 +83,7 @@ def selected(
         return (mysql_reads.as_time if is_time else mysql_reads.as_number)(column, kind)
     if pa.types.is_string(field.type):
         return as_key(dialect, column, kind) if dialect != POSTGRESQL else _text(column, kind)
-    if dialect == POSTGRESQL and field.name.endswith(MILLISECONDS) and isinstance(kind, DateTime | Date):
+    if field.name.endswith(MILLISECONDS) and not has_own_numbers(dialect, kind):
         return cast(column, Text) if zone and lacks_zone(kind) else _milliseconds(column)
     return column
 
@@ -93,6 +93,11 @@ def lacks_zone(kind: TypeEngine[Any]) -> bool:
     kind = _base(kind)
     has_clock = isinstance(kind, DateTime) and not (kind.timezone or isinstance(kind, mysql.TIMESTAMP))
     return has_clock or isinstance(kind, Date)
+
+
+def has_own_numbers(dialect: str, kind: TypeEngine[Any]) -> bool:
+    """Return whether numbers that are read of a column of times are the table's, not made of timestamps."""
+    return dialect != POSTGRESQL or not isinstance(_base(kind), DateTime | Date)
 
 
 def as_key(dialect: str, column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:

@@ -36,6 +36,7 @@ from spark_jobs.inputs.column_reads import (
     SQLITE,
     as_key,
     has_booleans,
+    has_own_numbers,
     lacks_zone,
     merges_keys,
     selected,
@@ -261,6 +262,11 @@ class Database:
             mapping.fixed,
             mapping.ours not in _KEYED or is_unique,
             mapping.zone,
+            frozenset(
+                ours
+                for ours, theirs in mapping.columns.items()
+                if ours.endswith(MILLISECONDS) and has_own_numbers(dialect, described[theirs])
+            ),
         )
 
     def _refuse_unknown_clock(self, mapping: TableMapping, described: Mapping[str, TypeEngine[Any]]) -> None:
@@ -309,7 +315,9 @@ class Database:
         known = CONSTANTS[mapping.ours][2]
         ordered = sorted(unknown, key=lambda value: (-unknown[value], value or ""))
         rows = [f"{'NULL' if one is None else repr(one)} {unknown[one]:,} times" for one in ordered]
-        values = list(dict.fromkeys(one or "" for one in ordered))[:_VALUES_SHOWN]
+        # What is written there takes the place of what holds now, so that is shown with the rest.
+        meant = [value for value, ours in mapping.constants.get(column, {}).items() if ours == known[0]]
+        values = [*(meant or known[:1]), *list(dict.fromkeys(one or "" for one in ordered))[:_VALUES_SHOWN]]
         named = ", ".join(json.dumps(one, ensure_ascii=False) for one in values)
         return DatabaseUnreadable(
             f"Table '{mapping.name}' of {self._shown}, column '{mapping.columns[column]}', has what is none "
@@ -327,9 +335,10 @@ class Database:
             theirs, key = mapping.columns[error.column], mapping.columns[mapping.key]
             row = f", row with {key} {error.key}" if error.key else ""
             other = f"give another column as {error.column} in [{ours}] of a --mapping"
+            advice = error.advice.format(theirs=theirs, table=ours) or other
             raise DatabaseUnreadable(
                 f"Table '{mapping.name}' of {self._shown}, column '{theirs}'{row}: {error}. "
-                f"Correct the row, or {error.advice or other}."
+                f"Correct the row, or {advice}."
             ) from error
         except SQLAlchemyError as error:
             raise DatabaseUnreadable(

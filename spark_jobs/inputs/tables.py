@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,16 +117,23 @@ def batch_of(
     names: Sequence[str] | None = None,
     constants: Mapping[str, Mapping[str, str]] | None = None,
     zone: str = "",
+    own_numbers: Collection[str] = (),
 ) -> pa.RecordBatch:
     """Return a batch of rows that have the columns `names` (else all, in order); the other columns are null.
-    `zone` is that of times that have none, else UTC.
+    `zone` is that of times that have none, else UTC; `own_numbers` see `array_of`.
 
     Raises:
         UnfitValue: when a value cannot be made one of its column's type.
     """
     values = dict(zip(names or schema.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
-        array_of(one, values[one.name], (constants or {}).get(one.name), zone)
+        array_of(
+            one,
+            values[one.name],
+            (constants or {}).get(one.name),
+            zone,
+            has_own_numbers=one.name in own_numbers,
+        )
         if one.name in values
         else pa.nulls(len(rows), one.type)
         for one in schema
@@ -164,6 +171,8 @@ class OpenTable:
     """Whether the database lets no key occur twice."""
     zone: str = ""
     """The zone of times that have none."""
+    own_numbers: frozenset[str] = frozenset()
+    """Our columns of times whose numbers are the table's own (`column_reads.has_own_numbers`)."""
 
     def ranges(self, connection: Connection) -> tuple[ColumnElement[Any], list[KeyRange]]:
         """Return by what to cut it, and the ranges: as it lies on disk, if that is known and no key has to be
@@ -242,7 +251,7 @@ class OpenTable:
         names = list(self.columns)
         while rows := result.fetchmany(ROWS_PER_BATCH):
             try:
-                batch = batch_of(self.schema, rows, names, self.constants, self.zone)
+                batch = batch_of(self.schema, rows, names, self.constants, self.zone, self.own_numbers)
                 batch = _filled(batch, self.fixed)
             except UnfitValue as error:
                 key = self.schema.names[0]

@@ -155,12 +155,12 @@ def test_keys_of_another_name(redis: Redis, redis_url: str, tmp_path: Path) -> N
 
 CART_ROWS = ("c1 apple 2", "c2 pear 1", "c3 plum 4", "c3 plum 1")
 LEDGER_ROWS = (
-    "c1 add a1 apple 3 1",
-    "c1 order o1 apple 1 2",
-    "c2 add a2 pear 2 1",
-    "c3 add a3 plum 5 1",
-    "c4 add a4 fig 1 1",
-    "c4 gift a5 fig 1 1",
+    "c1 add a1 apple 3 1795219200001",
+    "c1 order o1 apple 1 1795219200002",
+    "c2 add a2 pear 2 1795219200001",
+    "c3 add a3 plum 5 1795219200001",
+    "c4 add a4 fig 1 1795219200001",
+    "c4 gift a5 fig 1 1795219200001",
 )
 DIFFERENT = [
     {"customer_id": "c2", "sku": "pear", "cart": 1, "ledger": 2},

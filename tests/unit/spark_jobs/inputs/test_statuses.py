@@ -62,18 +62,20 @@ def test_every_unknown_status_is_told_with_its_rows_and_what_to_write(engine: En
     assert "Table 'purchase'" in said
     assert "column 'state', has what is none of PLACED, PAID, TIMED_OUT, CANCELLED: " in said
     assert "'new' 3 times, '' 1 times, NULL 1 times, 'placed' 1 times. " in said
-    assert '[orders.statuses] of a --mapping what each is, as PLACED = ["new", "", "placed"] ' in said
+    assert (
+        '[orders.statuses] of a --mapping what each is, as PLACED = ["PLACED", "new", "", "placed"] ' in said
+    )
 
 
 def test_what_is_said_to_be_written_is_taken(engine: Engine, tmp_path: Path) -> None:
-    export(engine, tmp_path, {"PLACED": ["placed", ""], "PAID": "new"})
+    export(engine, tmp_path, {"PLACED": ["PLACED", "placed", ""], "PAID": ["PAID", "new"]})
     found = pq.read_table(tmp_path / "orders.parquet")["status"].value_counts().to_pylist()
     assert {one["values"]: one["counts"] for one in found} == {"PLACED": 23, "PAID": 4}
 
 
 def test_a_mapped_status_that_none_of_ours_is_left_of_is_told(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnreadable, match=r"CANCELLED: 'placed' 1 times\. Write"):
-        export(engine, tmp_path, {"PLACED": ["", "new"]})
+        export(engine, tmp_path, {"PLACED": ["PLACED", "", "new"]})
 
 
 def test_a_table_without_any_status_is_told(engine: Engine, tmp_path: Path) -> None:
