@@ -24,7 +24,7 @@ def outcome_contradicts_database() -> Column:
     back or expired and the row is there; or the row says paid (or cancelled) and no such message was
     committed; or such a message was, and the row says nothing of it, or says it in one column only: it has
     the time of another end than its status. Or the row has timed out, and its deadline was not delivered
-    before.
+    before; or was, then set again for later, and not delivered again.
 
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction; or
     whoever changed the row by hand.
@@ -36,6 +36,7 @@ def outcome_contradicts_database() -> Column:
         F.when(_is_paid(), _unsaid("paid")),
         F.when(_is_cancelled(), _unsaid("cancelled")),
         F.when(_is_timed_out() & ~_is_paid(), _unfired()),
+        F.when(_is_timed_out() & ~_is_paid(), _cut_short()),
         F.when(~_is_paid(), _unwritten("paid")),
         F.when(~_is_cancelled(), _unwritten("cancelled")),
         F.when(
@@ -104,6 +105,27 @@ def _unfired() -> Column:
         .otherwise(says("The database says timed out; the log has no delivery of its deadline in %s.", topic))
     )
     return F.when(is_unfired & is_known, why)
+
+
+def _cut_short() -> Column:
+    """Return why a row that has timed out had time left: its deadline came, was set again, and did not come
+    again before. The row's time and the log's are apart by the grace at most; a row without one has time left
+    while it says so itself.
+    """
+    set_ms, ended_ms = F.col("timer_ms"), F.col("timed_out_ms")
+    is_reset = (F.coalesce("timers", F.lit(0)) > 1) & (set_ms > F.col("deadline_came_ms"))
+    came_again_ms = F.when(F.col("last_delivered_ms") > set_ms, F.col("last_delivered_ms"))
+    is_before = came_again_ms.isNull() | (ended_ms < came_again_ms - F.col("grace_ms"))
+    is_after = (ended_ms > set_ms + F.col("grace_ms")) & is_before
+    is_undated = ended_ms.isNull() & came_again_ms.isNull() & F.col("open_timer_offset").isNotNull()
+    is_early = is_undated & (F.col("due_ms") > F.col("as_of_ms") + F.col("grace_ms"))
+    why = says(
+        "The database says timed out; its deadline in %s came, was set again at log offset %d, and had not "
+        "come again.",
+        "timeouts_topic",
+        "timer_offset",
+    )
+    return F.when(is_reset & F.coalesce(is_after, is_early, F.lit(False)), why)
 
 
 def _is_half_written() -> Column:

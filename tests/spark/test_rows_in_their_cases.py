@@ -14,6 +14,7 @@ from spark_jobs.cases.table import verdicts
 from tests.spark.test_cases import (
     AS_OF_MS,
     CALLED_OFF,
+    DUE_MS,
     MINUTE_MS,
     NO_MESSAGE,
     NO_TIMER,
@@ -37,6 +38,14 @@ REARMED: Changes = (
     | {"status": "PLACED", "timed_out_ms": None, "timers": 2, "is_rearmed": True, "timer_due_ms": LATER_MS}
     | {"open_timer_offset": 900, "open_timer_due_ms": LATER_MS, "open_timer_ms": PLACED_MS + 2 * MINUTE_MS}
 )
+SET_AGAIN_MS = PLACED_MS + 2 * MINUTE_MS
+CUT_SHORT_MS = SET_AGAIN_MS + 2 * MINUTE_MS
+CUT_SHORT: Changes = REARMED | {
+    "status": "TIMED_OUT",
+    "timed_out_ms": CUT_SHORT_MS,
+    "timer_ms": SET_AGAIN_MS,
+}
+NO_OPEN_TIMER: Changes = dict.fromkeys(("open_timer_offset", "open_timer_due_ms", "open_timer_ms"))
 
 ROWS: dict[str, tuple[str, Changes]] = {
     # Somebody wrote the status alone. The page: "paid (cancelled) by one of row and message alone".
@@ -103,6 +112,32 @@ ROWS: dict[str, tuple[str, Changes]] = {
     "deadline moved to later, then called off": (
         "timeout-not-fired",
         PLACED | CALLED_OFF | {"timers": 2, "timer_due_ms": LATER_MS},
+    ),
+    # Somebody wrote the status while the second deadline was still to come.
+    "deadline came, set again, timed out by hand": (CONTRADICTS, CUT_SHORT),
+    "deadline came, set again, timed out by hand, came then": (
+        CONTRADICTS,
+        CUT_SHORT | NO_OPEN_TIMER | {"is_rearmed": False, "last_delivered_ms": CUT_SHORT_MS + 2 * MINUTE_MS},
+    ),
+    "deadline came, set again, came, timed out": (
+        "balanced",
+        CUT_SHORT | NO_OPEN_TIMER | {"is_rearmed": False, "last_delivered_ms": CUT_SHORT_MS - 1},
+    ),
+    "deadline came, timed out, set again for nothing": (
+        "balanced",
+        CUT_SHORT | NO_OPEN_TIMER | {"timed_out_ms": DUE_MS + 50},
+    ),
+    "deadline came, set again, timed out, by clocks that are apart": (
+        "balanced",
+        CUT_SHORT | NO_OPEN_TIMER | {"timed_out_ms": SET_AGAIN_MS + MINUTE_MS},
+    ),
+    "deadline came, set again, timed out without its time": (
+        CONTRADICTS,
+        CUT_SHORT | {"timed_out_ms": None, "due_ms": LATER_MS},
+    ),
+    "deadline came, set again, timed out without its time, nobody knows": (
+        "balanced",
+        CUT_SHORT | {"timed_out_ms": None},
     ),
     "deadline came, nobody heard": ("never-delivered", REARMED | {"is_rearmed": False}),
     "no times, placed, its message there": ("in-flight", PLACED | NO_TIMER | UNDATED | WHOLE_LOG),
