@@ -176,6 +176,7 @@ def compare(
         left_from_ms or max(0, began_ms - 2 * options.grace_ms),
         options.as_of_ms or statistics.last_ms,
         int(exported.has_carts),
+        exported.read_ms,
     )
     sides = Sides(exported.folder, staged, log, exported.mapping, exported.has_carts)
     books = Books(spark, sides, horizon, options)
@@ -198,11 +199,13 @@ def compare(
         "names": names.as_json(),
         "left_out": list(exported.left_out),
         "lacking": absent_names(staged, exported.mapping),
+        "unjudged": list(books.unjudged),
         "store": str(store),
         "started_ms": started_ms,
         "written_ms": time.time_ns() // 1_000_000,
     }
-    summary = _summary(exported, statistics, counted, verdicts.cart_differences(books), run, about)
+    differences = verdicts.cart_differences(books, remarkable)
+    summary = _summary(exported, statistics, counted, differences, run, about)
     on_progress("Writing the report")
     report.write(summary, statistics, counted.orders, log, store, run)
     shutil.copyfile(run.report, run.newest_report)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow.dataset as ds
 
-from spark_jobs.cases.names import FINDINGS
+from spark_jobs.cases.names import FINDINGS, OTHER_FINDINGS
 from spark_jobs.layout import RUNS, RunFolders
 from tidewheel.errors import ConfigurationError, NotFound
 
@@ -104,6 +104,14 @@ class Run:
         asked.
         """
         return _rows(self.folders.findings, {"case": case, "subject_id": subject_id})
+
+    def of_case(self, case: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a case, as `rows`; of one that is no finding, as `not-covered`, its orders."""
+        if not case or case in (*FINDINGS, *OTHER_FINDINGS):
+            yield from self.rows(case)
+            return
+        for row in _rows(self.folders.orders, {"case": case}):
+            yield {"subject": "order", "subject_id": row["order_id"]} | row
 
     def order(self, order_id: str) -> dict[str, Any]:
         """Return one order, with its timeline where it is a finding; raise `NotFound`."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.dataset as ds
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.books.book_rows import Sides, Working
@@ -29,6 +29,7 @@ from spark_jobs.cases import pushes
 from spark_jobs.cases.columns import says
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, OTHER_FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.cases.table import holds_any, judged, verdicts
+from spark_jobs.cases.waiting import is_entry_alone
 from spark_jobs.layout import FINDING_COLUMNS, ORDER_COLUMNS, RunFolders
 from spark_jobs.report.flow import Flow, flow
 from spark_jobs.report.summary import CART_DIFFERENCES_MAX, Window
@@ -53,8 +54,16 @@ def write_orders(books: Books, run: RunFolders) -> Working:
     orders = books.orders()
     is_remarkable = F.col("is_left_out") | F.col("is_few") | holds_any()
     found = books.written("remarkable", judged(orders).filter(is_remarkable).select(*orders.columns))
-    kept = _shaped(verdicts(found.frame), {**ORDER_COLUMNS, "book_row": "bigint", "is_left_out": "boolean"})
+    kept = _shaped(
+        verdicts(found.frame).withColumn("cleared_ms", _cleared_ms()),
+        {**ORDER_COLUMNS, "book_row": "bigint", "is_left_out": "boolean"},
+    )
     return books.write_orders(kept, ORDER_COLUMNS, run.orders)
+
+
+def _cleared_ms() -> Column:
+    """Return when an order was cleared; null for an entry without an order, which is in no sealed window."""
+    return F.when(~is_entry_alone(), F.col("cleared_ms"))
 
 
 def write_findings(
@@ -72,8 +81,8 @@ def write_findings(
         _append(found.frame.join(told, "order_id", "left").withColumns(named), run)
     else:
         _append(found.frame, run)
-    if books.differences.rows:
-        _append(_cart_findings(_unexplained(books)), run)
+    if books.differences.rows or books.unwritten.rows:
+        _append(_cart_findings(_unexplained(books, remarkable)), run)
     if sides.is_exported("pushes"):
         _append(_push_findings(books), run)
 
@@ -95,26 +104,41 @@ def count(run: RunFolders, window_ms: int) -> Counted:
     return Counted(orders, orders.windows(window_ms), counts)
 
 
-def cart_differences(books: Books) -> list[dict[str, Any]]:
-    """Return the first differences of carts that no order explains."""
-    if not books.differences.rows:
+def cart_differences(books: Books, remarkable: Working) -> list[dict[str, Any]]:
+    """Return the first differences of carts that no order of those judged explains."""
+    if not (books.differences.rows or books.unwritten.rows):
         return []
-    return [row.asDict() for row in _unexplained(books).limit(CART_DIFFERENCES_MAX).collect()]
+    found = _unexplained(books, remarkable).limit(CART_DIFFERENCES_MAX)
+    return [row.asDict() for row in found.collect()]
 
 
-def _unexplained(books: Books) -> DataFrame:
-    return books.differences.frame.filter(F.col("order_id").isNull())
+def _unexplained(books: Books, remarkable: Working) -> DataFrame:
+    """Return the differences that are put down to no order, or to one that is left out and told of nowhere:
+    it was placed outside of the range that is audited.
+    """
+    left_out = remarkable.frame.filter("is_left_out").select("order_id", "is_left_out")
+    known = books.differences.frame.join(F.broadcast(left_out), "order_id", "left")
+    found = known.filter(F.col("order_id").isNull() | F.col("is_left_out")).drop("is_left_out")
+    if not books.unwritten.rows:
+        return found
+    entries = books.explained_by(left_out).join(found, ["customer_id", "sku"], "left_anti")
+    return found.unionByName(entries)
 
 
 def _cart_findings(differences: DataFrame) -> DataFrame:
-    why = says(
-        "The cart of customer %s holds %d of article %s, by its ledger %d; no order explains it.",
-        *("customer_id", "cart", "sku", "ledger"),
+    held = "The cart of customer %s holds %d of article %s, by its ledger %d; "
+    numbers = ("customer_id", "cart", "sku", "ledger")
+    why = F.when(F.col("order_id").isNull(), says(held + "no order explains it.", *numbers)).otherwise(
+        says(
+            held + "the order that explains it, %s, was placed outside of the range that is audited.",
+            *numbers,
+            "order_id",
+        )
     )
     subject_id = F.concat_ws(" ", "customer_id", "sku")
     article = F.array(F.struct("sku", "cart", "ledger"))
     named = {"subject": F.lit("cart"), "subject_id": subject_id, "case": F.lit(CART_DIFFERENCE), "why": why}
-    return differences.withColumns(named | {"surplus": article})
+    return differences.withColumns(named | {"surplus": article}).drop("order_id")
 
 
 def _push_findings(books: Books) -> DataFrame:

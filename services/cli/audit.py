@@ -142,8 +142,11 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
     if summary.cases.get("not-covered"):
         began = wall(summary.about["log_began_ms"])
         output.say(
-            f"not-covered: placed before what there is of the log. Leave them out with: --from '{began}'"
+            "not-covered: these orders could not be judged; why: tidewheel audit show --case not-covered. "
+            f"Those that are older than the log are left out with: --from '{began}'"
         )
+    for one in summary.about.get("unjudged", ()):
+        output.show("", one)
     for one in summary.about["left_out"]:
         output.show("", f"Left out of {one}")
     from spark_jobs.report.epochs import epochs_in_words

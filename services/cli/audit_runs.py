@@ -69,7 +69,7 @@ def show(
             found = run.order(order)
             output.print_json(found) if as_json else output.show(*evidence(found))
         elif as_json:
-            output.print_json(facts(run) | {"findings": list(islice(run.rows(case), limit))})
+            output.print_json(facts(run) | {"findings": list(islice(run.of_case(case), limit))})
         else:
             tell(run, case, limit)
 
@@ -105,15 +105,16 @@ def row(run: Run) -> tuple[object, ...]:
 
 def tell(run: Run, case: str, limit: int) -> None:
     """Print a run's cases and findings."""
+    counts = run.summary["cases"] | run.finding_cases
     tell_lacking(run.summary)
     if not case:
-        output.print_table(("case", "orders"), (run.summary["cases"] | run.finding_cases).items())
+        output.print_table(("case", "orders"), counts.items())
         output.show("")
-    shown = list(islice(run.rows(case), limit))
+    shown = list(islice(run.of_case(case), limit))
     if shown:
         rows = ((of_row(one), one["case"], one["why"]) for one in shown)
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
-    tell_left(len(shown), run.finding_cases.get(case, 0) if case else run.findings_count)
+    tell_left(len(shown), counts.get(case, 0) if case else run.findings_count)
     output.show(
         f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}"
     )

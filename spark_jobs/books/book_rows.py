@@ -196,7 +196,7 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
     facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
     rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
     entries = cleared_once(read_bucket(sides.working("cleared"), CLEARED, bucket, count))
-    whole = with_sent(joined(facts, ORDER_FACTS, rows, and_of=(entries,)))
+    whole = with_sent(joined(facts, ORDER_FACTS, rows, entries))
     consumed = is_acknowledged(whole["queue_place"], acknowledged[CREATED])
     rows_from = bucket << ROW_BITS
     numbers = pa.array(np.arange(whole.num_rows) + rows_from)

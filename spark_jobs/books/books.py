@@ -18,7 +18,8 @@ The stores are not read at one instant while a shop runs; `main` says in which o
 real unless a message lies behind `books_offset`.
 
 Rules:
-- A row for each id that the database or a fact of the log has; `is_left_out` marks rows that are no order.
+- A row for each id that the database, a fact of the log or an entry of the ledger has; `is_left_out` marks
+  rows that are no order.
 - A fact of the log is a number that merges (`order_facts`). Where the numbers come out they say everything;
   where they do not, the order's events are read one by one and the exact facts win.
 - A difference of a cart is put down to a missing entry of the ledger first; what is left, to the customer's
@@ -45,12 +46,20 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from spark_jobs.books.book_rows import BookRows, Sides, Working
-from spark_jobs.books.differences import OVERTAKEN, attributed, overtaken, surpluses
+from spark_jobs.books.differences import (
+    OVERTAKEN,
+    attributed,
+    compared,
+    overtaken,
+    surpluses,
+    taken_entries,
+)
 from spark_jobs.books.exact import EXACT, exact_facts
 from spark_jobs.books.fifo import gaps
 from spark_jobs.books.unwritten import UNWRITTEN, by_order, unwritten, with_entries
 from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
 from spark_jobs.inputs.mapping import Mapping as Names
+from spark_jobs.inputs.stores import are_compared
 from spark_jobs.options import AuditOptions
 from spark_jobs.staging.events import CREATED, PUSHES, TIMEOUTS
 from spark_jobs.staging.log_bodies import contents
@@ -70,12 +79,14 @@ class Horizon:
     covered_from_ms  from when on the log tells of orders that are placed; 0 if there is no log
     as_of_ms         the "now" of the judgement
     has_carts        1 if carts and their ledger were read, else 0
+    read_ms          when the log's end was noted, before the carts were read, by the clock of this machine
     """
 
     books_offset: int
     covered_from_ms: int
     as_of_ms: int
     has_carts: int = 1
+    read_ms: int = 0
 
 
 class Books:
@@ -91,9 +102,11 @@ class Books:
         special = self._rows.specials()
         self._orphans = self.written("orphans", self._read_orphans(special.frame))
         self._exact = self.written("exact", self._exactly(special))
-        self._unwritten = self.written("unwritten", self._without_entry(special.frame))
+        self.unwritten = self.written("unwritten", self._without_entry(special.frame))
         self.differences = self.written("attributed", self._attributed())
-        self._overtaken = self.written("overtaken", self._taken_too_often())
+        self.unjudged: list[str] = []
+        """What could not be compared, a sentence each."""
+        self._overtaken = self.written("overtaken", self._taken_too_much())
 
     def orders(self) -> DataFrame:
         """Return one row per order; `is_few`: of which more was looked up than the large sides say;
@@ -113,6 +126,12 @@ class Books:
     def pushes(self) -> DataFrame:
         """Return one row per push of the ledger, with what the log says of it; order_id is the push's id."""
         return self._with_horizon(self._rows.pushes())
+
+    def explained_by(self, orders: DataFrame) -> DataFrame:
+        """Return the differences of carts that missing entries of these orders explain, with `order_id`."""
+        missing = self.unwritten.frame.join(F.broadcast(orders.select("order_id")), "order_id", "left_semi")
+        first = missing.groupBy("customer_id", "sku").agg(F.min("order_id").alias("order_id"))
+        return self._sides.exported(self._spark, "differences").join(first, ["customer_id", "sku"])
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
         """Return the orders that only the log knows, as their messages tell them."""
@@ -155,23 +174,58 @@ class Books:
         any.
         """
         differences = self._sides.exported(self._spark, "differences")
-        if self._unwritten.rows:
-            differences = with_entries(differences, self._unwritten.frame)
+        if self.unwritten.rows:
+            differences = with_entries(differences, self.unwritten.frame)
         if not self._sides.row_count("differences"):
             return differences.withColumn("order_id", F.lit(None).cast("string"))
         orders = self._sides.exported(self._spark, "orders_in_question")
         lines = self._sides.exported(self._spark, "order_lines")
         return attributed(differences, orders, lines, self._orphans.frame)
 
-    def _taken_too_often(self) -> DataFrame:
-        """Return the orders whose entries in the ledger, several for an article, took out more than was
-        ordered; none where the lines of orders are not known.
+    def _taken_too_much(self) -> DataFrame:
+        """Return the orders whose entries in the ledger took out more than was ordered, as `OVERTAKEN`; note
+        how many could not be compared.
         """
-        is_known = self._sides.mapping.order_lines.is_there and self._sides.is_exported("repeated")
-        if not is_known or not self._sides.row_count("repeated"):
-            return self._spark.createDataFrame([], from_arrow_schema(OVERTAKEN))
-        lines = self._sides.exported(self._spark, "order_lines")
-        return overtaken(self._sides.exported(self._spark, "repeated"), lines)
+        taken = self._taken()
+        if taken is not None:
+            lines = self._sides.exported(self._spark, "order_lines")
+            found = self.written("compared", compared(taken, lines)).frame
+            self._leave(
+                "their lines have none of those articles: archived, or named in another way",
+                found.filter("NOT is_comparable").count(),
+            )
+            beyond = self.written("beyond", found.filter("is_comparable"))
+            if beyond.rows:
+                return overtaken(beyond.frame, self._told_of(beyond))
+        return self._spark.createDataFrame([], from_arrow_schema(OVERTAKEN))
+
+    def _taken(self) -> DataFrame | None:
+        """Return what entries took out, of the orders whose lines are known; None where those of none are."""
+        sides = self._sides
+        if not sides.has_carts:
+            return None
+        if not sides.mapping.order_lines.is_there:
+            self._leave("[order_lines] names no table with what was ordered", self._cleared_count())
+            return None
+        if are_compared(sides.folder):
+            return taken_entries(sides.exported(self._spark, "ledger"))
+        self._leave("there are too many; give views of fewer orders", self._cleared_count())
+        return sides.exported(self._spark, "repeated") if sides.is_exported("repeated") else None
+
+    def _told_of(self, beyond: Working) -> DataFrame:
+        """Return what the messages of orders say was ordered, as `CONTENTS`."""
+        ids = F.broadcast(beyond.frame.select("order_id"))
+        known = self._rows.orders().join(ids, "order_id", "left_semi").filter("committed_offset IS NOT NULL")
+        return contents(known, self._sides.log, self._sides.mapping.bodies)
+
+    def _cleared_count(self) -> int:
+        return self._rows.orders().filter("cleared_ms IS NOT NULL").count()
+
+    def _leave(self, why: str, count: int) -> None:
+        """Note that the entries of so many orders were not compared with what was ordered."""
+        if count:
+            entries = f"the ledger's entries of {count:,} order{'s' if count > 1 else ''}"
+            self.unjudged.append(f"Not judged: whether {entries} took out what was ordered; {why}.")
 
     def _exactly(self, special: Working) -> DataFrame:
         """Return the exact facts of the orders whose numbers do not come out."""
@@ -194,7 +248,7 @@ class Books:
         parts = (
             self._exact,
             Working(surpluses(self.differences.frame), self.differences.rows),
-            Working(by_order(self._unwritten.frame), self._unwritten.rows),
+            Working(by_order(self.unwritten.frame), self.unwritten.rows),
             self._overtaken,
             self.written("passed", gaps(self._spark, self._sides.staged, self.acknowledged)),
             Working(senders, self._orphans.rows),
@@ -239,7 +293,8 @@ class Books:
 
     def _is_asked_for(self) -> Column:
         """Return whether the order was placed in the range that is audited."""
-        at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms")
+        entry_ms = F.nullif("cleared_ms", F.lit(0))
+        at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms", entry_ms)
         begins = F.lit(True) if self._options.from_ms is None else at_ms >= self._options.from_ms
         ends = F.lit(True) if self._options.to_ms is None else at_ms < self._options.to_ms
         return F.coalesce(begins & ends, F.lit(True))
@@ -283,6 +338,6 @@ def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
 
 
 def _is_order() -> Column:
-    """Return whether a row is an order: a rolled back half alone is none, since nothing has come of it."""
+    """Return whether a row is an order: a rolled back half alone is none, if nothing has come of it."""
     said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
-    return F.col("has_row") | said.isNotNull()
+    return F.col("has_row") | said.isNotNull() | F.col("cleared_ms").isNotNull()

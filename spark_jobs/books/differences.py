@@ -8,6 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_jobs.inputs.schemas import ORDER
+
 _TAKEN: Final = [
     ("sku", pa.string()),
     ("entries", pa.int64()),
@@ -52,15 +54,43 @@ def surpluses(attributed_differences: DataFrame) -> DataFrame:
     )
 
 
-def overtaken(repeated: DataFrame, order_lines: DataFrame) -> DataFrame:
-    """Return per order the articles of which its entries in the ledger took out more than was ordered, as
-    `OVERTAKEN`; `repeated` see `carts`. An order without lines is not known, and left out.
+def taken_entries(ledger: DataFrame) -> DataFrame:
+    """Return what the ledger's entries of orders took out: customer_id, order_id, sku, entries, quantity."""
+    is_told = F.col("entry_id").isNotNull() & F.col("sku").isNotNull()
+    keys = ("customer_id", F.col("entry_id").alias("order_id"), "sku")
+    sums = (F.count("*").alias("entries"), F.sum("quantity").alias("quantity"))
+    return ledger.filter((F.col("entry") == ORDER) & is_told).groupBy(*keys).agg(*sums)
+
+
+def compared(taken: DataFrame, order_lines: DataFrame) -> DataFrame:
+    """Return per order what its entries took out beyond its lines, as `OVERTAKEN`, and `is_comparable`:
+    whether its lines have any article of its entries. Orders that took out no more are left out.
+
+    An order of which the lines have no article is not accused: they may be archived, or name articles in
+    another way than the ledger.
     """
-    wanted = repeated.select("order_id").distinct()
-    mine = order_lines.join(F.broadcast(wanted), "order_id", "left_semi")
-    ordered = mine.groupBy("order_id", "sku").agg(F.sum("quantity").alias("ordered"))
-    known = repeated.join(mine.select("order_id").distinct(), "order_id", "left_semi")
-    taken = known.withColumnRenamed("quantity", "taken").join(ordered, ["order_id", "sku"], "left")
-    taken = taken.withColumn("ordered", F.coalesce("ordered", F.lit(0))).filter("taken > ordered")
+    ordered = order_lines.groupBy("order_id", "sku").agg(F.sum("quantity").alias("ordered"))
+    both = taken.withColumnRenamed("quantity", "taken").join(ordered, ["order_id", "sku"], "left")
+    counted = {
+        "is_ordered": F.col("ordered").isNotNull(),
+        "ordered": F.coalesce("ordered", F.lit(0)),
+    }
+    both = both.withColumns(counted)
+    article = F.when(F.col("taken") > F.col("ordered"), F.struct(*(name for name, _ in _TAKEN)))
+    beyond = F.sort_array(F.collect_list(article)).alias("overtaken")
+    found = both.groupBy("order_id").agg(F.max("is_ordered").alias("is_comparable"), beyond)
+    return found.filter(~F.col("is_comparable") | (F.size("overtaken") > 0))
+
+
+def overtaken(beyond: DataFrame, told: DataFrame) -> DataFrame:
+    """Return as `OVERTAKEN` the orders of `compared` whose message does not say that so much was ordered.
+
+    `told`: order_id and lines, null where it does not say, of the message on which the cart service has
+    acted; lines may have been changed in the database since.
+    """
+    said = told.select("order_id", F.inline("lines")).groupBy("order_id", "sku")
+    lines = said.agg(F.sum("quantity").alias("told"))
     article = F.struct(*(name for name, _ in _TAKEN))
-    return taken.groupBy("order_id").agg(F.sort_array(F.collect_list(article)).alias("overtaken"))
+    both = beyond.select("order_id", F.inline("overtaken")).join(lines, ["order_id", "sku"], "left")
+    both = both.filter(F.col("taken") > F.coalesce("told", F.lit(0)))
+    return both.groupBy("order_id").agg(F.sort_array(F.collect_list(article)).alias("overtaken"))

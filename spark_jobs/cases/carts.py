@@ -17,23 +17,13 @@ from spark_jobs.cases.columns import (
 
 def effect_twice() -> Column:
     """Something happened twice: the cart holds less of an article than its ledger says, and this is its
-    customer's newest order of it; or the order is in two customers' ledgers; or several entries of it in a
-    ledger took out more than was ordered; or a half was committed twice; or a deadline delivered twice.
+    customer's newest order of it; or the order is in two customers' ledgers; or its entries in a ledger took
+    out more than was ordered; or a half was committed twice; or a deadline delivered twice.
 
     Wrong: the cart service, which is not idempotent; for halves and deadlines the broker.
     Repair: put the missing articles back into the cart; report the broker's fault.
     """
     lost = _held(F.get(held_too_little(), F.lit(0)))
-    article = F.get("overtaken", F.lit(0))
-    overtaken = says(
-        "The ledger of customer %s has %d entries of the order for article %s, which took out %d; it has "
-        "ordered %d.",
-        F.col("cleared_customer_first"),
-        article.entries,
-        article.sku,
-        article.taken,
-        article.ordered,
-    )
     return F.coalesce(
         F.when(F.size(F.coalesce(held_too_little(), F.array())) > 0, lost),
         F.when(
@@ -44,7 +34,7 @@ def effect_twice() -> Column:
                 "cleared_customer_last",
             ),
         ),
-        F.when(F.size(F.coalesce("overtaken", F.array())) > 0, overtaken),
+        F.when((F.size(F.coalesce("overtaken", F.array())) > 0) & has_row(), _overtaken()),
         F.when(
             F.col("twice_committed_offset").isNotNull(),
             says("The half at log offset %d has two commits.", "twice_committed_offset"),
@@ -54,6 +44,27 @@ def effect_twice() -> Column:
             says("The timer at log offset %d was delivered twice.", "twice_delivered_offset"),
         ),
     )
+
+
+def _overtaken() -> Column:
+    article, customer = F.get("overtaken", F.lit(0)), F.col("cleared_customer_first")
+    once = says(
+        "Its entry in the ledger of customer %s took out %d of article %s; it has ordered %d.",
+        customer,
+        article.taken,
+        article.sku,
+        article.ordered,
+    )
+    often = says(
+        "The ledger of customer %s has %d entries of the order for article %s, which took out %d; it has "
+        "ordered %d.",
+        customer,
+        article.entries,
+        article.sku,
+        article.taken,
+        article.ordered,
+    )
+    return F.when(article.entries == 1, once).otherwise(often)
 
 
 def ledger_entry_missing() -> Column:

@@ -109,7 +109,7 @@ MEANINGS: Final = {
     **{name: meaning(case) for name, case in ALL_CASES.items()},
     names.PUSHES_DO_NOT_SUM: meaning(pushes.pushes_do_not_sum),
     names.CART_DIFFERENCE: Meaning(
-        "A cart does not hold what its ledger says, and no order explains the difference.",
+        "A cart does not hold what its ledger says, and no order of those audited explains the difference.",
         "whatever changes carts without writing the ledger.",
         "look by hand; the ledger has every change with its time.",
     ),

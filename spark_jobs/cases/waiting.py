@@ -33,8 +33,10 @@ def in_flight() -> Column:
         "It is neither paid nor timed out nor cancelled yet; neither its row nor the log says until when it "
         "may wait."
     )
+    unread = F.lit("Its entry in the ledger may be newer than the reading of the log and the database.")
     return (
         F.when(too_new, F.lit("Its message is newer than the reading of the database."))
+        .when(is_entry_alone() & _is_unread(), unread)
         .when(_is_half_young(), F.lit("A half message of it has no outcome yet."))
         .when(is_unheard() & ~has_waited("delivered_ms", "unconsumed_limit_ms"), fired)
         .when(is_within_its_time() & own_due_ms().isNull() & ~_is_unknown(), unbounded)
@@ -62,8 +64,15 @@ def not_covered() -> Column:
     """The order is older than what there is of the log, so whether there was a message cannot be said.
 
     Retention deleted that part, or there was no log yet: then by more than the grace, since the first order's
-    row may have been written by a clock that is behind. Or its row does not say when it was placed.
+    row may have been written by a clock that is behind. Or its row does not say when it was placed. Or a
+    ledger has an entry of it, and neither the database nor the log has the order: a view or an archive may
+    leave it out.
     """
+    entry = says(
+        "The ledger of customer %s has an entry of it; the database has no such order, and the log no "
+        "message of it: a view or an archive may leave it out.",
+        "cleared_customer_first",
+    )
     older = "It was placed before what there is of the log: whether its message was there cannot be said."
     undated = (
         "Its row does not say when it was placed, and the log has no message of it: whether one was there "
@@ -71,4 +80,18 @@ def not_covered() -> Column:
     )
     why = F.when(F.col("placed_ms").isNull(), undated).otherwise(F.lit(older))
     is_known = F.coalesce(is_covered(F.col("placed_ms")), F.lit(False))
-    return F.when(has_row() & ~is_committed() & ~is_known, why)
+    is_unknown = has_row() & ~is_committed() & ~is_known
+    return F.when(is_unknown, why).when(is_entry_alone() & ~_is_unread(), entry)
+
+
+def is_entry_alone() -> Column:
+    """Return whether only the ledger has the order; a half that came to nothing told nobody of it."""
+    is_told = first_message_offset().isNotNull() | F.col("open_half_offset").isNotNull()
+    return ~has_row() & ~is_told & F.col("cleared_ms").isNotNull()
+
+
+def _is_unread() -> Column:
+    """Return whether an entry may be newer than the log's end and the database, by the clock of its writer:
+    carts are read after them.
+    """
+    return F.col("cleared_ms") >= F.col("read_ms") - F.col("grace_ms")

@@ -36,6 +36,8 @@ class Exported:
     has_carts: bool = True
     left_out: tuple[str, ...] = ()
     """What was met and is not judged, a line each: repeated keys, rows without one, unreadable carts."""
+    read_ms: int = 0
+    """When the log's end was noted, before the carts were read, by the clock of this machine."""
 
 
 class Sources:
@@ -58,7 +60,7 @@ class Sources:
         pushes = self._inputs.export_pushes(folder, self.bucket_count)
         if is_node(self._store):
             time.sleep(BEHIND_SECONDS)
-        log = open_log(self._store)
+        log, read_ms = open_log(self._store), time.time_ns() // 1_000_000
         unreadable = self._inputs.export_carts(folder)
         self._inputs.export_order_lines(folder)
         counts = _push_counts(folder) if pushes else {}
@@ -76,6 +78,7 @@ class Sources:
             self.bucket_count,
             self._has_carts,
             tuple(left_out),
+            read_ms,
         )
 
 

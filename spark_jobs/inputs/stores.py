@@ -38,6 +38,10 @@ __all__ = ["Inputs", "OpenInputs", "RowCounts"]
 SINGLE_ORDERS_MAX: Final = 200_000
 """So many orders' lines are asked for by id; of more the whole table is read."""
 
+COMPARED_ORDERS_MAX: Final = 2_000_000
+"""The lines of so many orders are all read, and compared with the ledger; of more only those that a
+difference or a repeated entry asks for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -90,16 +94,16 @@ class OpenInputs:
         return self._carts(folder)
 
     def export_order_lines(self, folder: Path) -> RowCounts:
-        """Write `order_lines.parquet`: the lines of the orders of every customer whose cart differs from its
-        ledger, and of orders with several entries in one for an article, which are the only ones that an
-        audit asks for. Goes after the orders and the carts."""
+        """Write `order_lines.parquet`: all lines, or, of more than `COMPARED_ORDERS_MAX` orders, those of
+        every customer whose cart differs from its ledger, and of orders with several entries in one for an
+        article. Goes after the orders and the carts."""
         order_ids = list(dict.fromkeys([*_orders_in_question(folder), *_repeated_orders(folder)]))
         if not self._has_lines:
             self._orders.close()
             with RowWriter(parts_of(folder, "order_lines") / part_name(0), ORDER_LINES):
                 return RowCounts()
         try:
-            if len(order_ids) > SINGLE_ORDERS_MAX:
+            if are_compared(folder) or len(order_ids) > SINGLE_ORDERS_MAX:
                 return self._orders.export("order_lines", folder)
             return self._orders.export_rows_of("order_lines", order_ids, folder)
         finally:
@@ -115,6 +119,11 @@ class OpenInputs:
             return counts
         finally:
             self._pushes.close()
+
+
+def are_compared(folder: Path) -> bool:
+    """Return whether the lines of all exported orders are read, and compared with what a ledger says."""
+    return int(ds.dataset(folder / "orders.parquet", format="parquet").count_rows()) <= COMPARED_ORDERS_MAX
 
 
 def _repeated_orders(folder: Path) -> list[str]:

@@ -46,6 +46,7 @@ COLUMNS = {
     "unwritten": "array<struct<sku:string,quantity:bigint>>",
     "overtaken": "array<struct<sku:string,entries:bigint,taken:bigint,ordered:bigint>>",
     **dict.fromkeys(("books_offset", "covered_from_ms", "as_of_ms", "has_carts", "grace_ms"), "bigint"),
+    "read_ms": "bigint",
     **dict.fromkeys(("undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms"), "bigint"),
     **dict.fromkeys((*TOPIC_WORDS.values(), *STATUS_WORDS.values()), "string"),
 }
@@ -77,6 +78,7 @@ PAID: Changes = {
     "covered_from_ms": 0,
     "as_of_ms": AS_OF_MS,
     "has_carts": 1,
+    "read_ms": AS_OF_MS,
     "grace_ms": MINUTE_MS,
     "undecided_limit_ms": 10 * MINUTE_MS,
     "late_limit_ms": MINUTE_MS,

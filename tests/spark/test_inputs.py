@@ -79,7 +79,9 @@ def test_an_earlier_export_of_the_carts_will_do(
     assert [(one.case, one.subject_id) for one in summary.findings] == [("cart-not-cleared", "p1")]
 
 
-def test_only_the_lines_that_are_asked_for_are_read(traded: Any, tmp_path: Path) -> None:
+def test_of_many_orders_only_the_lines_that_are_asked_for_are_read(
+    traded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def lines(folder: Path) -> list[dict[str, Any]]:
         folder.mkdir()
         opened = Inputs(traded.orders_url, traded.redis_url).open()
@@ -88,6 +90,8 @@ def test_only_the_lines_that_are_asked_for_are_read(traded: Any, tmp_path: Path)
         opened.export_order_lines(folder)
         return pq.read_table(folder / "order_lines.parquet").to_pylist()
 
+    assert len(lines(tmp_path / "few")) == 8
+    monkeypatch.setattr("spark_jobs.inputs.stores.COMPARED_ORDERS_MAX", 3)
     assert lines(tmp_path / "balanced") == []
     traded.redis.hincrby("cart:customer-0", "apple", 2)
     assert [(line["order_id"], line["sku"]) for line in lines(tmp_path / "different")] == [

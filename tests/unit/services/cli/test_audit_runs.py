@@ -48,6 +48,20 @@ def test_what_the_log_does_not_have_is_said_before_any_finding(
     assert capsys.readouterr().out.startswith(LACKING)
 
 
+def test_orders_that_could_not_be_judged_are_shown_by_their_case(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are no findings, so `--case not-covered` showed none of them."""
+    folders = RunFolders(out, "20261121T020000Z")
+    folders.orders.mkdir(parents=True)
+    rows = [{"order_id": "ghost", "case": "not-covered", "why": "Only a ledger has it."}]
+    pq.write_table(pa.Table.from_pylist(rows), folders.orders / "part.parquet")
+    show(out=out, run_id="newest", case="not-covered", order="", limit=20, as_json=False)
+    printed = capsys.readouterr().out
+    assert "ghost" in printed
+    assert "Only a ledger has it." in printed
+
+
 @pytest.mark.parametrize("buffered", ["", "1"])
 def test_a_reader_that_has_read_enough_gets_no_traceback(out: Path, buffered: str) -> None:
     reads, writes = os.pipe()

@@ -49,10 +49,9 @@ def test_every_id_of_facts_and_rows_has_one_row(
 ) -> None:
     side = pa.table([list(rows), list(rows.values())], schema=ROWS)
     other = pa.table([list(others), list(others.values())], schema=ROWS).rename_columns(["order_id", "other"])
-    found = joined(pa.Table.from_pylist(facts, FACT_ROWS), FACTS, side, and_of=(other,)).to_pylist()
-    assert sorted(row["order_id"] for row in found) == sorted(
-        {row["order_id"] for row in facts} | rows.keys()
-    )
+    found = joined(pa.Table.from_pylist(facts, FACT_ROWS), FACTS, side, other).to_pylist()
+    wanted = {row["order_id"] for row in facts} | rows.keys() | others.keys()
+    assert sorted(row["order_id"] for row in found) == sorted(wanted)
     for row in found:
         one = row["order_id"]
         assert row == {
