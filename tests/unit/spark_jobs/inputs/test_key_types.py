@@ -203,6 +203,7 @@ def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
     return pq.read_table(folder / f"{name}.parquet").to_pylist()
 
 
+AT_MS = 1_795_831_976_888
 ORDERS = (
     "CREATE TABLE orders (order_id {}, customer_id {}, status VARCHAR(9), total_pence BIGINT,"
     " placed_ms BIGINT, due_ms BIGINT, paid_ms BIGINT, timed_out_ms BIGINT, cancelled_ms BIGINT)"
@@ -225,7 +226,9 @@ def test_orders(engine_of: Any, tmp_path: Path, database: str, kind: str, is_pri
     keys, engine = keys_of(database, kind), engine_of(database)
     run(engine, ORDERS.format(f"{kind} {'PRIMARY KEY' if is_primary else ''}", kind))
     for key in keys.given:
-        fill(engine, "orders", [literal(key, kind)], f", {literal(key, kind)}, 'PLACED', 5" + ", 1" * 5)
+        fill(
+            engine, "orders", [literal(key, kind)], f", {literal(key, kind)}, 'PLACED', 5" + f", {AT_MS}" * 5
+        )
     counts = Inputs(url_of(engine)).open().export_orders(tmp_path)
     found = rows_of(tmp_path, "orders")
     assert sorted(row["order_id"] for row in found) == sorted(keys.texts)
@@ -238,7 +241,8 @@ def test_pushes(engine_of: Any, tmp_path: Path, database: str, kind: str) -> Non
     keys, engine = keys_of(database, kind), engine_of(database)
     run(engine, ORDERS.format("TEXT", "TEXT"), PUSHES.format(*[kind] * 3))
     for key in keys.given:
-        fill(engine, "pushes", [literal(key, kind)], f", {literal(key, kind)}" * 2 + ", 'SCHEDULED', 5, 1")
+        rest = f", {literal(key, kind)}" * 2 + f", 'SCHEDULED', {AT_MS}, {AT_MS}"
+        fill(engine, "pushes", [literal(key, kind)], rest)
     counts = Inputs(url_of(engine), pushes=url_of(engine)).open().export_pushes(tmp_path)
     assert counts is not None
     found = rows_of(tmp_path, "pushes")
@@ -290,8 +294,8 @@ def test_carts_and_their_ledger(
         value = literal(key, kind)
         customer = value if ledger_kind == "same" else literal(shown, other)
         fill(engine, "carts", [value], f", {value}, {9 if key == keys.given[-1] else 2}")
-        fill(engine, "cart_ledger", [customer], f", 'add', {value}, {value}, 3, 1")
-        fill(engine, "cart_ledger", [customer], f", 'order', {value}, {value}, 1, 1")
+        fill(engine, "cart_ledger", [customer], f", 'add', {value}, {value}, 3, {AT_MS}")
+        fill(engine, "cart_ledger", [customer], f", 'order', {value}, {value}, 1, {AT_MS}")
     carts = Inputs(url_of(engine), url_of(engine), mapping=as_mapping({"order_lines": {"table": ""}}, "m"))
     assert carts.open().export_carts(tmp_path) == []
     assert len(rows_of(tmp_path, "carts")) == len(keys.texts)
@@ -338,9 +342,9 @@ def test_only_char_n_loses_its_padding(engine_of: Any, tmp_path: Path, database:
         CARTS.format(kind, kind),
         LEDGER.replace("VARCHAR(9)", kind).format(kind, kind, kind),
         "INSERT INTO orders (order_id, customer_id, status) VALUES ('o1  ', 'c1  ', 'settled  ')",
-        "INSERT INTO pushes VALUES ('p1  ', 's1  ', 'm1  ', 'seen  ', 1, 1)",
+        f"INSERT INTO pushes VALUES ('p1  ', 's1  ', 'm1  ', 'seen  ', {AT_MS}, {AT_MS})",
         "INSERT INTO carts VALUES ('c1  ', 'apple  ', 3)",
-        "INSERT INTO cart_ledger VALUES ('c1  ', 'plus  ', 'a1  ', 'apple  ', 3, 1)",
+        f"INSERT INTO cart_ledger VALUES ('c1  ', 'plus  ', 'a1  ', 'apple  ', 3, {AT_MS})",
     )
     names = {
         "orders": {"statuses": {"PAID": "settled", "PLACED": "settled  "}},

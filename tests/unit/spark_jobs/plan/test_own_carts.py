@@ -60,7 +60,7 @@ ARTICLES = st.dictionaries(
 
 
 def fill(engine: Engine, articles: dict[str, Article], has_entry: bool) -> None:
-    moves = "INSERT INTO basket_moves VALUES ('c1', :move, :ref, :sku, :count, 7)"
+    moves = "INSERT INTO basket_moves VALUES ('c1', :move, :ref, :sku, :count, 1795831976888)"
     with engine.begin() as connection:
         for table in TABLES:
             connection.execute(text(table))
@@ -94,7 +94,11 @@ def finding(before: Differences, articles: dict[str, Article], has_entry: bool) 
         about |= {"case": names.LEDGER_ENTRY_MISSING, "unwritten": unwritten}
     else:
         about |= {"case": names.EFFECT_TWICE if deficits else names.CART_NOT_CLEARED, "surplus": surplus}
-    return dict.fromkeys(FINDING_COLUMNS) | {"committed_ms": 5, "cleared_ms": 6} | about
+    return (
+        dict.fromkeys(FINDING_COLUMNS)
+        | {"committed_ms": 1_795_831_976_005, "cleared_ms": 1_795_831_976_006}
+        | about
+    )
 
 
 @settings(max_examples=40)
