@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from commitlog.disk import SyncFailed
+from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush
 from commitlog.layout import QUEUES_WHOLE, SNAPSHOTS
 from commitlog.recovery import LogScan, trusted_until
@@ -228,7 +229,7 @@ class Machine:
 
     def endure(self, act: Callable[[], object]) -> None:
         """Does something in which the process may die, or a disk operation fail."""
-        if self.has_found_damage:
+        while self.has_found_damage:  # a start may find the next one
             self.die()
         self.faults.threaten()
         self.faults.damage_queue(self.queue_damage, by_bits=True)
@@ -248,12 +249,12 @@ class Machine:
     def carry_out(self, act: Callable[[], object]) -> None:
         """Does something to its end, from the start again where a file of a queue is found damaged."""
         while True:
-            if self.has_found_damage:
+            while self.has_found_damage:  # a start may find the next one
                 self.die()
             self.is_acting = True
             try:
                 act()
-            except Death:
+            except (Death, StoreDamaged):  # the latter of a file that a start in between has found damaged
                 assert self.has_found_damage, "the disk is well"
                 self.die()
             else:
