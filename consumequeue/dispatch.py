@@ -206,8 +206,8 @@ class Dispatch:
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
         """Let the queue of a durable record, if it is empty, begin at an offset below the record's.
 
-        What lay between is lost, so whoever reads the queue meets a gap. An imported queue begins where it
-        does: what its records before were, nobody knows.
+        The records between are lost, and readers of the queue meet a gap. An imported queue begins where its
+        first record does: nothing tells of records before it.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -706,7 +706,7 @@ def mark(disk: Disk, made_at: int) -> None:
 
 
 def _not_unmarked(error: OSError) -> str:
-    """Return what is to be told of a mark that could not be taken away."""
+    """Return the report of a mark that could not be deleted."""
     return (
         f"{QUEUES_WHOLE} cannot be deleted durably ({error.strerror or error}): it marks queue files as "
         "whole of which some are damaged, and a start that finds it does not make them anew. The deletion is "

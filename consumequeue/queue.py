@@ -255,7 +255,7 @@ class ConsumeQueue:
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
         """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
 
-        Or that is a gap: nobody knows the tag of what was lost. The hashes ascend. Where there is none,
+        A gap counts as a match: the tags of lost messages are unknown. The hashes ascend. Without a match
         return the offset behind the entries that were looked at, at least one.
         """
         # In blocks that grow: a call costs what it passes over, also where one of some entries matches.
@@ -322,7 +322,7 @@ class ConsumeQueue:
         position, length = queue_offset * ENTRY_BYTES, in_files * ENTRY_BYTES
         inside = position % _FILE_BYTES
         first_byte, wanted_bytes = position - inside, min(length, _FILE_BYTES - inside)
-        # What is not needed may be under way to be deleted by a worker.
+        # A worker may be deleting the files below `_needed_from`.
         if first_byte in self._crcs and first_byte >= self._needed_from:
             found = self._compared(first_byte, inside, wanted_bytes, queue_offset)
         else:

@@ -23,8 +23,8 @@ Two indexes are run stores, each with its own schema, its own structure in memor
    again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next
    start makes it anew from the log; a folder in which nothing can be written is put aside
    (`consumequeue.aside`). Any other index keeps its damaged runs, for nothing else has their entries:
-   look-ups that need a damaged block raise `StoreDamaged`, the others are answered. What the disk cannot
-   read is damage, too, and ends no start and no checkpoint.
+   look-ups that need a damaged block raise `StoreDamaged`, the others are answered. A read
+   error (EIO) is damage, too, and ends no start and no checkpoint.
 4. Which runs are merged is decided by size: a run waits until those after it, new entries included, hold
    three times as much. So there are some three runs of each size, and an entry is written again only when its
    run grows fourfold.
@@ -322,8 +322,8 @@ class RunStore(Generic[Memory]):
     def _delete_unnamed(self, names: frozenset[str]) -> str:
         """Delete the files that have none of the names; return in words why the folder cannot be listed.
 
-        Empty if it can be. What cannot be deleted of a derived index is left to the next checkpoint. Raise
-        OSError of any other.
+        Empty if it can be. Files of a derived index that cannot be deleted are left to the next checkpoint;
+        of any other index raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)

@@ -22,7 +22,7 @@ Entries are in order of `key`, then of the schema's minor field. Fences and filt
 that is not in the run costs no read, one that is costs a block. A run of more entries than the schema's
 `filtered_max` has no filter, so that memory stays bounded: there each look-up reads a block. When fences or
 filter are damaged the answers are the same and take more reads. Nothing is answered from a damaged block, nor
-from a file that has another head than the snapshot names. What the disk cannot read is damage, too
+from a file that has another head than the snapshot names. A read error of the disk is damage, too
 (`StoreDamaged`): EIO of any index, and any error that says something of the file where the log can tell the
 index again.
 
@@ -273,12 +273,12 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """What is wrong with a damaged run, as a sentence with advice."""
+        """The damage of a run, as a sentence with advice."""
         return self.lost or f"{self.wrong} {self.schema.advice}"
 
     @property
     def wrong(self) -> str:
-        """What is wrong with a damaged run, as a sentence."""
+        """The damage of a run, as a sentence."""
         if self.lost or not self.unread:
             return self.lost or f"{self.path} does not match its CRC."
         if self.schema.is_derived:

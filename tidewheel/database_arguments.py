@@ -169,13 +169,13 @@ def refuse_no_name(value: object, field: str, way: str = "give a text") -> None:
 
 def sending_of(producer: Any, call: str) -> Callable[..., Any]:
     """Return the method of an official producer."""
-    method = getattr(producer, call, None)
-    if isinstance(producer, type) or not callable(method):
+    method: Callable[..., Any] | None = getattr(producer, call, None)
+    if isinstance(producer, type) or method is None or not callable(method):
         raise ClientMistake(
             "It takes a Client, or a started producer of the official client, and this is "
             f"{kind_of(producer)}. Give tidewheel.Client(url)."
         )
-    return method  # type: ignore[no-any-return]
+    return method
 
 
 def shown(value: object) -> str:
