@@ -79,8 +79,11 @@ class _Image:
         return _Image(self._written[:], self._length)
 
     def read(self, position: int, length: int) -> bytes:
-        """Returns so many bytes, fewer at the end."""
-        return _part_of(memoryview(self._written), self._length, position, length)
+        """Returns so many bytes, fewer at the end.
+
+        No view of the array is taken: a worker reads while the core writes, and an array cannot grow below a view.
+        """
+        return _part_of(self._written, self._length, position, length)
 
     def view(self) -> View:
         """Returns a view of it as it is now."""
@@ -508,7 +511,7 @@ def _part(data: bytes | None, choose: Choose) -> bytes | None:
     return data if data is None else data[: choose(len(data))]
 
 
-def _part_of(written: memoryview, file_bytes: int, position: int, length: int) -> bytes:
+def _part_of(written: bytearray | memoryview, file_bytes: int, position: int, length: int) -> bytes:
     """Returns so many bytes of a file, of which zeros behind those written are left out."""
     end = min(position + length, file_bytes)
     zeros = end - max(position, len(written))
