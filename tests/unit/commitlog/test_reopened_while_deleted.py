@@ -1,10 +1,8 @@
-"""A file that another thread opens while it is deleted must be forgotten all the same.
+"""A file that another thread opens while it is deleted is forgotten all the same.
 
-Expected, as `commitlog.descriptors` has it: "A file that is deleted or renamed is forgotten: the next finds
-none". Found: `RealDisk.delete` forgets the file before it unlinks it. A read or a sync by another thread in
-between opens it again, and that descriptor stays: what is written later under this name goes to the deleted
-file, is synced with success, and is lost. Files are deleted by a worker now while the loop and others read
-and sync, and by a checkpoint while a rescue reads all files of timers.
+`commitlog.descriptors` promises it ("A file that is deleted or renamed is forgotten: the next finds none").
+With the old descriptor, what is written later under this name would go to the deleted file, be synced with
+success, and be lost. A worker deletes files while the loop and other workers read and sync.
 """
 
 from __future__ import annotations

@@ -3,87 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from errno import EIO
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from commitlog.view import View
 from services.broker.broker import Broker
-from services.broker.values import ReadTimers, TimerVerdict
+from services.broker.values import TimerVerdict
 from services.store.opening import look_at
 from services.store.verify import verify
-from tests.memory_disk import BLOCK_BYTES, MemoryDisk
+from tests.memory_disk import BLOCK_BYTES
+from tests.unit.services.broker.bad_sector import drained, filled, go, no_jobs, on_bad_sector
 from tests.unit.services.broker.test_mending import IDS, files, forget_log, spoil_record
-from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
+from tests.unit.services.broker.test_timers import DAY, HOUR, Store, by_id
 from timingwheel import partition
 from timingwheel.partition import TOMBSTONE, WITH_RECORDS, Window
-
-
-class BadSector(MemoryDisk):
-    """A disk that cannot read some bytes of a file, or nothing; `failing_count`: how often it cannot."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.path, self.first, self.end = "none", 0, 1 << 62
-        self.failing_count = 1 << 62
-        self.is_dead = False
-
-    def read(self, path: str, position: int, length: int) -> bytes:
-        is_bad = path == self.path and position < self.end and position + length > self.first
-        if self.is_dead or (is_bad and self.failing_count):
-            self.failing_count -= 1
-            raise OSError(EIO, "fails by the test", path)
-        return super().read(path, position, length)
-
-    def view(self, path: str) -> View:
-        return View(lambda position, length: self.read(path, position, length), self.size(path))
-
-
-def go(store: Store, by_ms: int) -> int:
-    """Lets time pass as `LiveBroker` does; returns how many reads of timers failed."""
-    store.now_ms, failed_count = store.now_ms + by_ms, 0
-    for _ in range(60):
-        for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
-                try:
-                    effect.job.run(store.disk)
-                except OSError:
-                    failed_count += 1
-                    store.broker.read_ahead_failed(effect.job)
-                else:
-                    store.broker.read_ahead(effect.job)
-        store.flush()
-        if store.broker.is_checkpoint_due:
-            store.checkpoint()
-    return failed_count
-
-
-def drained(store: Store) -> list[str]:
-    for step_ms in (MINUTE, HOUR, 2 * HOUR, 2 * DAY, 60 * DAY):
-        go(store, step_ms)
-    return sorted(one.message_id for one in store.delivered())
-
-
-def on_bad_sector() -> tuple[Store, BadSector]:
-    store, disk = Store(), BadSector()
-    store.disk = disk
-    store.broker = Broker.open(disk, store.settings, store.now_ms)
-    return store, disk
-
-
-def filled() -> tuple[Store, BadSector]:
-    """As `test_mending.filled`: timers in several files, of which one was cancelled since."""
-    store, disk = on_bad_sector()
-    for message_id, delay_ms in zip(IDS, (30 * 1_000, HOUR, DAY, 40 * DAY), strict=True):
-        store.send(message_id, delay_ms, key=f"key {message_id}")
-        store.send(f"{message_id} cancelled", delay_ms + 1)
-    store.checkpoint()
-    for message_id in IDS:
-        store.broker.timers.cancel(by_id(f"{message_id} cancelled"), "", store.now_ms)
-    store.checkpoint()
-    return store, disk
 
 
 @pytest.mark.parametrize("how", ["sound", "flipped", "bad sector"])
@@ -151,9 +85,9 @@ def test_what_the_sector_took_and_nobody_else_has_ends_and_is_listed() -> None:
     store, disk = filled()
     forget_log(store)
     disk.path = files(store)[-1]
-    go(store, 0)
+    go(store)
     store.broker.mending.begin(store.now_ms)
-    go(store, 0)
+    go(store)
     verdict = store.broker.timers.get(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict), "it has ended"
     assert len(store.broker.timer_views.lost()) == 1
@@ -170,7 +104,7 @@ def test_a_disk_that_reads_nothing_for_a_while_ends_no_timer() -> None:
     forget_log(store)
     disk.is_dead = True
     store.broker.mending.begin(store.now_ms)
-    assert go(store, 0) > 0, "a rescue reads names and ends, too"
+    assert go(store) > 0, "a rescue reads names and ends, too"
     disk.is_dead = False
     assert set(drained(store)) >= set(IDS)
     assert store.broker.timer_views.lost() == []
@@ -191,7 +125,7 @@ def test_a_split_copies_no_record_that_the_disk_cannot_read() -> None:
     disk.end += BLOCK_BYTES
     assert disk.end < disk.size(parent)
     disk.path = parent
-    go_without_workers(store)
+    go(store, runs=no_jobs)
     for _ in range(2):
         store.send(f"another {store.broker.end_offset}", None)
         store.checkpoint()
@@ -199,14 +133,3 @@ def test_a_split_copies_no_record_that_the_disk_cannot_read() -> None:
     disk.path = "none"
     assert {f"month {number}" for number in range(40)} <= set(drained(store))
     assert store.broker.timer_views.lost() == []
-
-
-def go_without_workers(store: Store) -> None:
-    """Lets the broker do all but read files: no check or rescue comes before the split."""
-    for _ in range(30):
-        for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
-                store.broker.read_ahead_failed(effect.job)
-        store.flush()
-        if store.broker.is_checkpoint_due:
-            store.checkpoint()

@@ -1,9 +1,7 @@
-"""The mark of whole queues that could not be deleted once must be tried again, on a node that follows, too.
+"""The mark of whole queues that could not be deleted is deleted later, on a node that follows, too.
 
-Expected: "The deletion is tried again", as is told. Found: `unmark_again` is called by the housekeeping,
-which runs where a node leads alone; further damage tries no more, either. So after one failure
-of the disk the mark stays for as long as the node follows, and its restart believes the files of the queues
-again.
+The warning promises it ("The deletion is tried again"). As long as the mark stays, a restart believes the
+files of the queues.
 """
 
 from __future__ import annotations

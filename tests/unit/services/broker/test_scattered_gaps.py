@@ -1,9 +1,7 @@
-"""Gaps that lie scattered must cost a receive some ms, as others do: damage may leave many short ones.
+"""Gaps of damage that lie scattered cost a receive as little as messages do.
 
-Expected: a gap of one message reads some entries of its queue, not 8,192 with their CRCs each time; and a
-receive of lite topics passes so many gaps as it may look at messages. Before, 300 gaps, each
-counted as 1, held the loop for 200 ms (164 KB read and compared for each), and a receive of lite topics
-passed all gaps of a queue in one turn, uncounted.
+A gap of one message reads some entries of its queue, not a block of 8,192 with their CRCs (300 such gaps held
+the loop for 200 ms); a receive of lite topics counts each gap that it passes as a message that it looks at.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Timers of a sector that can be read again after a restart must come, too.
+"""Timers of a sector that can be read again after a restart come, too.
 
-Expected: each timer comes once, though a sector could not be read when its time came, the rescue has not
-ended by then, and the sector can be read again after the restart. Before, the gap is kept in the snapshot
-only where its file was split ("that of others is met again where the file is read"). Others of the file
-were delivered, so the frontier has passed the timers of the gap; the next process reads them as sound,
-takes them for done, and nothing is told (EIO of one read is damage, which need not be met again).
+A gap among timers that are due is kept in the snapshot until a rescue has ended: others of the file were
+delivered, so the frontier has passed the timers of the gap, and a process that reads them as sound takes
+them for done.
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ import pytest
 
 from services.broker.broker import Broker
 from services.broker.mending import Rescue
-from services.broker.values import ReadTimers
-from tests.unit.services.broker.test_bad_sector import BadSector, drained, on_bad_sector
+from tests.unit.services.broker.bad_sector import BadSector, drained, go, on_bad_sector
 from tests.unit.services.broker.test_mending import files
 from tests.unit.services.broker.test_timers import HOUR, SECOND, Store
 from timingwheel import partition
@@ -24,21 +21,8 @@ A = [f"A{number:02}" for number in range(40)]
 """So many that their batch has more than one block (4 KiB)."""
 
 
-def go_without_rescues(store: Store, by_ms: int) -> None:
-    """Lets time pass while each rescue fails, as where the process is out of descriptors."""
-    store.now_ms += by_ms
-    for _ in range(30):
-        for effect in store.broker.tick(store.now_ms):
-            if not isinstance(effect, ReadTimers):
-                continue
-            if isinstance(effect.job, Rescue):
-                store.broker.read_ahead_failed(effect.job)
-            else:
-                effect.job.run(store.disk)
-                store.broker.read_ahead(effect.job)
-        store.flush()
-        if store.broker.is_checkpoint_due:
-            store.checkpoint()
+def without_rescues(job: object) -> bool:
+    return not isinstance(job, Rescue)
 
 
 def delivered(store: Store) -> list[str]:
@@ -58,7 +42,7 @@ def with_unread_batch() -> tuple[Store, BadSector]:
     [path] = files(store)
     first, *_ = partition.batches(Window(disk, path, disk.size(path)), [])
     disk.path, disk.first, disk.end = path, first.position, first.position + 40
-    go_without_rescues(store, base + 5 * SECOND)
+    go(store, base + 5 * SECOND, without_rescues)
     return store, disk
 
 

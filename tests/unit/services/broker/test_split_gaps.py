@@ -1,21 +1,15 @@
-"""Timers that a split has left out must not be ended by a start that finds a run of ends damaged.
+"""A timer that a split left out, since the disk cannot read its record, is not taken for ended.
 
-Expected: a bad sector among the records of a file that is split, and a flipped bit in a run of ends, cost
-no timer: the log has them all. Found: `timer_facts` ends each timer with a name that is in no file, and
-looks for gaps in the files of the snapshot alone, not in those that were split, whose gaps the snapshot
-names. A split leaves out what the disk cannot read, so these are timers that wait.
+The names of such timers are in no file of timers: the files that were split are gone, and the snapshot names
+their gaps. A start that makes a damaged run of ends again must look at these gaps, too.
 """
 
 from __future__ import annotations
 
 from services.broker.broker import Broker
 from tests.memory_disk import BLOCK_BYTES
-from tests.unit.services.broker.test_bad_sector import (
-    drained,
-    go_without_workers,
-    on_bad_sector,
-    rows_of,
-)
+from tests.unit.services.broker.bad_sector import drained, go, no_jobs, on_bad_sector
+from tests.unit.services.broker.test_bad_sector import rows_of
 from tests.unit.services.broker.test_mending import files
 from tests.unit.services.broker.test_timers import DAY, HOUR, by_id
 from timingwheel.partition import WITH_RECORDS
@@ -37,7 +31,7 @@ def test_a_damaged_run_of_ends_ends_no_timer_that_a_split_has_left_out() -> None
     disk.end += BLOCK_BYTES
     assert disk.end < disk.size(parent)
     disk.path = parent
-    go_without_workers(store)
+    go(store, runs=no_jobs)
     assert parent not in [slot.path for slot in store.broker.timers.partitions.files], "it is split"
     disk.path = "none"
     [*_, ends] = store.broker.timers.ends.ends.runs

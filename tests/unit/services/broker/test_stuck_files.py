@@ -1,8 +1,6 @@
-"""A leftover file of the key index that cannot be deleted must not keep a checkpoint from deleting others.
+"""A leftover file of the key index that cannot be deleted keeps a checkpoint from deleting no other file.
 
-Expected: what no snapshot names of the timers and of the key index goes, as where nothing is stuck. Found:
-the tidying ends at the stuck file, in silence, each time: files of timers and of the key index stay for
-ever.
+The rest that no snapshot names, of the timers and of the key index, goes as where nothing is stuck.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""A look at several queues for a tail must come to an end: each call reads a file, or gives all there is.
+"""A look at several queues for a tail comes to an end: each call reads a file, or gives all there is.
 
-Expected: the calls of `read_after` end. Before, an entry that was read ahead while it was in
-memory only is given without a read of its file, but counted as one that reads it; as nothing is read, the
-next call counts the same again. So `GET /api/topics/TOPIC/arrivals` turned in the loop for as long as its
-client held on, without a message, where two queues' files had more than 4 MiB together and nobody had read
-them since they were written.
+An entry that was read ahead, and is in memory only, is given without a read of its file. Counted as a read,
+it made `GET /api/topics/TOPIC/arrivals` turn in the loop for as long as its client held on.
 """
 
 from __future__ import annotations

@@ -8,11 +8,10 @@ import pytest
 
 from commitlog import layout
 from services.broker.mending import Check
-from services.broker.values import ReadTimers, Verdict
+from services.broker.values import Verdict
 from services.store.opening import look_at
 from services.store.verify import verify
-from tests.unit.services.broker.test_bad_sector import go as go_on
-from tests.unit.services.broker.test_bad_sector import go_without_workers, on_bad_sector
+from tests.unit.services.broker.bad_sector import go, no_jobs, on_bad_sector
 from tests.unit.services.broker.test_mending import (
     drained,
     files,
@@ -26,57 +25,29 @@ from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, SECOND, St
 from timingwheel.due_run import ReadAhead
 
 
-def go(store: Store, by_ms: int, *, without: type = Check) -> None:
-    """Lets time pass, and no job run of a kind."""
-    store.now_ms += by_ms
-    for _ in range(60):
-        for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
-                if isinstance(effect.job, without):
-                    store.broker.read_ahead_failed(effect.job)
-                else:
-                    effect.job.run(store.disk)
-                    store.broker.read_ahead(effect.job)
-        store.flush()
-        if store.broker.is_checkpoint_due:
-            store.checkpoint()
+def without_checks(job: object) -> bool:
+    return not isinstance(job, Check)
 
 
-def go_unmended(store: Store, by_ms: int) -> None:
-    """Lets time pass while nothing is checked and nothing is mended."""
-    store.now_ms += by_ms
-    for _ in range(60):
-        for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
-                if isinstance(effect.job, ReadAhead):
-                    effect.job.run(store.disk)
-                    store.broker.read_ahead(effect.job)
-                else:
-                    store.broker.read_ahead_failed(effect.job)
-        store.flush()
-        if store.broker.is_checkpoint_due:
-            store.checkpoint()
+def without_mends(job: object) -> bool:
+    return isinstance(job, ReadAhead)
 
 
 def due_and_damaged() -> Store:
     """A timer is due, its record is damaged, and an older file has it alone."""
     store, _ = split_and_spoilt()
-    go_unmended(store, 13 * HOUR)
+    go(store, 13 * HOUR, without_mends)
     assert "month" not in [one.message_id for one in store.delivered()]
     return store
-
-
-def crash(store: Store) -> None:
-    store.crash()
 
 
 EVENTS: dict[str, list[Callable[[Store], None]]] = {
     "goes on": [],
     "checkpoints": [checkpoint_twice, checkpoint_once],
     "restart": [kill],
-    "crash": [crash],
+    "crash": [Store.crash],
     "restart behind it": [checkpoint_twice, kill],
-    "restarts behind it": [checkpoint_twice, kill, checkpoint_twice, crash, checkpoint_twice],
+    "restarts behind it": [checkpoint_twice, kill, checkpoint_twice, Store.crash, checkpoint_twice],
 }
 
 
@@ -132,13 +103,13 @@ def test_a_split_copies_no_record_that_is_damaged(events: list[Callable[[Store],
     [parent] = files(store)
     spoil_record(store, parent)
     store.now_ms += 40 * DAY - 12 * HOUR
-    go_without_workers(store)
+    go(store, runs=no_jobs)
     assert parent not in [slot.path for slot in store.broker.timers.partitions.files], "it is split"
     for event in events:
         event(store)
-    go(store, MINUTE)
+    go(store, MINUTE, without_checks)
     forget_log(store)
-    go(store, 13 * HOUR)
+    go(store, 13 * HOUR, without_checks)
     assert {f"month {number}" for number in range(4)} <= {one.message_id for one in store.delivered()}
     assert store.broker.timer_views.lost() == []
 
@@ -148,7 +119,7 @@ def test_a_bad_sector_of_the_log_costs_the_timer_that_lies_there_and_no_other() 
     offsets = [store.send(f"T{number}", SECOND) for number in range(3)]
     path, position = store.broker.store.log.segments.place(offsets[1])
     disk.path, disk.first, disk.end = path, position + 100, position + 101
-    go_on(store, 2 * SECOND)
+    go(store, 2 * SECOND)
     assert [one.message_id for one in store.delivered()] == ["T0", "T2"]
     assert [one.timer_offset for one in store.broker.timer_views.lost()] == [offsets[1]]
     (told,) = [one for one in store.broker.damage if one.part == "log"]
@@ -161,7 +132,7 @@ def test_a_bad_sector_of_the_log_ends_no_checkpoint() -> None:
     path, position = store.broker.store.log.segments.place(offsets[11])
     disk.path, disk.first, disk.end = path, position + 100, position + 101
     store.checkpoint()
-    go_on(store, 0)
+    go(store)
     assert store.broker.gauges().pending_timers == 59
     assert [one.timer_offset for one in store.broker.timer_views.lost()] == [offsets[11]]
     disk.path = "none"
@@ -177,7 +148,7 @@ def test_a_bad_sector_of_the_log_costs_a_mend_the_timer_that_lies_there() -> Non
     store.broker.mending.begin(store.now_ms)
     path, position = store.broker.store.log.segments.place(offsets[1])
     disk.path, disk.first, disk.end = path, position + 100, position + 101
-    go_on(store, 0)
+    go(store)
     assert [one.timer_offset for one in store.broker.timer_views.lost()] == [offsets[1]]
     disk.path = "none"
     assert drained(store) == ["T0", "T2"]
@@ -191,10 +162,10 @@ def test_a_disk_that_reads_nothing_while_timers_are_due_ends_none(is_near: bool,
         store.send(f"T{number}", 3 * SECOND if is_near else HOUR + number)
     if not is_near:
         store.checkpoint()
-        go_on(store, HOUR - SECOND)
+        go(store, HOUR - SECOND)
     disk.is_dead = True
     for _ in range(3):
-        go_on(store, 20 * SECOND)
+        go(store, 20 * SECOND)
     disk.is_dead = False
     assert store.delivered() == []
     if is_restarted:
@@ -217,7 +188,7 @@ def test_a_check_goes_on_where_it_cannot_be_read_whether_a_timer_has_ended() -> 
     for name in store.disk.list(layout.TIMER_ENDS):
         store.disk.flip_bit(f"{layout.TIMER_ENDS}/{name}", 8 * (4096 + 50))
     store.broker.mending.begin(store.now_ms)
-    go_on(store, 0)
+    go(store)
     assert drained(store) == ["kept"]
     assert store.broker.timer_views.lost() == []
     assert {"partition", "ends"} <= {one.part for one in store.broker.damage}
