@@ -26,6 +26,10 @@ store's place, in steps of which each may be the last before a kill or a power c
     fetched/whole, spoiled by the disk    as no marker: the store stays
     fetched/moving, the same              the store is deleted, as no list tells which files are missing
 
+What an earlier attempt has renamed is seen where it is now, and may be in memory only: the attempt was killed
+before the sync of the folder, or that sync failed. So a start syncs the folder of a marker that it finds, and
+all folders of the copy's files before the marker goes.
+
 Files of two nodes are never mixed. Queues and key index are derived, and come along where that is cheaper
 than to make them anew (`services.store.copying_derived`).
 
@@ -233,11 +237,13 @@ def take_over(disk: Disk) -> bool:
 
     Raise OSError, or `StoreDamaged` where the disk has spoiled the list of files that are being moved.
     """
-    if not is_moving(disk):
-        if _listed(disk, _WHOLE) is None:
-            disk.delete(_WHOLE)
-            disk.delete(layout.FETCHED)
-            return False
+    if is_moving(disk):
+        disk.sync_folder(layout.FETCHED)
+    elif _listed(disk, _WHOLE) is None:
+        disk.delete(_WHOLE)
+        disk.delete(layout.FETCHED)
+        return False
+    else:
         _delete_store(disk)
         disk.rename(_WHOLE, _MOVING)
     paths = _listed(disk, _MOVING)
@@ -252,6 +258,8 @@ def take_over(disk: Disk) -> bool:
     for number, path in enumerate(paths):
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
+    for folder in sorted({path.rpartition("/")[0] for path in paths}):
+        disk.sync_folder(folder)
     # The marker goes last and alone: a folder may be deleted in part, and then it still says what to do.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)

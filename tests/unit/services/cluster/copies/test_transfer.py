@@ -26,7 +26,7 @@ from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
 from services.store.copying_derived import ENTRIES_PER_FILE_MIN
-from services.store.opening import open_store
+from services.store.opening import look_at, open_store
 from services.store.verify import verify
 from sharedlog.engine import Head
 from sharedlog.fold import Position
@@ -331,6 +331,34 @@ def test_whatever_ends_a_copy_on_its_way_into_place_the_store_is_the_old_one_or_
             assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.finding.queue_range("t", 0) == (0, 40)
         assert disk.list(layout.FETCHED) == []
     assert len(both) == 2, "old and new, each at some of the operations"
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_an_attempt_moved_without_a_sync_is_there_after_the_next_one_and_a_power_cut(
+    store: Path, fault: Fault, is_kept: bool
+) -> None:
+    """The sync of a folder failed, and the next attempt took the move for done (seed 160678)."""
+    whole, number, is_over = sent(store), 0, False
+    while not is_over:
+        number += 1
+        disk = MemoryDisk()
+        disk.choose = lambda count: count if is_kept else 0
+        disk.write("snapshots/old", 0, b"mine")
+        disk.sync("snapshots/old")
+        transfer.receive(io.BytesIO(whole), disk)
+        disk.strike(number, fault)
+        with suppress(OSError, Death):
+            transfer.take_over(disk)
+        is_over = not disk.is_struck
+        disk.kill(lambda _: 0)
+        transfer.take_over(disk)
+        disk.crash(lambda _: 0)
+        transfer.take_over(disk)
+        replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+        assert replica.core.finding.queue_range("t", 0) == (0, 40)
+        assert [one for one in verify(look_at(disk, "the copy"), 0).findings if one.is_damage] == []
+    assert number > 10
 
 
 @pytest.mark.parametrize(
