@@ -81,7 +81,7 @@ class _Image:
     def read(self, position: int, length: int) -> bytes:
         """Returns so many bytes, fewer at the end.
 
-        No view of the array is taken: a worker reads while the core writes, and an array cannot grow below a view.
+        No view of the array is taken: a worker reads while the core writes, and no array grows below a view.
         """
         return _part_of(self._written, self._length, position, length)
 
