@@ -258,8 +258,8 @@ def take_over(disk: Disk) -> bool:
     for number, path in enumerate(paths):
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
-    for folder in sorted({path.rpartition("/")[0] for path in paths}):
-        disk.sync_folder(folder)
+    for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
+        disk.sync_folder("" if folder == "." else folder)  # its folders may be new, and unsynced, too
     # The marker goes last and alone: a folder may be deleted in part, and then it still says what to do.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
