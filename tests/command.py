@@ -24,7 +24,8 @@ PROCESSES: Final = (
     *(("audit", verb) for verb in ("init", "run", "schedule")),
 )
 """Commands that listen, keep threads, or start Java: each in a process that ends with it."""
-SECONDS: Final = 60
+SECONDS: Final = 300
+"""How long a process may take: one that starts Java takes a minute on a machine with other work."""
 
 
 def tidewheel(

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from services.rpc.generated import definition_pb2, service_pb2
 
 START_SECONDS = 30
+LOG_SHOWN_CHARACTERS = 8_000
 OK = definition_pb2.Code.OK
 METADATA = (("x-mq-client-id", "endurance"),)
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -117,6 +120,17 @@ class BrokerProcess:
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(30)
+
+
+@contextmanager
+def logs_shown(*brokers: BrokerProcess) -> Iterator[None]:
+    """Add the last lines of each broker's log to whatever the block raises."""
+    try:
+        yield
+    except BaseException as error:
+        for broker in brokers:
+            error.add_note(f"{broker.store.name} has logged:\n{broker.log()[-LOG_SHOWN_CHARACTERS:]}")
+        raise
 
 
 class Client:
