@@ -66,6 +66,8 @@ class MariadbServer:
     def start(self) -> None:
         """Start it, and wait until it serves."""
         where = (f"--datadir={self._data}", f"--socket={self.socket}", f"--pid-file={self.folder}/pid")
+        # A server that starts deletes all temporary tables in its folder for these, also another server's.
+        where += (f"--tmpdir={self.folder}",)
         command = [*as_owner(), program("mariadbd"), "--no-defaults", *where, *SPARING]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
