@@ -56,7 +56,7 @@ class UnfitValue(ValueError):
         self.column, self.row = column, row
         if isinstance(value, bytes):
             self.advice = (
-                f"read a view in which it is the text that your messages have, as encode({column}, 'hex') "
+                "read a view in which it is the text that your messages have, as encode({theirs}, 'hex') "
                 "makes one of bytes in PostgreSQL and hex() in SQLite and MySQL"
             )
 

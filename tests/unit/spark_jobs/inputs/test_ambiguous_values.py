@@ -77,6 +77,11 @@ def test_a_number_and_a_text_that_are_one_id_are_refused_with_a_sentence(tmp_pat
         with_keys(tmp_path, kind, 7, "7", b"8", "8", 9, "x")
 
 
+def test_bytes_that_are_no_text_are_refused_by_the_users_name_of_the_column(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnreadable, match=r"encode\(number, 'hex'\)"):
+        with_keys(tmp_path, "TEXT", b"\xff")
+
+
 def test_numbers_and_texts_that_are_several_ids_are_read(tmp_path: Path) -> None:
     assert with_keys(tmp_path, "", 7, "7 ", "07", 7.5, "x", "X") == ["07", "7", "7 ", "7.5", "X", "x"]
 
