@@ -23,7 +23,17 @@ from typing import Any, Final
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from sqlalchemy import Column as SqlColumn
-from sqlalchemy import ColumnElement, Connection, Engine, MetaData, Table, create_engine, inspect
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    create_engine,
+    func,
+    inspect,
+    select,
+)
 from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.types import Integer, NullType, String, TypeEngine
@@ -88,10 +98,12 @@ class Database:
 
     def refuse_mixed(self, ours: str, folder: Path) -> None:
         """Raise `DatabaseUnreadable` if two rows have one text as their key, and are two to the database: a
-        number and a text, say, in a column of SQLite without a type, which keeps both.
+        number and a text, say, in a column of SQLite without a type, which keeps both. A column of numbers or
+        of texts keeps only bytes beside them.
         """
         table = self._tables[ours]
-        if self._engine.dialect.name != SQLITE or isinstance(table.kind, Integer | String):
+        is_plain = isinstance(table.kind, Integer | String)
+        if self._engine.dialect.name != SQLITE or (is_plain and not self._has_bytes(table)):
             return
         keys = ds.dataset(folder / f"{ours}.parquet", format="parquet").to_table([table.schema.names[0]])[0]
         counted = pc.value_counts(keys)
@@ -105,6 +117,12 @@ class Database:
                 f"Correct the rows, or name a view with CAST({theirs} AS TEXT) AS {theirs}, of which the "
                 "first of each is judged."
             )
+
+    def _has_bytes(self, table: OpenTable) -> bool:
+        """Return whether a key of a table in SQLite is bytes."""
+        is_bytes = func.typeof(table.key) == "blob"
+        with self.looking() as connection:
+            return connection.execute(select(table.key).where(is_bytes).limit(1)).first() is not None
 
     def export_together(self, names: Sequence[str], folder: Path) -> dict[str, RowCounts]:
         """Write several tables in one view of the database; else as `export`."""

@@ -77,6 +77,19 @@ def test_a_number_and_a_text_that_are_one_id_are_refused_with_a_sentence(tmp_pat
         with_keys(tmp_path, kind, 7, "7", b"8", "8", 9, "x")
 
 
+@pytest.mark.parametrize("kind", ["TEXT", "TEXT PRIMARY KEY", "VARCHAR(9)", "INTEGER", "INTEGER UNIQUE"])
+def test_bytes_and_a_text_or_number_that_are_one_id_are_refused_with_a_sentence(
+    tmp_path: Path, kind: str
+) -> None:
+    """A column that makes texts of numbers, or numbers of texts, keeps bytes as they are."""
+    with pytest.raises(DatabaseUnreadable, match=r"column 'number', has keys .*: '8'\. Correct"):
+        with_keys(tmp_path, kind, 7, b"8", "8", "9")
+
+
+def test_bytes_beside_texts_that_are_several_ids_are_read(tmp_path: Path) -> None:
+    assert with_keys(tmp_path, "TEXT PRIMARY KEY", "7", b"8", b"x", "X") == ["7", "8", "X", "x"]
+
+
 def test_bytes_that_are_no_text_are_refused_by_the_users_name_of_the_column(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnreadable, match=r"encode\(number, 'hex'\)"):
         with_keys(tmp_path, "TEXT", b"\xff")
