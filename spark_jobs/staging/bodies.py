@@ -100,9 +100,21 @@ def _is_id(value: Any, message_id: str) -> bool:
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a field with an id, as tables have it: a text, or a whole number; else None."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_number or isinstance(value, str) else None
+    """Return the text of a field with an id, as tables have it: a text, or a whole number; else None.
+
+    A text with half a surrogate pair is none: no table has it.
+    """
+    if isinstance(value, str):
+        return value if _is_whole(value) else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:
