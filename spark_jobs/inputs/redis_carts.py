@@ -112,7 +112,7 @@ class RedisCarts:
             entry, _, entry_id = name.partition(":")
             try:
                 lines = _lines(entry, json.loads(value))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 rows.unreadable.append(f"{key} {name}")
             else:
                 rows.ledger += [(customer_id, entry, entry_id, *line) for line in lines]
@@ -138,16 +138,25 @@ def _lines(entry: str, value: Any) -> Rows:
     """Return the (sku, quantity, at_ms) rows of one ledger entry."""
     at_ms = int(value["at_ms"])
     if entry == ADD:
-        return [(str(value["sku"]), _quantity(value["quantity"]), at_ms)]
+        return [(_text(value["sku"]), _quantity(value["quantity"]), at_ms)]
     if entry != ORDER:
         raise ValueError(entry)
     removed = value["removed"] or {}
-    return [(sku, _quantity(quantity), at_ms) for sku, quantity in removed.items()] or [(None, 0, at_ms)]
+    found = [(_text(sku), _quantity(quantity), at_ms) for sku, quantity in removed.items()]
+    return found or [(None, 0, at_ms)]
+
+
+def _text(value: Any) -> str:
+    """Return a text; raise `UnicodeEncodeError` for half of a surrogate pair, which JSON may hold."""
+    text = str(value)
+    text.encode()
+    return text
 
 
 def _quantity(value: Any) -> int:
     quantity = int(value)
-    if abs(quantity) >= _QUANTITY_MAX:
+    is_cut = isinstance(value, bool) or (isinstance(value, float) and quantity != value)
+    if is_cut or abs(quantity) >= _QUANTITY_MAX:
         raise ValueError(value)
     return quantity
 

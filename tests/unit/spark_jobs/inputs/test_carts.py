@@ -79,6 +79,36 @@ def test_an_empty_redis_has_no_carts(redis: Redis, redis_url: str, tmp_path: Pat
     assert exported(redis_url, tmp_path) == ({"carts": [], "ledger": [], "differences": []}, [])
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"removed": {"apple": 1.5}, "at_ms": 7}',
+        '{"removed": {"apple": 1e999}, "at_ms": 7}',
+        '{"removed": {"apple": true}, "at_ms": 7}',
+        '{"removed": {"apple": 1}, "at_ms": Infinity}',
+        '{"removed": {"\\ud83d": 1}, "at_ms": 7}',
+        "[" * 100_000,
+    ],
+    ids=["part", "too large", "true", "infinity", "half a character", "too deep"],
+)
+def test_entries_that_a_table_would_refuse_are_named_and_left_out(
+    redis: Redis, redis_url: str, tmp_path: Path, written: str
+) -> None:
+    """1.5 of an article, and true, were read as 1; the others ended the audit."""
+    redis.hset("cart-ledger:c", "order:o1", written)
+    tables, unreadable = exported(redis_url, tmp_path)
+    assert (tables["ledger"], unreadable) == ([], ["cart-ledger:c order:o1"])
+
+
+@pytest.mark.parametrize("written", ["2", "2.0", '"2"'])
+def test_a_whole_number_is_one_however_it_is_written(
+    redis: Redis, redis_url: str, tmp_path: Path, written: str
+) -> None:
+    redis.hset("cart-ledger:c", "order:o1", f'{{"removed": {{"apple": {written}}}, "at_ms": 7}}')
+    tables, unreadable = exported(redis_url, tmp_path)
+    assert ([row["quantity"] for row in tables["ledger"]], unreadable) == ([2], [])
+
+
 def test_fields_of_another_form_are_named_and_left_out(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     redis.set("cart:string", "x")
     redis.set("cartoon", "not ours")
