@@ -6,6 +6,7 @@ would need it.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ Stored = Callable[[str, Any], ColumnElement[Any]]
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 _SIZE_BYTES: Final = 4
+_BREAK_OR_QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|(\n)""")
+"""A line break between the words of a statement; or a text or a name, whose line breaks are its own."""
 
 
 class TimerName(NamedTuple):
@@ -253,7 +256,7 @@ class PlanSources:
         dialect.paramstyle, dialect.positional = "named", False  # others double each %, for their drivers
         dialect.identifier_preparer = dialect.preparer(dialect)
         words = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-        return " ".join(str(words).split("\n")) + ";"
+        return _BREAK_OR_QUOTED.sub(lambda found: found[0] if found[1] is None else " ", str(words)) + ";"
 
     def _kinds(self, of: TableMapping) -> dict[str, Any]:
         """Return the types of a table's columns; none where its database is not given or lacks it."""

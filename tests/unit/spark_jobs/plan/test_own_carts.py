@@ -53,7 +53,7 @@ class Article(NamedTuple):
 
 COUNTS = st.integers(0, 4)
 ARTICLES = st.dictionaries(
-    st.sampled_from(["apple", "pear", "it's:1"]),
+    st.sampled_from(["apple", "pear", "it's:1", "it's\n1", "it's 1"]),
     st.builds(Article, COUNTS, COUNTS | st.none(), COUNTS),
     min_size=1,
 )
