@@ -24,7 +24,7 @@ from services.rpc.generated.definition_pb2 import Code
 from services.rpc.service import ADMIN, NAME
 from tests.clients.test_rights import Operator
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Desk:

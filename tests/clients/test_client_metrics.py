@@ -22,7 +22,7 @@ from tests.clients.process_client import ProcessClient
 from tests.clients.test_rights import Operator
 
 EXPORT_MS = 500
-SECONDS = 20
+SECONDS = 60
 SENDS = 3
 
 

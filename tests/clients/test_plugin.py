@@ -103,7 +103,7 @@ class Slow(MessageListener):
 
     def consume(self, message: Any) -> Any:
         self.began += 1
-        assert self.may_end.wait(20)
+        assert self.may_end.wait(60)
         return ConsumeResult.SUCCESS
 
 

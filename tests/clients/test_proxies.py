@@ -19,7 +19,7 @@ import pytest
 
 from tests.clients.conftest import BrokerProcess, Clients, new_message, take, wait_until
 
-SECONDS: Final = 20
+SECONDS: Final = 60
 MESSAGES: Final = 50
 
 NGINX: Final = """

@@ -26,7 +26,7 @@ from tests.certificates import an_authority, issued, write_pair
 from tests.clients.conftest import BrokerProcess, Clients, new_message, serving, take, wait_until
 from tests.command import tidewheel
 
-SECONDS = 10
+SECONDS = 60
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = 4
 """The type of the frame with which HTTP/2 begins."""

@@ -201,7 +201,7 @@ def test_a_log_whose_end_an_unclean_election_lost_halts_who_had_read_that(cluste
     (made,) = admin.create_topics(
         [NewTopic("unsafe", 1, replica_assignment=[[1, 2]], config=config)]
     ).values()
-    made.result(10)
+    made.result(60)
     log._wait_for_leader()
     assert [sentence.split()[0] for sentence in log.trouble()]
     first, second, _ = cluster.nodes
@@ -217,7 +217,7 @@ def test_a_log_whose_end_an_unclean_election_lost_halts_who_had_read_that(cluste
     while leader_of(log, cluster) is not second:
         with suppress(Exception):
             elected = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition("unsafe", 0)])
-            elected.result(10)
+            elected.result(60)
     with pytest.raises(Halted, match="lost its end"):
         append_at_last(log)
     other = KafkaLog(cluster.bootstrap, "unsafe")

@@ -109,12 +109,12 @@ def proxied(target: str) -> Iterator[Proxy]:
     serving = loop.create_task(proxy.serve(ready))
     thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait([serving])), daemon=True)
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     try:
         yield proxy
     finally:
         loop.call_soon_threadsafe(serving.cancel)
-        thread.join(10)
+        thread.join(60)
 
 
 def recorded(name: str) -> list[list[str]]:

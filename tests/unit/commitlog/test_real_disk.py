@@ -453,19 +453,19 @@ def test_a_sync_that_fails_for_one_thread_fails_for_all_that_sync_the_file(
         descriptors.append(descriptor)
         if len(descriptors) == 1:
             begun.set()
-            assert failed.wait(10)
+            assert failed.wait(60)
             return
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fdatasync", sync)
     with ThreadPoolExecutor(1) as thread:
         slow = thread.submit(disk.sync, "log")
-        assert begun.wait(10)
+        assert begun.wait(60)
         with pytest.raises(SyncFailed):
             disk.sync("log")
         failed.set()
         with pytest.raises(SyncFailed, match="another sync"):
-            slow.result(10)
+            slow.result(60)
     assert len(set(descriptors)) == 2, "each hears for itself what the kernel tells once per description"
     disk.close()
 

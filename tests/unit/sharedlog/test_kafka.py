@@ -250,7 +250,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     assert "kafka-reassign-partitions.sh" in note
     admin = log._admin()
     (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
-    done.result(10)
+    done.result(60)
     while len(notes := log.notes()) < 2:  # until the server has heard of it
         pass
     assert "has 2 partitions, and only the first is the shared log" in notes[0]
@@ -288,7 +288,7 @@ def deleted(log: KafkaLog) -> None:
     """Delete a log's topic."""
     admin = log._admin()
     (done,) = admin.delete_topics([log._topic]).values()
-    done.result(10)
+    done.result(60)
 
 
 @pytest.mark.usefixtures("soon")

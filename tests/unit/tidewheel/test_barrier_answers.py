@@ -17,7 +17,7 @@ from tidewheel.client.exchange import Request, Steps
 from tidewheel.client.halves import Question
 from tidewheel.errors import AccessRefused, AnswerLost, BrokerUnreachable, TransactionEnded
 
-SECONDS = 10
+SECONDS = 60
 
 
 class Broker:

@@ -356,7 +356,7 @@ def meet(meeting: threading.Barrier, statement: str) -> None:
         and "FOR" not in statement
         and "LOCK" not in statement
     ):
-        meeting.wait(10)
+        meeting.wait(60)
 
 
 MAKERS: dict[str, Callable[[Engine], object]] = {

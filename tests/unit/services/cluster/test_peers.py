@@ -42,7 +42,7 @@ from tidewheel.errors import ConfigurationError
 
 ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 CLUSTER = b"one cluster's id"
-SECONDS = 10
+SECONDS = 60
 
 
 def kinds(folder: Path) -> dict[str, tuple[bytes, bytes]]:

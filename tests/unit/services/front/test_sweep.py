@@ -21,7 +21,7 @@ def test_each_is_looked_at_once_a_round_and_few_in_a_turn() -> None:
 
         sweep = Sweep(0.05, there_are, look)
         sweep.start()
-        await asyncio.wait_for(enough, 20)
+        await asyncio.wait_for(enough, 60)
         sweep.stop()
         count = len(looked)
         await asyncio.sleep(0.1)
@@ -48,7 +48,7 @@ def test_what_is_gone_meanwhile_is_not_looked_at_and_what_came_is_in_the_next_ro
 
         sweep = Sweep(0.05, there_are, look)
         sweep.start()
-        await asyncio.wait_for(enough, 20)
+        await asyncio.wait_for(enough, 60)
         sweep.stop()
 
     asyncio.run(scenario())

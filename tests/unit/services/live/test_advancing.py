@@ -46,7 +46,7 @@ def play(scenario: Scenario, disk: MemoryDisk | None = None, is_virtual: bool = 
             kept = kept_offset(disk, "virtual" if is_virtual else "real")
             call_later = asyncio.get_running_loop().call_later
             live = LiveBroker(disk, SETTINGS, lambda: NOW_MS, call_later, writer, kept)
-            await asyncio.wait_for(scenario(live), 20)
+            await asyncio.wait_for(scenario(live), 60)
             await live.close()
 
     asyncio.run(run())

@@ -25,7 +25,7 @@ def play(scenario: Callable[[LiveBroker, MemoryDisk], Awaitable[None]]) -> None:
             call_later = asyncio.get_running_loop().call_later
             settings = BrokerSettings(segment_bytes=1 << 16)
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer)
-            await asyncio.wait_for(scenario(live, disk), 10)
+            await asyncio.wait_for(scenario(live, disk), 60)
             await live.close()
 
     asyncio.run(run())

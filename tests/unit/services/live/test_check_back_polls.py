@@ -127,7 +127,7 @@ def test_a_poll_is_woken_by_its_first_question() -> None:
             assert len(poll.halves) == 2
             await polls.wait(poll, 20)
 
-    asyncio.run(asyncio.wait_for(scenario(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_producers_with_a_stream_and_polls_are_asked_in_turn() -> None:

@@ -38,7 +38,7 @@ class SlowSnapshots(MemoryDisk):
     def rename(self, path: str, new_path: str) -> None:
         if new_path.startswith(SNAPSHOTS):
             self.begun.set()
-            assert self.allowed.wait(10)
+            assert self.allowed.wait(60)
             if self.fails_then:
                 self.fails_then = False
                 raise OSError(EIO, "Input/output error", new_path)

@@ -40,7 +40,7 @@ class HeldDisk(MemoryDisk):
 
     def sync(self, path: str) -> None:
         if path.startswith("commitlog"):
-            assert self.free.wait(10), "nobody let the disk go on"
+            assert self.free.wait(60), "nobody let the disk go on"
         super().sync(path)
 
 
@@ -207,7 +207,7 @@ def test_a_flush_begins_beside_one_that_takes_long_and_behind_one_that_does_not(
         others = [asyncio.create_task(live.send(message(f"M{number}"))) for number in (2, 3)]
         await settle()
         if under_way == 2:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while live._flushing._flying_count < under_way:
                     await asyncio.sleep(0)
         assert live._flushing._flying_count == under_way

@@ -41,7 +41,7 @@ def play(scenario: Scenario, *, sync_flush: bool = True) -> None:
                 segment_bytes=SEGMENT_BYTES, sync_flush=sync_flush, housekeeping_ms=10_000_000
             )
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer)
-            await asyncio.wait_for(scenario(live, disk, pauses), 20)
+            await asyncio.wait_for(scenario(live, disk, pauses), 60)
             assert not live.broken.done(), "no bug"
             await live.close()
 
@@ -205,7 +205,7 @@ def test_a_sync_that_fails_when_the_core_is_let_go_already_is_heard(monkeypatch:
     def fails_late(operation: str, path: str) -> int:
         if operation == "sync" and path.startswith(layout.COMMITLOG) and not begun.is_set():
             begun.set()
-            may_end.wait(10)
+            may_end.wait(60)
             return errno.EIO
         return 0
 
@@ -287,7 +287,7 @@ def test_a_leader_that_ends_waits_for_no_proof_which_nobody_brings_any_more() ->
             live._carry_out([Retire(wanted)])
             await asyncio.sleep(0)
             assert asked
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await live.close()
         assert core.housekeeping._running is None
 
@@ -333,7 +333,7 @@ def test_a_flush_that_ends_well_after_the_core_was_let_go_is_no_damage_of_the_lo
         def slow(operation: str, path: str) -> int:
             if operation == "sync" and path.startswith(layout.COMMITLOG) and not begun.is_set():
                 begun.set()
-                assert allowed.wait(10)
+                assert allowed.wait(60)
             return 0
 
         disk.fails = slow

@@ -50,7 +50,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
         async def on_stage() -> None:
             await scenario(Disk())
 
-        asyncio.run(asyncio.wait_for(on_stage(), 10))
+        asyncio.run(asyncio.wait_for(on_stage(), 60))
 
     return run
 
@@ -122,7 +122,7 @@ def test_who_leaves_the_line_or_appends_nothing_lets_the_next_in(
         disk.flush()
         await nothing
         let_in_and_gone.cancel()
-        await asyncio.wait_for(last, 5)
+        await asyncio.wait_for(last, 60)
         assert disk.done == ["first", "last"]
         assert (disk.room._promised_bytes, disk.room._waiting_bytes, len(disk.room._line)) == (0, 0, 0)
 

@@ -43,7 +43,7 @@ def message(number: int, **properties: str) -> Message:
 
 async def received(live: LiveBroker, group: str, expression: str) -> list[str]:
     wanted = parse_sql(expression) if expression else EVERYTHING
-    found = await live.receivers.receive(group, "t", wanted, 1, 20_000, "c", False, 60)
+    found = await live.receivers.receive(group, "t", wanted, 1, 20_000, "c", False, 600)
     return [one.message.message_id for one in found]
 
 
@@ -124,6 +124,6 @@ def test_a_receive_whose_caller_has_gone_holds_up_none() -> None:
         await asyncio.sleep(0)
         for task in gone:
             task.cancel()
-        await asyncio.wait_for(asyncio.gather(*stays), 10)
+        await asyncio.wait_for(asyncio.gather(*stays), 60)
 
     asyncio.run(scenario())

@@ -27,7 +27,7 @@ from services.ops.request import body_of
 from services.ops.statuses import refuse
 from tidewheel.errors import TidewheelError
 
-SECONDS = 20
+SECONDS = 60
 HEAD = (
     b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 )

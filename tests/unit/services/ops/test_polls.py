@@ -15,7 +15,7 @@ from services.ops.http_server import HttpLimits, HttpServer
 
 Desk = Any
 AtDesk = Callable[..., None]
-SECONDS = 20
+SECONDS = 60
 
 
 @asynccontextmanager

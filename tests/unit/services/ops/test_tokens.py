@@ -27,7 +27,7 @@ from services.ops.routes import OPERATIONS
 Desk = Any
 AtDesk = Callable[..., None]
 ADMINISTRATORS = "the-token-of-the-administrator"
-SECONDS = 20
+SECONDS = 60
 
 
 class Guarded:

@@ -39,7 +39,7 @@ class Telemetry:
 
     async def next(self) -> Any:
         """Return the next command from the server."""
-        return await asyncio.wait_for(anext(self.incoming), 5)
+        return await asyncio.wait_for(anext(self.incoming), 60)
 
     async def hang_up(self) -> None:
         """Lose the stream."""

@@ -18,7 +18,7 @@ from services.rpc.generated.service_pb2 import TelemetryCommand, ThreadStackTrac
 from services.rpc.questions import Questions
 from services.rpc.sessions import Session, Sessions
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 DELIVERY = Delivery(message_record(Message(topic="t", body=b"hello", message_id="M1"), 0))
 
 
