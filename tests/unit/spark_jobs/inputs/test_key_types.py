@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -123,15 +123,21 @@ TYPES: Final = [(database, kind) for database, kinds in KINDS.items() for kind i
 
 
 @pytest.fixture(scope="module")
-def postgresql_url() -> Iterator[str]:
+def postgresql() -> Iterator[Engine]:
     with running_postgresql() as url:
-        yield url
+        engine = create_engine(url)
+        letter = "CREATE TYPE letter AS ENUM ('a', 'b', 'c', 'd', 'e')"
+        run(engine, "CREATE DOMAIN code AS char(9)", letter)
+        yield engine
+        engine.dispose()
 
 
 @pytest.fixture(scope="module")
-def mariadb_url() -> Iterator[str]:
+def mariadb() -> Iterator[Engine]:
     with running_mariadb() as server:
-        yield server.url
+        engine = create_engine(server.url)
+        yield engine
+        engine.dispose()
 
 
 @pytest.fixture(autouse=True)
@@ -148,25 +154,15 @@ def engine_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     made: list[Engine] = []
 
     def make(name: str) -> Engine:
-        if name == "sqlite":
-            made.append(create_engine(f"sqlite:///{tmp_path / 'any.db'}"))
-            return made[-1]
-        made.append(create_engine(request.getfixturevalue(f"{name}_url")))
-        if name == "mariadb":
-            run(made[-1], "DROP DATABASE shop", "CREATE DATABASE shop CHARACTER SET utf8mb4", "USE shop")
-            made[-1].dispose()
-            return made[-1]
-        run(
-            made[-1],
-            "DROP SCHEMA public CASCADE",
-            "CREATE SCHEMA public",
-            "CREATE DOMAIN code AS char(9)",
-            "CREATE TYPE letter AS ENUM ('a', 'b', 'c', 'd', 'e')",
+        is_file = name == "sqlite"
+        made.append(
+            create_engine(f"sqlite:///{tmp_path / 'any.db'}") if is_file else request.getfixturevalue(name)
         )
         return made[-1]
 
     yield make
     for engine in made:
+        run(engine, *(f"DROP TABLE IF EXISTS {table}" for table in TABLES))
         engine.dispose()
 
 
@@ -194,9 +190,15 @@ def literal(key: str, kind: str) -> str:
     return f"CAST({quoted} AS BLOB)" if kind == "BLOB" else quoted
 
 
-def fill(engine: Engine, table: str, keys: list[str], rest: str = "") -> None:
-    for key in keys:
-        run(engine, f"INSERT INTO {table} VALUES ({key}{rest})".replace("%", "%%"))
+def literals(keys: Keys, kind: str) -> list[str]:
+    """Return all keys as SQL has them."""
+    return [literal(key, kind) for key in keys.given]
+
+
+def fill(engine: Engine, table: str, rows: Iterable[str]) -> None:
+    """Insert rows as SQL has them, without their brackets."""
+    values = ", ".join(f"({row})" for row in rows)
+    run(engine, f"INSERT INTO {table} VALUES {values}".replace("%", "%%"))
 
 
 def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -204,6 +206,7 @@ def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 AT_MS = 1_795_831_976_888
+TABLES = ("orders", "pushes", "order_lines", "carts", "cart_ledger")
 ORDERS = (
     "CREATE TABLE orders (order_id {}, customer_id {}, status VARCHAR(9), total_pence BIGINT,"
     " placed_ms BIGINT, due_ms BIGINT, paid_ms BIGINT, timed_out_ms BIGINT, cancelled_ms BIGINT)"
@@ -225,10 +228,8 @@ LEDGER = (
 def test_orders(engine_of: Any, tmp_path: Path, database: str, kind: str, is_primary: bool) -> None:
     keys, engine = keys_of(database, kind), engine_of(database)
     run(engine, ORDERS.format(f"{kind} {'PRIMARY KEY' if is_primary else ''}", kind))
-    for key in keys.given:
-        fill(
-            engine, "orders", [literal(key, kind)], f", {literal(key, kind)}, 'PLACED', 5" + f", {AT_MS}" * 5
-        )
+    values, rest = literals(keys, kind), f"'PLACED', 5{f', {AT_MS}' * 5}"
+    fill(engine, "orders", [f"{one}, {one}, {rest}" for one in values])
     counts = Inputs(url_of(engine)).open().export_orders(tmp_path)
     found = rows_of(tmp_path, "orders")
     assert sorted(row["order_id"] for row in found) == sorted(keys.texts)
@@ -240,9 +241,8 @@ def test_orders(engine_of: Any, tmp_path: Path, database: str, kind: str, is_pri
 def test_pushes(engine_of: Any, tmp_path: Path, database: str, kind: str) -> None:
     keys, engine = keys_of(database, kind), engine_of(database)
     run(engine, ORDERS.format("TEXT", "TEXT"), PUSHES.format(*[kind] * 3))
-    for key in keys.given:
-        rest = f", {literal(key, kind)}" * 2 + f", 'SCHEDULED', {AT_MS}, {AT_MS}"
-        fill(engine, "pushes", [literal(key, kind)], rest)
+    rest = f"'SCHEDULED', {AT_MS}, {AT_MS}"
+    fill(engine, "pushes", [f"{one}, {one}, {one}, {rest}" for one in literals(keys, kind)])
     counts = Inputs(url_of(engine), pushes=url_of(engine)).open().export_pushes(tmp_path)
     assert counts is not None
     found = rows_of(tmp_path, "pushes")
@@ -268,8 +268,7 @@ def test_lines_of_some_orders(
     monkeypatch.setattr(column_reads, "KEYS_PER_LOOKUP", 2)
     monkeypatch.setattr(column_reads, "KEYS_PER_SCAN", 2)
     run(engine, ORDERS.format(kind if orders_kind == "same" else "TEXT", "TEXT"), LINES.format(kind, kind))
-    for key in keys.given:
-        fill(engine, "order_lines", [literal(key, kind)], f", {literal(key, kind)}, 5")
+    fill(engine, "order_lines", [f"{one}, {one}, 5" for one in literals(keys, kind)])
     opened = Database(url_of(engine), "--orders", SHOP.orders, SHOP.order_lines)
     asked = [*keys.texts] if is_whole else [*keys.texts][::2]
     if is_whole:
@@ -290,12 +289,17 @@ def test_carts_and_their_ledger(
     keys, engine = keys_of(database, kind), engine_of(database)
     other = kind if ledger_kind == "same" else "TEXT"
     run(engine, ORDERS.format("TEXT", "TEXT"), CARTS.format(kind, kind), LEDGER.format(other, kind, kind))
-    for key, shown in zip(keys.given, keys.texts, strict=True):
-        value = literal(key, kind)
-        customer = value if ledger_kind == "same" else literal(shown, other)
-        fill(engine, "carts", [value], f", {value}, {9 if key == keys.given[-1] else 2}")
-        fill(engine, "cart_ledger", [customer], f", 'add', {value}, {value}, 3, {AT_MS}")
-        fill(engine, "cart_ledger", [customer], f", 'order', {value}, {value}, 1, {AT_MS}")
+    values = literals(keys, kind)
+    customers = values if ledger_kind == "same" else [literal(one, other) for one in keys.texts]
+    held = [2] * (len(values) - 1) + [9]
+    fill(engine, "carts", [f"{one}, {one}, {count}" for one, count in zip(values, held, strict=True)])
+    entries = [("add", 3), ("order", 1)]
+    told = [
+        f"{customer}, '{entry}', {one}, {one}, {count}, {AT_MS}"
+        for customer, one in zip(customers, values, strict=True)
+        for entry, count in entries
+    ]
+    fill(engine, "cart_ledger", told)
     carts = Inputs(url_of(engine), url_of(engine), mapping=as_mapping({"order_lines": {"table": ""}}, "m"))
     assert carts.open().export_carts(tmp_path) == []
     assert len(rows_of(tmp_path, "carts")) == len(keys.texts)
