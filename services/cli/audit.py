@@ -38,7 +38,7 @@ from services.cli.audit_options import (
 )
 from services.cli.durations import parse_ms
 from services.cli.listing import lists
-from services.cli.times import wall
+from services.times.display import wall
 
 if TYPE_CHECKING:
     from spark_jobs.report.summary import AuditSummary

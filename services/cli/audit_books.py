@@ -11,7 +11,7 @@ from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.audit_options import FINDINGS, OutOption, RunOption, answering
 from services.cli.durations import parse_ms
-from services.cli.times import span, wall
+from services.times.display import span, wall
 
 if TYPE_CHECKING:
     from spark_jobs.options import AuditOptions

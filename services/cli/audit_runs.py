@@ -12,7 +12,7 @@ import typer
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.audit_options import OutOption, answering
-from services.cli.times import exactly, span, wall
+from services.times.display import exactly, span, wall
 from tidewheel.errors import UnknownChoice
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
 from services.cli.listing import lists
-from services.cli.times import exactly
+from services.times.display import exactly
 
 app = typer.Typer(
     add_completion=False,

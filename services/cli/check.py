@@ -16,8 +16,18 @@ from typer.core import TyperCommand
 
 from services.cli import output
 from services.cli.api import HttpOption, JsonOption
-from services.cli.judgement import CHECKS, Figure, Limits, Row, State, Unit, limit_text, parse_limit, probed
 from services.cli.status import AUDITS, AuditsOption, as_plain, unreachable
+from services.status.judgement import (
+    CHECKS,
+    Figure,
+    Limits,
+    Row,
+    State,
+    Unit,
+    limit_text,
+    parse_limit,
+    probed,
+)
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ConfigurationError, TidewheelError, UnknownChoice
 
 app = typer.Typer(add_completion=False)
@@ -111,8 +121,9 @@ def limit(what: str, text: str, flag: str) -> tuple[Unit, float] | None:
 
 def asked(what: str, limits: Limits, http: str | None, audits: Path) -> Row:
     """Ask for what a check needs, and judge it; an audit is read from its folder, and no broker is asked."""
-    from services.cli.asking import answers_of, newest_audit
-    from services.cli.times import now_ms
+    from services.cli.asking import answers_of
+    from services.status.asking import newest_audit
+    from services.times.display import now_ms
 
     if what == "audit":
         found = {"audit": newest_audit(audits), "now_ms": now_ms(), "cluster": None, "out": audits}

@@ -15,7 +15,7 @@ from commitlog import layout
 from commitlog.errors import NotAStore
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.times import both, span
+from services.times.display import both, span
 from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -25,11 +25,12 @@ import typer
 from commitlog import layout
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.asking import WAIT_SECONDS, cluster_of, metrics
+from services.cli.asking import WAIT_SECONDS
 from services.cli.redaction import OUT, kept, scrubbed, scrubbed_all, without_filters
 from services.cli.setting_options import ConfigOption
 from services.cli.status import AUDITS, AuditsOption, as_plain, lines, rows_of
-from services.cli.times import now_ms
+from services.status.asking import cluster_of, metrics
+from services.times.display import now_ms
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 app = typer.Typer(

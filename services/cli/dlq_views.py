@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from services.cli.task_views import progress, verdicts_text
-from services.cli.times import both, exactly
+from services.times.display import both, exactly
 
 Answer = dict[str, Any]
 

@@ -9,7 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.times import exactly, span
+from services.times.display import exactly, span
 
 app = typer.Typer(add_completion=False)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from commitlog import limits
 from services.cli.output import some
-from services.cli.times import away, both, now_ms, span
+from services.times.display import away, both, now_ms, span
 
 Answer = dict[str, Any]
 

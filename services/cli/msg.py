@@ -10,7 +10,7 @@ import typer
 from services.broker.errors import MessageNotFound
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.times import away
+from services.times.display import away
 
 app = typer.Typer(
     add_completion=False,

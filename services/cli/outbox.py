@@ -16,7 +16,7 @@ import typer
 from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.listing import lists
-from services.cli.times import exactly, now_ms, span, wall
+from services.times.display import exactly, now_ms, span, wall
 from tidewheel.errors import ConfigurationError, NotFound
 from tidewheel.extras import needing
 

@@ -8,7 +8,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
-from services.cli.times import exactly
+from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
 

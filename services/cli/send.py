@@ -11,7 +11,8 @@ from services.broker.errors import IllegalProperty
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms
-from services.cli.times import both, now_ms, parse_due_ms
+from services.cli.times import parse_due_ms
+from services.times.display import both, now_ms
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)

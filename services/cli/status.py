@@ -10,8 +10,8 @@ import typer
 
 from services.cli import output
 from services.cli.api import HttpOption, JsonOption
-from services.cli.judgement import Row, State, screen, worst
-from services.cli.times import exactly, now_ms
+from services.status.judgement import Row, State, screen, worst
+from services.times.display import exactly, now_ms
 from tidewheel.errors import AnswerLate, BrokerUnreachable
 
 app = typer.Typer(add_completion=False)

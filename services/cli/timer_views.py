@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from services.cli.task_views import progress, verdicts_text
-from services.cli.times import away, both, now_ms, span, wall
+from services.times.display import away, both, now_ms, span, wall
 
 Answer = dict[str, Any]
 

@@ -17,9 +17,9 @@ import typer
 from services.cli import output
 from services.cli.api import HttpOption
 from services.cli.durations import parse_ms
-from services.cli.judgement import worst
 from services.cli.status import AUDITS, EXIT_CODES, AuditsOption, lines, rows_of
 from services.process.printable import one_line
+from services.status.judgement import worst
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)

@@ -12,8 +12,8 @@ from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
 from services.cli.send import say_verdict
-from services.cli.times import both, now_ms, span, wall
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
+from services.times.display import both, now_ms, span, wall
 from tidewheel import durations
 from tidewheel.errors import ConfigurationError, NotFound
 

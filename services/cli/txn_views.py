@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.times import away, exactly, span, wall
+from services.times.display import away, exactly, span, wall
 
 Answer = dict[str, Any]
 

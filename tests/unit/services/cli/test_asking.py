@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from services.cli import asking
 from services.cli.api import Api
-from services.cli.asking import Questions, answers_of, figures, newest_audit, ready
-from services.cli.judgement import Unread, judged
+from services.cli.asking import answers_of
+from services.status import asking
+from services.status.asking import Questions, figures, newest_audit, ready
+from services.status.judgement import Unread, judged
 from tidewheel.errors import AccessRefused, AnswerLate, BrokerUnreachable, NotFound, TidewheelError
 
 READY = (200, "ready\n")

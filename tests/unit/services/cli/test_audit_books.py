@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from services.cli import audit_books
-from services.cli.times import wall
+from services.times.display import wall
 from spark_jobs.layout import RunFolders
 
 MINUTE_MS = 60_000

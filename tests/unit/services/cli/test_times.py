@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.cli.send import parse_delay_ms
-from services.cli.times import away, now_ms, span, wall
+from services.times.display import away, now_ms, span, wall
 from tidewheel.errors import ConfigurationError
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from services.cli import top
-from services.cli.judgement import Row, State
+from services.status.judgement import Row, State
 
 
 @pytest.fixture

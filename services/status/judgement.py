@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Final, NamedTuple
 
-from services.cli.times import span
+from services.times.display import span
 from tidewheel.durations import span_ms
 
 Answer = dict[str, Any]

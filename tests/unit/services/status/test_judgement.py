@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.judgement import (
+from services.status.judgement import (
     CHECKS,
     Limits,
     Row,

@@ -1,0 +1,1 @@
+"""How a broker does: what is asked of it, and rows that judge the answers."""
