@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 
 from services.cli import output
 from services.cli.api import HttpOption, JsonOption
-from services.cli.status import AUDITS, AuditsOption, as_plain, unreachable
+from services.cli.status import AUDITS, AuditsOption, unreachable
 from services.status.judgement import (
     CHECKS,
     Figure,
@@ -24,6 +24,7 @@ from services.status.judgement import (
     Row,
     State,
     Unit,
+    as_plain,
     limit_text,
     parse_limit,
     probed,

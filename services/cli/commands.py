@@ -21,6 +21,7 @@ COMMANDS = {
     "audit": Entry("services.cli.audit", "Prove that messages, orders and carts agree.", "audit"),
     "shop": Entry("services.cli.shop", "Run one service of the shop: orders, carts or pushes.", "shop"),
     "topic": Entry("services.cli.topic", "List, create and show topics."),
+    "console": Entry("services.cli.console", "Show a broker in a browser."),
     "client": Entry("services.cli.client", "Who is connected; what a client's threads do."),
     "group": Entry("services.cli.group", "Consumer groups: their lag and clients; pause, set, reset them."),
     "dlq": Entry("services.cli.dlq", "Dead letters: look at them, send them back, purge them."),

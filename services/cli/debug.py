@@ -28,8 +28,9 @@ from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.asking import WAIT_SECONDS
 from services.cli.redaction import OUT, kept, scrubbed, scrubbed_all, without_filters
 from services.cli.setting_options import ConfigOption
-from services.cli.status import AUDITS, AuditsOption, as_plain, lines, rows_of
+from services.cli.status import AUDITS, AuditsOption, lines, rows_of
 from services.status.asking import cluster_of, metrics
+from services.status.judgement import as_plain
 from services.times.display import now_ms
 from tidewheel.errors import ConfigurationError, TidewheelError
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from services.cli import output
 from services.cli.api import HttpOption, JsonOption
-from services.status.judgement import Row, State, screen, worst
+from services.status.judgement import Row, State, as_plain, screen, worst
 from services.times.display import exactly, now_ms
 from tidewheel.errors import AnswerLate, BrokerUnreachable
 
@@ -69,14 +69,3 @@ def lines(rows: Sequence[Row], address: str) -> Iterator[str]:
         yield f"{WORDS[row.state]:<{INDENT}}{row.name:<{width}}  {output.cell_text(row.said)}"
         if row.state is not State.OK and row.see:
             yield f"{'':<{INDENT + width}}  --> {row.see}"
-
-
-def as_plain(row: Row) -> dict[str, Any]:
-    """Return a row for JSON; spans in ms, parts from 0 to 1."""
-    return {
-        "name": row.name,
-        "state": row.state.name,
-        "said": row.said,
-        "see": row.see,
-        "figures": {one.name: {"value": one.value, "unit": one.unit.name.lower()} for one in row.figures},
-    }

@@ -48,12 +48,12 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class HttpCalls:
-    """A broker's HTTP interface at an address; `http` goes before the environment."""
+    """A broker's HTTP interface at an address; `http` goes before the environment, and so does a `token`."""
 
-    def __init__(self, http: str | None) -> None:
+    def __init__(self, http: str | None, token: str | None = None) -> None:
         settings = client_settings(http)
         self.address: HttpAddress = reachable(settings.http.all)
-        self._token = secret_in(settings.http_token, "http_token")
+        self._token = secret_in(settings.http_token, "http_token") if token is None else token
         tls = trusting(settings.http_ca) if self.address.is_tls else None
         self._proxy = proxy_of(self.address.url, has_token=bool(self._token), schemes=PROXIES)
         self._opener = opener(tls, self._proxy)

@@ -136,6 +136,17 @@ def limit_text(unit: Unit, value: float) -> str:
     return f"{value * 100:g}%" if unit is Unit.PART else f"{value:g}"
 
 
+def as_plain(row: Row) -> dict[str, Any]:
+    """Return a row for JSON; spans in ms, parts from 0 to 1."""
+    return {
+        "name": row.name,
+        "state": row.state.name,
+        "said": row.said,
+        "see": row.see,
+        "figures": {one.name: {"value": one.value, "unit": one.unit.name.lower()} for one in row.figures},
+    }
+
+
 def judged(name: str, answers: Answers, limits: Limits | None = None) -> Row:
     """Return the row of a check; UNKNOWN if its answer is missing."""
     check = CHECKS[name]

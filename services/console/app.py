@@ -1,0 +1,186 @@
+"""The application: pages behind sign-in, each with its JSON twin.
+
+What stands between the browser and the broker:
+
+    Gate (foreign pages, headers) -> session (else /sign-in) -> Page.read or an act, in a thread -> a template
+
+An error of the broker is a page of its own, with the broker's sentence; one that may pass (the broker starts,
+refuses, or is gone: 503) loads again until the page is back (`console.js`; without JavaScript by a refresh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from services.console.broker import Broker, SignedOut
+from services.console.gate import Gate, form_of
+from services.console.page import Act, Asked, Page
+from services.console.pages import PAGES
+from services.console.sessions import Session, Sessions
+from services.console.words import FILTERS
+from services.ops.origins import Names
+from services.times.display import now_ms
+from tidewheel.errors import (
+    AccessRefused,
+    ClientMistake,
+    NotFound,
+    RefusedByState,
+    TidewheelError,
+)
+
+HERE: Final = Path(__file__).parent
+STATUSES: Final = ((ClientMistake, 400), (SignedOut, 401), (AccessRefused, 403), (NotFound, 404))
+AGAIN: Final = 503
+"""The status of what may pass."""
+
+
+class Console:
+    """The handlers; `connect` gives the broker for a token, `port` is in the cookie's name."""
+
+    def __init__(self, connect: Callable[[str], Broker], sessions: Sessions, cookie: str) -> None:
+        self._connect, self._sessions, self._cookie = connect, sessions, cookie
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(FILTERS)
+        self._templates.globals.update(menu=[page for page in PAGES if page.entry])
+
+    def routes(self) -> list[Route | Mount]:
+        """Return what is served."""
+        return [
+            Route("/enter", self.enter),
+            Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+            *(Route(page.path, partial(self.show, page)) for page in PAGES),
+            *(
+                Route(f"{page.path.rstrip('/')}/{verb}", partial(self.act, act), methods=["POST"])
+                for page in PAGES
+                for verb, act in page.acts.items()
+            ),
+        ]
+
+    async def enter(self, request: Request) -> Response:
+        """Open a session by a one-time link."""
+        name = self._sessions.enter(request.query_params.get("key", ""))
+        if name is None:
+            return self._sign_in_page("This link was used already, or is older than ten minutes.", 403)
+        return self._signed_in(name)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Ask for a token, and open a session with one that the broker accepts."""
+        if request.method != "POST":
+            return self._sign_in_page("", 200)
+        token = (await form_of(request)).get("token", "").strip()
+        if not token.isascii() or not token.isprintable() or not token:
+            return self._sign_in_page("A token is a line of ASCII characters.", 400)
+        try:
+            caller = await run_in_threadpool(lambda: self._connect(token).get("whoami"))
+        except SignedOut as error:
+            return self._sign_in_page(str(error), 401)
+        user = caller["user"] or ("administrator" if caller["is_asked"] else "")
+        return self._signed_in(self._sessions.open(Session(token, user)))
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session."""
+        self._sessions.close(request.cookies.get(self._cookie, ""))
+        answer = RedirectResponse("/sign-in", 303)
+        answer.delete_cookie(self._cookie, httponly=True, samesite="strict")
+        return answer
+
+    async def show(self, page: Page, request: Request) -> Response:
+        """Show a page, as HTML or JSON."""
+        session, asked = self._session(request), Asked(request.query_params)
+        as_of_ms = now_ms()
+        model = await run_in_threadpool(page.read, self._connect(session.token), asked)
+        if wants_json(request):
+            return JSONResponse({"as_of_ms": str(as_of_ms), **model})
+        told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": session.take_note()}
+        return self._rendered(page.template, told | {"asked": asked, "here": str(request.url.query)} | model)
+
+    async def act(self, act: Act, request: Request) -> Response:
+        """Carry out an act, and go on with the page that it names."""
+        session = self._session(request)
+        said, path = await run_in_threadpool(act, self._connect(session.token), Asked(await form_of(request)))
+        session.note = said
+        return RedirectResponse(path, 303)
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Answer with what the broker, or the console, refused with."""
+        assert isinstance(error, TidewheelError)
+        if isinstance(error, SignedOut):
+            self._sessions.close(request.cookies.get(self._cookie, ""))
+            if not wants_json(request):
+                return self._sign_in_page(str(error), 401)
+        usual = 409 if isinstance(error, RefusedByState) else AGAIN
+        status = next((status for kind, status in STATUSES if isinstance(error, kind)), usual)
+        if wants_json(request):
+            return JSONResponse({"code": error.code, "message": str(error)}, status)
+        session = self._found(request)
+        told = {"error": error, "status": status, "session": session, "page": None, "note": ""}
+        again = status == AGAIN and request.method == "GET"
+        return self._rendered("error.html", told | {"as_of_ms": now_ms(), "is_tried_again": again}, status)
+
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """Answer to a path that is no page."""
+        assert isinstance(error, HTTPException)
+        if error.status_code != 404:
+            return Response(status_code=error.status_code, headers=error.headers)
+        return await self.failed(request, NotFound(f"{request.url.path[:200]} is no page of the console."))
+
+    def _found(self, request: Request) -> Session | None:
+        return self._sessions.find(request.cookies.get(self._cookie, ""))
+
+    def _session(self, request: Request) -> Session:
+        session = self._found(request)
+        if session is None:
+            raise SignedOut("Sign in first.")
+        return session
+
+    def _signed_in(self, name: str) -> Response:
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(self._cookie, name, httponly=True, samesite="strict")
+        return answer
+
+    def _sign_in_page(self, said: str, status: int) -> Response:
+        told = {"said": said, "session": None, "page": None, "note": "", "as_of_ms": now_ms()}
+        return self._rendered("sign_in.html", told, status)
+
+    def _rendered(self, template: str, told: dict[str, Any], status: int = 200) -> Response:
+        return HTMLResponse(self._templates.get_template(template).render(told), status)
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether the answer is to be JSON."""
+    accepted = request.headers.get("accept", "")
+    return request.query_params.get("as") == "json" or (
+        "application/json" in accepted and "text/html" not in accepted
+    )
+
+
+def make_app(connect: Callable[[str], Broker], sessions: Sessions, names: Names, port: int) -> Starlette:
+    """Return the console; browsers send cookies of one port to all, so its name has the port."""
+    console = Console(connect, sessions, f"tidewheel_console_{port}")
+    handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+        TidewheelError: console.failed,
+        HTTPException: console.unknown,
+    }
+    app = Starlette(routes=console.routes(), exception_handlers=handlers)
+    app.add_middleware(Gate, names=names)
+    return app

@@ -1,0 +1,82 @@
+"""Which requests reach the pages: those of this site, in a session, with bodies as forms send them.
+
+| threat                                     | answer                                                        |
+|--------------------------------------------|---------------------------------------------------------------|
+| a page of another site, or of another port | `services.ops.origins`: Host, Origin, Sec-Fetch-Site; an act  |
+|                                            | must have an Origin; the cookie is SameSite=Strict            |
+| a script or style in a name or a body      | Jinja escapes; `default-src 'self'` without exceptions        |
+| a page in a frame of another               | `frame-ancestors 'none'`                                      |
+| a body without end                         | `BODY_BYTES_MAX`                                              |
+
+Cost: two hashes a request.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from services.ops.origins import Names, check_origin
+from tidewheel.errors import AccessRefused, ClientMistake
+
+BODY_BYTES_MAX: Final = 256 * 1024
+FORM: Final = "application/x-www-form-urlencoded"
+POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+HEADERS: Final = (
+    ("Content-Security-Policy", POLICY),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+
+class Gate:
+    """ASGI middleware that refuses foreign pages, and says what browsers may do with the answers."""
+
+    def __init__(self, app: ASGIApp, names: Names) -> None:
+        self._app, self._names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or refuse it."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS:
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        try:
+            check(Request(scope), self._names)
+        except AccessRefused as error:
+            refusal = PlainTextResponse(f"{error.code} {error}\n", 403)
+            await refusal(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+def check(request: Request, names: Names) -> None:
+    """Raise `AccessRefused` for what a foreign page may have sent."""
+    check_origin(request.headers, names)
+    if request.method not in ("GET", "HEAD") and "origin" not in request.headers:
+        raise AccessRefused("An act must come from a page of the console; it has no Origin.")
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; raise `ClientMistake` for another body, or one too long."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        raise ClientMistake(f"A form of the console is sent as {FORM}.")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise ClientMistake(f"The form is longer than {BODY_BYTES_MAX} bytes.")
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

@@ -1,0 +1,35 @@
+"""`/`: the lights of `tidewheel status`, and what needs a person now.
+
+The rows are those of the command, from the same answers (`services.status`).
+Cost: nine requests to the broker, of which groups and metrics are full scans.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from services.console.broker import Broker
+from services.console.page import Asked, Model, Page
+from services.status.asking import answers_of
+from services.status.judgement import State, as_plain, screen, worst
+
+AUDITS: Final = Path("audit-out")
+NEEDING: Final = (State.WARN, State.CRIT)
+"""States that somebody should act on; an audit that was never run is unknown, and no alarm."""
+
+
+def read(broker: Broker, asked: Asked) -> Model:
+    """Return the rows, worst first in `act_now`."""
+    broker.get("whoami")  # raises `SignedOut`; the rows below take a refusal for something not known
+    rows = screen(answers_of(broker, {}, AUDITS))
+    needing = sorted((row for row in rows if row.state in NEEDING), key=lambda row: -row.state)
+    return {
+        "address": broker.address,
+        "state": worst(rows).name,
+        "rows": [as_plain(row) for row in rows],
+        "act_now": [as_plain(row) for row in needing],
+    }
+
+
+PAGE: Final = Page("/", "Overview", "overview.html", read, entry="Overview")

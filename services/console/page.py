@@ -1,0 +1,61 @@
+"""A page: one model with two faces, HTML and JSON, and the acts that its forms post.
+
+    GET  path           the model in a template; with `Accept: application/json`, or `as=json`, as it is
+    POST path/VERB      an act: it says what became of it, and leads back to a page (303)
+
+`read` and `act` call the broker and block; they run in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from services.console.broker import Broker
+from tidewheel.errors import ClientMistake
+
+Model = dict[str, Any]
+
+
+class Asked:
+    """What a URL or a form says: one text for each field, without the blanks around it."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = {name: text.strip() for name, text in fields.items()}
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return a field; the default if it is missing or empty."""
+        return self._fields.get(name) or default
+
+    def required(self, name: str, meaning: str) -> str:
+        """Return a field; raise `ClientMistake` if it is missing or empty."""
+        if not (text := self.get(name)):
+            raise ClientMistake(f"{meaning} is missing: fill it in.")
+        return text
+
+    def given(self, *names: str) -> dict[str, str]:
+        """Return those of the fields that are not empty."""
+        return {name: self._fields[name] for name in names if self._fields.get(name)}
+
+
+class Done(NamedTuple):
+    """What an act says, and the path of the page to go on with."""
+
+    said: str
+    path: str
+
+
+Act = Callable[[Broker, Asked], Done]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page; `entry` is its name in the menu, empty for those that others lead to."""
+
+    path: str
+    title: str
+    template: str
+    read: Callable[[Broker, Asked], Model]
+    entry: str = ""
+    acts: Mapping[str, Act] = field(default_factory=dict)

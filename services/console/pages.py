@@ -1,0 +1,8 @@
+"""The table of pages, in the order of the menu."""
+
+from __future__ import annotations
+
+from services.console import overview
+from services.console.page import Page
+
+PAGES: tuple[Page, ...] = (overview.PAGE,)

@@ -1,0 +1,91 @@
+"""Sessions of browsers, in memory, and the one-time links that open them.
+
+A session is named by 256 random bits in a cookie (HttpOnly, SameSite=Strict); the token that it calls the
+broker with never leaves the server. A link opens one session and is void after that, or after `LINK_SECONDS`.
+Names are kept as digests, so that a lookup takes as long for a near miss as for any other.
+Cost: a dictionary lookup a request. A stop of the console ends all sessions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+LINK_SECONDS: Final = 600
+IDLE_SECONDS: Final = 12 * 3600
+SESSIONS_MAX: Final = 1_000
+
+
+@dataclass(slots=True)
+class Session:
+    """A browser: the token it calls with ("": none), its user ("": nobody is asked), what to say next."""
+
+    token: str
+    user: str = ""
+    note: str = ""
+    seen_s: float = 0.0
+
+    def take_note(self) -> str:
+        """Return what the last act said, once."""
+        note, self.note = self.note, ""
+        return note
+
+
+class Sessions:
+    """The sessions that are open; `elapsed_s` is a clock that nobody sets."""
+
+    def __init__(self, elapsed_s: Callable[[], float]) -> None:
+        self._elapsed_s = elapsed_s
+        self._sessions: dict[bytes, Session] = {}
+        self._links: dict[bytes, tuple[float, str]] = {}
+
+    def new_link(self, token: str = "") -> str:
+        """Return the key of a new one-time link, whose session calls with `token`."""
+        key = secrets.token_urlsafe(32)
+        self.offer(key, token)
+        return key
+
+    def offer(self, key: str, token: str = "") -> None:
+        """Accept a key once."""
+        now_s = self._elapsed_s()
+        self._links = {name: link for name, link in self._links.items() if link[0] > now_s}
+        self._links[_digest(key)] = (now_s + LINK_SECONDS, token)
+
+    def enter(self, key: str) -> str | None:
+        """Return the name of a new session for a link's key; None if it is unknown, used or old."""
+        until_s, token = self._links.pop(_digest(key), (0.0, ""))
+        return self.open(Session(token)) if until_s > self._elapsed_s() else None
+
+    def open(self, session: Session) -> str:
+        """Return the name of a new session; the one unused for longest gives way to one too many."""
+        self._forget_idle()
+        if len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[min(self._sessions, key=lambda name: self._sessions[name].seen_s)]
+        name = secrets.token_urlsafe(32)
+        session.seen_s = self._elapsed_s()
+        self._sessions[_digest(name)] = session
+        return name
+
+    def find(self, name: str) -> Session | None:
+        """Return an open session."""
+        self._forget_idle()
+        session = self._sessions.get(_digest(name))
+        if session is not None:
+            session.seen_s = self._elapsed_s()
+        return session
+
+    def close(self, name: str) -> None:
+        """End a session."""
+        self._sessions.pop(_digest(name), None)
+
+    def _forget_idle(self) -> None:
+        oldest_s = self._elapsed_s() - IDLE_SECONDS
+        for name in [name for name, one in self._sessions.items() if one.seen_s < oldest_s]:
+            del self._sessions[name]
+
+
+def _digest(name: str) -> bytes:
+    return sha256(name.encode("utf-8", "surrogatepass")).digest()

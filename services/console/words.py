@@ -1,0 +1,59 @@
+"""How templates show what strangers wrote, and moments: filters of Jinja.
+
+A text is shown with control characters and marks of direction written out (`services.process.printable`), cut
+at a length, and isolated (`<bdi>` in the templates); Jinja escapes the markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from services.process.printable import one_line
+from services.times.display import away, exactly, span, wall
+
+LINE_CHARACTERS_MAX: Final = 200
+UNKNOWN: Final = "not known"
+
+
+def line(text: object, characters_max: int = LINE_CHARACTERS_MAX) -> str:
+    """Return a text as one printable line, cut at a length."""
+    whole = str(text)
+    more = len(whole) - characters_max
+    return one_line(whole[:characters_max]) + (f" … and {more:,} more characters" if more > 0 else "")
+
+
+def moment(at_ms: str | int | None) -> str:
+    """Return wall time of the console's machine, and how far away it is."""
+    return UNKNOWN if at_ms is None else f"{wall(int(at_ms))} ({away(int(at_ms))})"
+
+
+def moment_exactly(at_ms: str | int | None) -> str:
+    """Return wall time to the millisecond."""
+    return UNKNOWN if at_ms is None else exactly(int(at_ms))
+
+
+def iso(at_ms: str | int) -> str:
+    """Return a moment in UTC, as machines read it."""
+    return datetime.fromtimestamp(int(at_ms) / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def number(value: float | None) -> str:
+    """Return a number with separators."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def duration(span_ms: str | int) -> str:
+    """Return a span by its two largest units."""
+    return span(int(span_ms))
+
+
+FILTERS: Final[dict[str, Callable[..., str]]] = {
+    "line": line,
+    "moment": moment,
+    "moment_exactly": moment_exactly,
+    "iso": iso,
+    "number": number,
+    "duration": duration,
+}
