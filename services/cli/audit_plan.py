@@ -58,7 +58,8 @@ def plan(
         names = read_mapping(mapping) if mapping else SHOP
         counts = plans.write(run, PlanSources(names, orders, store, carts, pushes=pushes))
         if as_json:
-            output.print_json([json.loads(line) for line in run.folders.plan.read_text().splitlines()])
+            with run.folders.plan.open(encoding="utf-8") as lines:  # which end at "\n", and nowhere else
+                output.print_json([*map(json.loads, lines)])
         else:
             tell(counts, run.folders.plan)
 

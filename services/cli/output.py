@@ -38,12 +38,17 @@ PROSE_WIDTH_MIN: Final = 24
 
 def print_json(value: Any) -> None:
     """Print one JSON document to stdout, indented."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(as_json(value, indent=2))
 
 
 def print_json_line(value: Any) -> None:
     """Print one JSON document as one line to stdout, at once (for streams)."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(as_json(value), flush=True)
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return JSON with texts as they are; half a surrogate pair, which no encoding has, is escaped."""
+    return json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def show(*lines: str) -> None:

@@ -129,8 +129,8 @@ def _cut_short() -> Column:
 
 
 def _is_half_written() -> Column:
-    """Return whether the row has the time of an end that its status is not; a paid order may be cancelled,
-    and paid and timed out is a case of its own.
+    """Return whether the row has the time of an end that its status is not. An order that was paid, or had
+    timed out, may be cancelled later; paid and timed out is a case of its own.
     """
     ended_ms = F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms")
     is_still_placed = (F.col("status") == "PLACED") & ended_ms.isNotNull()

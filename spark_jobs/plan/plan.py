@@ -96,10 +96,11 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
     """Write the plan of a run; return how many steps there are of each kind."""
     counts: Counter[str] = Counter()
     fresh = run.folders.plan.with_suffix(".new")
-    with fresh.open("w") as file:
+    with fresh.open("wb") as file:
         for row, step in planned(run.rows(), sources, run.as_of_ms, run.folders.orders):
             counts[step.kind] += 1
-            file.write(json.dumps(step.as_json(row), ensure_ascii=False) + "\n")
+            line = json.dumps(step.as_json(row), ensure_ascii=False) + "\n"
+            file.write(line.encode(errors="backslashreplace"))  # half a surrogate pair, as JSON escapes it
     fresh.replace(run.folders.plan)
     return counts
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pty
 import subprocess
 import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -137,3 +140,13 @@ def test_no_line_that_is_printed_has_a_break_of_our_own() -> None:
                     path.name,
                     values,
                 )
+
+
+@pytest.mark.parametrize("print_it", [output.print_json, output.print_json_line])
+def test_half_a_surrogate_pair_is_printed_escaped(
+    print_it: Callable[[Any], None], capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    print_it({"note": "cut \ud83d", "name": "名"})
+    printed = capsysbinary.readouterr().out
+    assert json.loads(printed) == {"note": "cut \ud83d", "name": "名"}
+    assert "名".encode() in printed

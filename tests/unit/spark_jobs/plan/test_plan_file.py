@@ -1,0 +1,54 @@
+"""The file of a plan: a step on each line, whatever texts its orders and messages hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from services.cli.root import load
+from spark_jobs.cases import names
+from spark_jobs.layout import RunFolders
+from spark_jobs.plan import plan
+from spark_jobs.plan.plan import Planning, Step
+from spark_jobs.plan.sources import PlanSources
+from spark_jobs.runs import run_of
+
+
+def run_with(out: Path, order_id: str) -> None:
+    """Write a run with one finding."""
+    folders = RunFolders(out, "20261121T020000Z")
+    for folder in (folders.folder, folders.orders, folders.findings):
+        folder.mkdir(parents=True)
+    folders.summary.write_text(json.dumps({"balanced": False, "totals": {}, "cases": {}}))
+    row = {"subject": "order", "subject_id": order_id, "order_id": order_id, "why": "Because."}
+    found = row | {"case": names.PAID_BUT_TIMED_OUT}
+    pq.write_table(pa.Table.from_pylist([found]), folders.findings / "part.parquet")
+
+
+@pytest.mark.parametrize("order_id", ["a\u2028b", "a\u2029b", "plain", "名前"])
+def test_a_plan_is_printed_as_json_whatever_its_texts_hold(tmp_path: Path, order_id: str) -> None:
+    """To Python U+2028 is the end of a line, to JSON it is none."""
+    run_with(tmp_path / "out", order_id)
+    done = CliRunner().invoke(load("audit"), ["plan", "--out", str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    assert [step["subject_id"] for step in json.loads(done.output)] == [order_id]
+
+
+def test_half_a_character_of_a_message_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is to be sent again may hold "\\ud83d", the half of an emoji that was cut in two."""
+
+    def send(row: dict[str, Any], planning: Planning) -> list[Step]:
+        return [Step("message", "Send it.", "It may.", {"message": {"body": {"note": "cut \ud83d"}}})]
+
+    monkeypatch.setitem(plan.REPAIRS, names.PAID_BUT_TIMED_OUT, send)
+    run_with(tmp_path / "out", "o")
+    run = run_of(tmp_path / "out")
+    plan.write(run, PlanSources())
+    (line,) = run.folders.plan.read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["message"]["body"] == {"note": "cut \ud83d"}
