@@ -3,9 +3,9 @@
 The quick way takes a whole column at once and suits the shop's own types. Where a value is of another type,
 the column goes value by value: an id of any type becomes the text that messages have as their key, a
 timestamp becomes milliseconds since 1970 (in the zone that is given where it has none, else UTC; null where
-it is `infinity` or MySQL's zero date), a whole number may come as a decimal. Anything else is refused with
-the value: nothing is rounded or cut, a time that a zone's clocks show twice, or never, is not guessed, and a
-number that is no plausible time is not taken for one (`units`).
+it is `infinity` or MySQL's zero date, or an end on the last day of 9999), a whole number may come as a
+decimal. Anything else is refused with the value: nothing is rounded or cut, a time that a zone's clocks show
+twice, or never, is not guessed, and a number that is no plausible time is not taken for one (`units`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.inputs.units import END_SECOND, FIRST_SECOND, is_plausible, shown_as_ms, unit_of
+from spark_jobs.inputs.units import END_SECOND, FIRST_SECOND, NEVER_MS, is_plausible, shown_as_ms, unit_of
 from spark_jobs.inputs.zones import TimeOfNoZone, moment, zone_of
 
 MILLISECONDS: Final = "_ms"
@@ -30,6 +30,7 @@ LAST_MS: Final = 253_402_300_799_999
 BEFORE_ALL_MS: Final = -(1 << 63)
 """What `column_reads` makes of PostgreSQL's `-infinity`, which is refused."""
 
+_ENDS: Final = frozenset({"paid_ms", "timed_out_ms", "cancelled_ms", "delivered_ms"})
 _SHOWN_CHARACTERS_MAX: Final = 60
 _TEXT: Final = "text"
 _TIME: Final = "time (milliseconds since 1970, or a timestamp, of the years 1 to 9999)"
@@ -92,6 +93,8 @@ def array_of(
         found = _parsed(found, zone)
     if found is None or found.type != field.type or (is_time and not _are_times(found, is_counted)):
         found = pa.array(_each_converted(field, values, zone, has_own_numbers), field.type)
+    if field.name in _ENDS:  # as a due time, that day is one that never comes
+        found = pc.if_else(pc.greater_equal(found, NEVER_MS.start), None, found)
     return found if not constants else _translated(found, constants)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 FIRST_SECOND: Final = 315_532_800
 END_SECOND: Final = 7_258_118_400
 """The years 1980 to 2199."""
-_NEVER_MS: Final = range(253_402_214_400_000 - 50_400_000, 253_402_300_800_000)
+NEVER_MS: Final = range(253_402_214_400_000 - 50_400_000, 253_402_300_800_000)
 """9999-12-31 in the zone of whoever wrote it."""
 _YEARS: Final = range(1980, 2200)
 _DAY_SECONDS: Final = 86_400
@@ -51,7 +51,7 @@ class Unit:
 
 def is_plausible(ms: int) -> bool:
     """Return whether a number may be the milliseconds since 1970 of something in an order."""
-    return FIRST_SECOND * 1000 <= ms < END_SECOND * 1000 or ms in _NEVER_MS
+    return FIRST_SECOND * 1000 <= ms < END_SECOND * 1000 or ms in NEVER_MS
 
 
 def unit_of(number: int) -> Unit | None:

@@ -105,6 +105,27 @@ def test_infinity_is_never(engine_of: Any, tmp_path: Path, database: str, kind: 
     assert (push["due_ms"], push["delivered_ms"]) == (1_795_219_200_000, None)
 
 
+@pytest.mark.parametrize("last_day", ["9999-12-31", "9999-12-31 23:59:59"])
+@pytest.mark.parametrize(("database", "kind"), KINDS)
+def test_an_end_on_the_last_day_of_all_is_never(
+    engine_of: Any, tmp_path: Path, database: str, kind: str, last_day: str
+) -> None:
+    """Columns of times that must have a value have this one, by habit."""
+    engine = engine_of(database, kind)
+    ends = ", ".join([f"'{last_day}'"] * 4)
+    run(
+        engine,
+        f"INSERT INTO orders VALUES (1, 'c', 'PLACED', 5, '2026-11-21', {ends})",
+        f"INSERT INTO pushes VALUES (2, 's', 'm', 'SCHEDULED', '2026-11-21', '{last_day}')",
+    )
+    export(engine, tmp_path)
+    (order,) = pq.read_table(tmp_path / "orders.parquet").to_pylist()
+    (push,) = pq.read_table(tmp_path / "pushes.parquet").to_pylist()
+    assert [order["paid_ms"], order["timed_out_ms"], order["cancelled_ms"]] == [None] * 3
+    assert order["due_ms"] >= 253_402_214_400_000, "it is due then: a deadline that never comes"
+    assert push["delivered_ms"] is None
+
+
 @pytest.mark.parametrize(
     ("table", "column"),
     [("orders", "placed_ms"), ("orders", "due_ms"), ("pushes", "delivered_ms"), ("cart_ledger", "at_ms")],
