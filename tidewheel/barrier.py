@@ -76,14 +76,16 @@ from tidewheel.client.values import NewMessage
 from tidewheel.database_arguments import (
     kind_of,
     refuse_no_async_factory,
+    refuse_no_engine,
     refuse_no_name,
     session_from,
 )
 from tidewheel.database_errors import told_to_repeat
-from tidewheel.databases import create_tables, delete_before, for_own_statements
+from tidewheel.databases import create_tables, delete_before
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
 from tidewheel.mysql_transactions import async_one_transaction, one_transaction
+from tidewheel.own_transactions import own_transaction
 
 with needing("txn"):
     from sqlalchemy import Connection, insert, select
@@ -131,7 +133,7 @@ class Barrier:
         self._sessions = sessions
         self._async_sessions = async_sessions
         self._engine = engine_of(sessions)
-        self._asked = for_own_statements(self._engine)
+        refuse_no_engine(self._engine)
         self._lock_timeout = lock_timeout_of(self._engine)
         self._clock_ms = clock_ms or wall_clock_ms
         self._longest_s = longest_s
@@ -338,7 +340,7 @@ class Barrier:
 
     def _look(self, message_id: str) -> Outcome | None:
         query = select(barrier_table.c.outcome).where(barrier_table.c.message_id == message_id)
-        with self._asked.connect() as connection:
+        with own_transaction(self._engine) as connection:
             found = connection.execute(query).scalar_one_or_none()
         return None if found is None else Outcome(found)
 
@@ -346,9 +348,8 @@ class Barrier:
         """Insert the fence; return None if a row exists already."""
         fence = insert(barrier_table).values(self._row(message_id, Outcome.ROLLED_BACK))
         try:
-            with self._asked.connect() as connection, self._lock_timeout(connection):
+            with own_transaction(self._engine) as connection, self._lock_timeout(connection):
                 connection.execute(fence)
-                connection.commit()
         except IntegrityError:
             return None
         return Outcome.ROLLED_BACK

@@ -165,7 +165,6 @@ def sqlite_lock_timeout(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.rollback()
         connection.execute(text(f"PRAGMA busy_timeout = {before_ms}"))
 
 
@@ -184,7 +183,6 @@ def mysql_lock_timeout(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        connection.rollback()
         connection.execute(text(f"SET SESSION innodb_lock_wait_timeout = {before_s}"))
 
 

@@ -73,17 +73,6 @@ def only_on(dialects: tuple[str, ...], index: Index) -> None:
     index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in dialects)
 
 
-def for_own_statements(engine: Engine) -> Engine:
-    """Return an engine for short statements of ours: they wait for no transaction that they need not see.
-
-    In MySQL, READ UNCOMMITTED would show what may be rolled back, and SERIALIZABLE locks what it reads.
-    """
-    refuse_no_engine(engine)
-    return (
-        engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name in MYSQL else engine
-    )
-
-
 def tables_sql(metadata: MetaData, dialect: str) -> str:
     """Return the statements that create some tables of ours and their indexes, each ended by a semicolon.
 

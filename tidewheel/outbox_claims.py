@@ -5,8 +5,9 @@ it are never taken by others, so they can be taken along.
 
 - PostgreSQL, MySQL, MariaDB: heads are locked with SKIP LOCKED and stay locked until the marks commit. A
   relay that dies loses its connection and with it the locks, at once. The relay's statements run at READ
-  COMMITTED, whatever the engine or the server is set to: at a higher level two relays would fail each other's
-  marks after the sends, and all would be sent again; InnoDB would lock the gaps into which users insert.
+  COMMITTED, whatever the engine or the server is set to (`own_transactions`): at a higher level two relays
+  would fail each other's marks after the sends, and all would be sent again; InnoDB would lock the gaps into
+  which users insert.
   It keeps locked what it comes by on its way to the heads, too: rows behind them, paused and parked ones.
   Marks that a deadlock undid, or a lock that did not come, are made again: what is sent stays sent.
 - SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
 from tidewheel.extras import needing
 from tidewheel.outbox_table import is_waiting, outbox_table, unsent
+from tidewheel.own_transactions import begin, commit, own_connection, own_transaction, roll_back
 
 with needing("txn"):
     from sqlalchemy import exists, select, update
@@ -76,13 +78,14 @@ class LockedRows:
     lease_ms = None
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine.execution_options(isolation_level="READ COMMITTED")
+        self._engine = engine
 
     @contextmanager
     def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
         """Take rows; what the block wrote down about them is marked when it ends."""
         sent: Sent = {}
-        with self._engine.connect() as connection:
+        with own_connection(self._engine) as connection:
+            begin(connection)
             query = heads(limit, now_ms).with_for_update(skip_locked=True, of=outbox_table)
             found = connection.execute(query).all()
             try:
@@ -107,16 +110,17 @@ class LeasedRows:
             yield taken, sent
         finally:
             if taken:
-                with self._engine.connect() as connection:
+                with own_connection(self._engine) as connection:
+                    begin(connection)
                     mark_and_commit(connection, sent, self._release)
 
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
-        with self._engine.connect() as connection:
+        with own_transaction(self._engine) as connection:
             end_claims_ahead(connection, now_ms)
             if connection.execute(heads(1, now_ms)).first() is None:
                 return []
-        with self._engine.begin() as connection:
+        with own_transaction(self._engine) as connection:
             self._release(connection)  # begins to write, so that nobody claims between the look and the claim
             found = with_followers(connection, connection.execute(heads(limit, now_ms)).all(), limit)
             ids = [row.id for row in found]
@@ -136,7 +140,6 @@ def end_claims_ahead(connection: Connection, now_ms: int) -> None:
         is_ahead = unsent & (rows.claimed_by == name) & (rows.claimed_until_ms > ends_ms)
         if connection.execute(select(rows.id).where(is_ahead).limit(1)).first() is not None:
             connection.execute(update(outbox_table).where(is_ahead).values(claimed_until_ms=ends_ms))
-            connection.commit()
 
 
 def mark_and_commit(
@@ -147,11 +150,12 @@ def mark_and_commit(
         try:
             mark(connection, sent)
             then(connection)
-            connection.commit()
+            commit(connection)
         except DBAPIError as error:
             if not tries_left or not says(error, ROLLED_BACK, LOCK_TIMED_OUT):
                 raise
-            connection.rollback()
+            roll_back(connection)
+            begin(connection)
         else:
             return
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from tidewheel.barrier_table import explained
 from tidewheel.database_arguments import row_ids
-from tidewheel.databases import for_own_statements
 from tidewheel.extras import needing
 from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table
+from tidewheel.own_transactions import own_transaction
 
 with needing("txn"):
-    from sqlalchemy import delete, func, insert, select
+    from sqlalchemy import delete, func, insert, select, update
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ def row_of_id(engine: Engine, row_id: int) -> OutboxRow | None:
 def look(engine: Engine, which: ColumnElement[bool], limit: int) -> list[OutboxRow]:
     """Return rows that are not sent."""
     query = select(outbox_table).where(which).order_by(columns.id).limit(limit)
-    with explained(outbox_table, REMEDY), for_own_statements(engine).connect() as connection:
+    with explained(outbox_table, REMEDY), own_transaction(engine) as connection:
         return [
             OutboxRow(
                 row.id,
@@ -99,20 +99,21 @@ def replay(engine: Engine, ids: Iterable[int]) -> int:
 
     Each gets a new id, and is sent after what its key has left; those of one call in the order of their ids.
     """
-    own = for_own_statements(engine)
     with explained(outbox_table, REMEDY):
-        return sum(add_again(own, row_id) for row_id in row_ids(ids))
+        return sum(add_again(engine, row_id) for row_id in row_ids(ids))
 
 
 def add_again(engine: Engine, row_id: int) -> bool:
     """Move a parked row to the end of the outbox; return whether there was one."""
     is_it = is_parked & (columns.id == row_id)
-    with engine.begin() as connection:
-        row = connection.execute(select(outbox_table).where(is_it).with_for_update()).one_or_none()
-        if row is None or not connection.execute(delete(outbox_table).where(is_it)).rowcount:
-            return False  # the second on SQLite, which locks nothing at a SELECT
+    locked = update(outbox_table).where(is_it).values(AFRESH)  # also on SQLite, where a SELECT locks nothing
+    with own_transaction(engine) as connection:
+        if not connection.execute(locked).rowcount:
+            return False
+        row = connection.execute(select(outbox_table).where(columns.id == row_id)).one()
+        connection.execute(delete(outbox_table).where(columns.id == row_id))
         kept = {name: value for name, value in row._mapping.items() if name != "id"}
-        connection.execute(insert(outbox_table).values(kept | AFRESH))
+        connection.execute(insert(outbox_table).values(kept))
     return True
 
 
@@ -120,7 +121,7 @@ def counts(engine: Engine) -> Counts:
     """Count the rows that are not sent, for a metric or an alarm."""
     every = select(func.count()).select_from(outbox_table)
     oldest = select(func.min(columns.created_ms)).where(is_waiting)
-    with explained(outbox_table, REMEDY), for_own_statements(engine).connect() as connection:
+    with explained(outbox_table, REMEDY), own_transaction(engine) as connection:
         return Counts(
             connection.execute(every.where(is_waiting)).scalar_one(),
             connection.execute(every.where(is_parked)).scalar_one(),

@@ -165,10 +165,10 @@ def message_of(engine: Engine, row_id: int) -> dict[str, Any]:
     """Return what the message of a row is called, when it is to be delivered, and its properties."""
     from sqlalchemy import select
 
-    from tidewheel.databases import for_own_statements
     from tidewheel.outbox_table import DELIVER_MS, outbox_table
+    from tidewheel.own_transactions import own_transaction
 
-    with for_own_statements(engine).connect() as connection:
+    with own_transaction(engine) as connection:
         query = select(outbox_table).where(outbox_table.c.id == row_id)
         row = connection.execute(query).mappings().one()
     properties = json.loads(row["properties"])
