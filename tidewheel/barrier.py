@@ -39,6 +39,7 @@ check-back. Rows may be deleted (`forget`) once their halves have ended or expir
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import Counter
@@ -365,12 +366,16 @@ class Barrier:
         """Check the database once, before the first half is sent: an error then leaves no half open."""
         if not self._database:
             with self._engine.begin() as connection:
-                self._database = fit_database(connection)
+                refuse_unfit(connection)
+            with own_transaction(self._engine) as connection:
+                name = database_name(connection)
+            self._database = name  # once it is committed: another's may take its place otherwise
 
     async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:
         if not self._found_async_fit:
             async with session.begin():
-                self._database = await (await session.connection()).run_sync(fit_database)
+                await (await session.connection()).run_sync(refuse_unfit)
+            await asyncio.to_thread(self._refuse_unfit_database)
             self._found_async_fit = True
 
 
@@ -388,12 +393,11 @@ def wire_names(client: Client | AsyncClient, topics: Sequence[str]) -> list[str]
     return list(dict.fromkeys(spaced(client.namespace, topic) for topic in topics))
 
 
-def fit_database(connection: Connection) -> str:
-    """Return the database's name; raise `ConfigurationError` for one in autocommit or with a wrong table."""
+def refuse_unfit(connection: Connection) -> None:
+    """Raise `ConfigurationError` for a database in autocommit, or with a wrong table."""
     refuse_autocommit(connection)
     for table in metadata.sorted_tables:
         refuse_unfit_table(connection, table, REMEDY)
-    return database_name(connection)
 
 
 @contextmanager

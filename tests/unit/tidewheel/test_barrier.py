@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.orm import Session
 
 ROLLED_BACK_ROW = {"message_id": "M1", "outcome": "ROLLED_BACK", "created_ms": 1}
@@ -360,6 +360,43 @@ def test_a_barrier_of_another_database_does_not_know(barrier: Barrier, tmp_path:
     again = Barrier(sessionmaker(barrier._engine))
     assert again.check(sent) == barrier.check(sent) == TransactionResolution.COMMIT
     engine.dispose()
+
+
+def test_a_name_that_was_rolled_back_is_not_taken(barrier: Barrier, engine: Engine) -> None:
+    """A half would carry a name that no other barrier of the database knows."""
+    failures = [ConnectionResetError()]
+
+    def fail(connection: Connection) -> None:
+        if failures and connection.execute(text("SELECT count(*) FROM tidewheel_database")).scalar_one():
+            driver: Any = connection.connection.driver_connection
+            driver.rollback()
+            raise failures.pop()
+
+    event.listen(engine, "commit", fail)
+    with pytest.raises(ConnectionResetError), barrier.transaction(Producing(), message()):
+        pass
+    event.remove(engine, "commit", fail)
+    sent = message()
+    with barrier.transaction(Producing(), sent):
+        pass
+    assert Barrier(sessionmaker(engine)).check(sent) == TransactionResolution.COMMIT
+
+
+def test_a_name_that_is_not_committed_is_not_taken(barrier: Barrier, engine: Engine, server: str) -> None:
+    """Also at READ UNCOMMITTED, which shows in MySQL what another transaction has written."""
+    if server != "mariadb":
+        pytest.skip("others show no such rows")
+    dirty = Barrier(sessionmaker(create_engine(engine.url, isolation_level="READ UNCOMMITTED")))
+    sent, naming = message(), threading.Thread(target=dirty._refuse_unfit_database)
+    with engine.connect() as connection:
+        table_module.database_name(connection)
+        naming.start()
+        naming.join(0.2)  # it waits for the lock
+        connection.rollback()
+    naming.join()
+    with dirty.transaction(Producing(), sent):
+        pass
+    assert Barrier(sessionmaker(engine)).check(sent) == TransactionResolution.COMMIT
 
 
 def test_a_half_that_no_barrier_sent_is_left_alone(barrier: Barrier, engine: Engine) -> None:
