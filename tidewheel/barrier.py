@@ -31,10 +31,12 @@ Rules:
 7. Check-backs end after a limited time (by default, 55 minutes). A block longer than `longest_s` is rolled
    back before its commit, because its message may have expired.
 8. Refused before the first half is sent: a session or connection already in a transaction, an engine in
-   autocommit mode, a topic over HTTP without `answering` in this process.
+   autocommit mode, a topic over HTTP without `answering` in this process. A connection in autocommit mode, be
+   it one of a pool's, is refused before the first row.
 
-Cost: one insert of about 100 bytes per message, in the user's transaction; one primary-key read per
-check-back. Rows may be deleted (`forget`) once their halves have ended or expired.
+Cost: one insert of about 100 bytes per message, in the user's transaction, and but for PostgreSQL one query
+of no table; one primary-key read per check-back. Rows may be deleted (`forget`) once their halves have ended
+or expired.
 """
 
 from __future__ import annotations
@@ -225,6 +227,7 @@ class Barrier:
             halves = send_halves(prepare, messages, self._database)
             try:
                 with session.begin() as transaction:
+                    refuse_autocommit(session.connection())
                     with fence_is_an_end(halves):
                         session.execute(self._rows(halves))
                     with one_transaction(session.connection()):
@@ -269,6 +272,7 @@ class Barrier:
             halves = await async_send_halves(prepare, messages, self._database)
             try:
                 async with session.begin() as transaction:
+                    await (await session.connection()).run_sync(refuse_autocommit)
                     with fence_is_an_end(halves):
                         await session.execute(self._rows(halves))
                     async with async_one_transaction(await session.connection()):

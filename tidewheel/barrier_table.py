@@ -154,7 +154,9 @@ def commits_each_statement(connection: Connection) -> bool:
         return connection.get_isolation_level() == "AUTOCOMMIT" if told is None else bool(told)
     connection.execute(text("SELECT 1"))
     driver: Any = connection.connection.driver_connection
-    return driver.isolation_level is None and not driver.in_transaction
+    own = getattr(driver, "_conn", driver)  # aiosqlite's; `autocommit` is of Python 3.12 and newer
+    is_set = driver.isolation_level is None or getattr(own, "autocommit", None) is True
+    return is_set and not driver.in_transaction
 
 
 @contextmanager

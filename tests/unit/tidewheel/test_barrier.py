@@ -334,6 +334,35 @@ def test_an_engine_that_commits_each_statement_is_refused(barrier: Barrier, engi
         pass
 
 
+@pytest.mark.parametrize("by", ["connection", "pool"])
+def test_a_connection_that_commits_each_statement_is_refused(
+    barrier: Barrier, engine: Engine, by: str
+) -> None:
+    """One that the factory is bound to, or one of a pool of which the first was none."""
+    producer = Producing()
+    if by == "connection":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            fail_in(Barrier(sessionmaker(connection)), producer)
+    else:
+        with barrier.transaction(Producing(), message()):
+            pass
+        producer.ids = ["N1"]
+        engine.dispose()
+        event.listen(
+            engine, "connect", lambda driver, _: engine.dialect.set_isolation_level(driver, "AUTOCOMMIT")
+        )
+        fail_in(barrier, producer)
+    assert (orders(engine), producer.ends) == ([], ["ROLLBACK"])
+
+
+def fail_in(barrier: Barrier, producer: Producing) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="AUTOCOMMIT"),
+        barrier.transaction(producer, message()) as session,
+    ):
+        insert_and(session, lambda: 1 / 0)
+
+
 def test_sqlites_transactions_may_be_begun_by_sqlalchemy(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
     event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
