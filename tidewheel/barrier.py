@@ -87,7 +87,7 @@ from tidewheel.database_errors import told_to_repeat
 from tidewheel.databases import create_tables, delete_before
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
-from tidewheel.mysql_transactions import async_one_transaction, one_transaction
+from tidewheel.one_transaction import async_one_transaction, one_transaction
 from tidewheel.own_transactions import own_transaction
 
 with needing("txn"):

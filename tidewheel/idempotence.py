@@ -65,7 +65,7 @@ from tidewheel.databases import (
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
-from tidewheel.mysql_transactions import async_one_transaction, one_transaction
+from tidewheel.one_transaction import async_one_transaction, one_transaction
 from tidewheel.outbox_table import OUTBOX_ID
 
 with needing("txn"):

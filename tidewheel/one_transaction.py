@@ -1,12 +1,16 @@
-"""MySQL and MariaDB: a block that begins in a transaction must end in the same one.
+"""A block that begins in a transaction must end in the same one.
 
-There a transaction may end inside a block without a word, and the next statement begins another one:
-- a statement such as CREATE TABLE commits it. What comes after can fail, and what was before stays;
-- a deadlock rolls it back. Code that swallows the error goes on, and its commit holds the later half only.
+A transaction may end inside a block without a word, and the next statement begins another one:
+- COMMIT and ROLLBACK as a text, or by the driver, end it. In MySQL and MariaDB a statement such as CREATE
+  TABLE commits it. What comes after can fail, and what was before stays;
+- a deadlock in MySQL and MariaDB, or OR ROLLBACK in SQLite, rolls it back. Code that swallows the error
+  continues, and its commit holds the later half only;
+- after any error PostgreSQL rolls it back at its COMMIT, and drivers report no error.
 
-The server tells: a savepoint that was set when the block began is gone with its transaction. It is released
-when the block ends, or before a commit inside the block. Only then is `complete` called: what it writes is
-committed together with all that the block has done, and never with a part of it.
+The server tells: a savepoint that was set when the block began is gone with its transaction, and PostgreSQL
+numbers transactions. The proof is made when the block ends, or before a commit inside the block. Only then,
+on MySQL and MariaDB, is `complete` called: what it writes is committed together with all that the block has
+done, and never with a part of it.
 
 Statements that are known to commit are refused before they run. The list need not be complete: it spares
 their users the first half.
@@ -23,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from tidewheel.database_errors import SAVEPOINT_GONE, says
+from tidewheel.database_errors import SAVEPOINT_GONE, TRANSACTION_FAILED, says
 from tidewheel.databases import MYSQL
 from tidewheel.errors import RefusedByState
 from tidewheel.extras import needing
@@ -41,11 +45,18 @@ if TYPE_CHECKING:
 
     _Proof = Callable[[Connection], None]
 
-_COMMITS: Final = re.compile(
-    r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!).*?\*/)*"
+_BLANKS: Final = r"(?:\s|--[^\n]*\n|\#[^\n]*\n|/\*(?!!).*?\*/)*"
+_COMMITS: Final = re.compile(rf"{_BLANKS}(COMMIT|END)\b", re.IGNORECASE | re.DOTALL)
+_COMMITS_IN_MYSQL: Final = re.compile(
+    rf"{_BLANKS}"
     r"((?:CREATE|DROP)(?!\s+TEMPORARY\b)|ALTER|RENAME|TRUNCATE|GRANT|REVOKE|LOCK\s+TABLES?|UNLOCK\s+TABLES|ANALYZE"
     r"|OPTIMIZE|REPAIR|FLUSH|BEGIN|START\s+TRANSACTION|COMMIT|SET\s+(?:SESSION\s+|@@(?:SESSION\.)?)?AUTOCOMMIT)\b",
     re.IGNORECASE | re.DOTALL,
+)
+
+_ENDED: Final = (
+    "The transaction ended inside its block: a deadlock rolled it back, or a statement ended it. "
+    "Let a deadlock's error out of the block, and repeat the whole transaction."
 )
 
 _proofs: WeakKeyDictionary[Connection, list[_Proof]] = WeakKeyDictionary()
@@ -58,14 +69,11 @@ def one_transaction(
 ) -> Iterator[None]:
     """Refuse what ends the connection's transaction inside the block; call `complete` in the one it began in.
 
-    Elsewhere than on MySQL and MariaDB nothing is done, and `complete` is not called.
+    Elsewhere than on MySQL and MariaDB `complete` is not called.
 
     Raises:
         RefusedByState: for a statement that commits, and when the transaction is another one at the end.
     """
-    if connection.dialect.name not in MYSQL:
-        yield
-        return
     with _begun(connection, complete) as prove:
         yield
         prove(connection)
@@ -76,9 +84,6 @@ async def async_one_transaction(
     connection: AsyncConnection, complete: Callable[[Connection], object] = lambda _: None
 ) -> AsyncIterator[None]:
     """Do the same for an AsyncConnection."""
-    if connection.dialect.name not in MYSQL:
-        yield
-        return
     with await connection.run_sync(_begun, complete) as prove:
         yield
         if not connection.closed:
@@ -88,7 +93,9 @@ async def async_one_transaction(
 def _begun(
     connection: Connection, complete: Callable[[Connection], object]
 ) -> AbstractContextManager[_Proof]:
-    """Set a savepoint; return the block that has the proof of its transaction."""
+    """Mark the transaction; return the block that has the proof of it."""
+    if connection.dialect.name == "postgresql":
+        return _listening(connection, partial(_prove_number, _number(connection)))
     savepoint = f"tidewheel_{uuid4().hex}"
     connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
     return _listening(connection, partial(_prove, savepoint, complete))
@@ -105,7 +112,7 @@ def _listening(connection: Connection, prove: _Proof) -> Iterator[_Proof]:
     proofs = _proofs.setdefault(connection, [])
 
     def refuse(_connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
-        _refuse_commits(statement)
+        _refuse_commits(_connection, statement)
 
     def prove_all(connection: Connection) -> None:
         while proofs:
@@ -131,17 +138,38 @@ def _prove(savepoint: str, complete: Callable[[Connection], object], connection:
     except DBAPIError as error:
         if not says(error, SAVEPOINT_GONE):
             raise
-        connection.invalidate()  # it may commit each statement from now on: no other is to get it
+        if connection.dialect.name in MYSQL:
+            connection.invalidate()  # it may commit each statement from now on: no other is to get it
+        raise RefusedByState(_ENDED) from error
+    if connection.dialect.name in MYSQL:
+        complete(connection)
+
+
+def _number(connection: Connection) -> int:
+    """Return PostgreSQL's number of the transaction, which it has then."""
+    return int(connection.exec_driver_sql("SELECT txid_current()").scalar_one())
+
+
+def _prove_number(number: int, connection: Connection) -> None:
+    if connection.closed or not connection.in_transaction():
+        return  # its owner has ended it by the session
+    try:
+        is_same = _number(connection) == number
+    except DBAPIError as error:
+        if not says(error, TRANSACTION_FAILED):
+            raise
         raise RefusedByState(
-            "The transaction ended inside its block: a deadlock rolled it back, or a statement committed it. "
-            "Let a deadlock's error out of the block, and repeat the whole transaction."
+            "A statement failed inside the block, and its error was swallowed: PostgreSQL commits nothing of "
+            "such a transaction. Let the error out of the block, or run the statement in begin_nested()."
         ) from error
-    complete(connection)
+    if not is_same:
+        raise RefusedByState(_ENDED)
 
 
-def _refuse_commits(statement: str) -> None:
-    if found := _COMMITS.match(statement):
+def _refuse_commits(connection: Connection, statement: str) -> None:
+    commits = _COMMITS_IN_MYSQL if connection.dialect.name in MYSQL else _COMMITS
+    if found := commits.match(statement):
         raise RefusedByState(
-            f"MySQL and MariaDB commit the transaction at {' '.join(found[1].upper().split())}, and what "
+            f"The database commits the transaction at {' '.join(found[1].upper().split())}, and what "
             "comes later could not be rolled back together with it. Run such statements before the block."
         )
