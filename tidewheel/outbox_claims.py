@@ -10,12 +10,13 @@ it are never taken by others, so they can be taken along.
   which users insert.
   It keeps locked what it comes by on its way to the heads, too: rows behind them, paused and parked ones.
   Marks that a deadlock undid, or a lock that did not come, are made again: what is sent stays sent.
-- SQLite: heads and their followers are claimed by name until a time. A relay that dies is waited for until
-  then; one that lives stops sending at half of it (`Relay`).
+- SQLite: heads and their followers are claimed by name. A claim is over for a relay that has seen it for a
+  lease; a relay that lives stops sending at half of it (`Relay`). The lease is that of the claim's own relay,
+  and a part of the claim's name.
 
-Clocks: pauses and claims are times of the clock of the relay that wrote them. One that is further ahead than
-any pause or claim can be was written by another clock: such a pause is over, and such a claim ends a lease
-after it was seen. The lease is that of the relay whose claim it is, which is a part of its name.
+Clocks: no claim depends on a clock that is set: a lease is elapsed time of the relay that looks. Pauses are
+times of the clock of the relay that wrote them. One that is further ahead than any pause can be was written
+by another clock, and is over.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def heads(limit: int, now_ms: int) -> Select[Any]:
         before.c.id < rows.id,
     )
     is_its_turn = (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
-    mine = (is_waiting, ~earlier, is_its_turn, rows.claimed_until_ms <= now_ms)
+    mine = (is_waiting, ~earlier, is_its_turn, rows.claimed_by.is_(None))
     return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
 
 
@@ -97,9 +98,11 @@ class LockedRows:
 class LeasedRows:
     """Claims of SQLite."""
 
-    def __init__(self, engine: Engine, name: str, lease_ms: int) -> None:
-        self._engine, self._name = engine, f"{name} {lease_ms}"
-        self.lease_ms = lease_ms
+    def __init__(self, engine: Engine, name: str, lease_ms: int, elapsed_ms: Callable[[], int]) -> None:
+        self._engine, self._name, self._claims = engine, f"{name}.", 0
+        self.lease_ms, self._elapsed_ms = lease_ms, elapsed_ms
+        self._seen: dict[str, int] = {}
+        """When each claim that is there was seen first, in elapsed time."""
 
     @contextmanager
     def claim(self, limit: int, now_ms: int) -> Iterator[tuple[list[Row[Any]], Sent]]:
@@ -115,31 +118,33 @@ class LeasedRows:
                     mark_and_commit(connection, sent, self._release)
 
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
-        claimed = {"claimed_by": self._name, "claimed_until_ms": now_ms + self.lease_ms}
+        self._claims += 1
+        name = f"{self._name}{self._claims} {self.lease_ms}"
+        claimed = {"claimed_by": name, "claimed_until_ms": now_ms + self.lease_ms}
         with own_transaction(self._engine) as connection:
-            end_claims_ahead(connection, now_ms)
-            if connection.execute(heads(1, now_ms)).first() is None:
+            over = self._claims_over(connection)
+            if not over and connection.execute(heads(1, now_ms)).first() is None:
                 return []
         with own_transaction(self._engine) as connection:
-            self._release(connection)  # begins to write, so that nobody claims between the look and the claim
+            self._release(connection, over)  # writes first: no claim comes between the look and this one
             found = with_followers(connection, connection.execute(heads(limit, now_ms)).all(), limit)
             ids = [row.id for row in found]
             connection.execute(update(outbox_table).where(rows.id.in_(ids)).values(claimed))
         return found
 
-    def _release(self, connection: Connection) -> None:
+    def _claims_over(self, connection: Connection) -> list[str]:
+        """Return the claims that have been seen for their lease."""
+        claims = select(rows.claimed_by).where(unsent, rows.claimed_by.is_not(None)).distinct()
+        found, now_ms = connection.execute(claims).scalars().all(), self._elapsed_ms()
+        self._seen = {claim: self._seen.get(claim, now_ms) for claim in found}
+        return [
+            claim for claim, since_ms in self._seen.items() if now_ms - since_ms >= int(claim.split(" ")[-1])
+        ]
+
+    def _release(self, connection: Connection, over: Sequence[str] = ()) -> None:
+        is_free = rows.claimed_by.startswith(self._name) | rows.claimed_by.in_(over)
         free = {"claimed_by": None, "claimed_until_ms": 0}
-        connection.execute(update(outbox_table).where(unsent, rows.claimed_by == self._name).values(free))
-
-
-def end_claims_ahead(connection: Connection, now_ms: int) -> None:
-    """Let claims of a clock that is ahead of this one end a lease from now."""
-    claimed = select(rows.claimed_by).where(unsent, rows.claimed_until_ms > now_ms).distinct()
-    for name in connection.execute(claimed).scalars().all():
-        ends_ms = now_ms + int(name.rpartition(" ")[2])
-        is_ahead = unsent & (rows.claimed_by == name) & (rows.claimed_until_ms > ends_ms)
-        if connection.execute(select(rows.id).where(is_ahead).limit(1)).first() is not None:
-            connection.execute(update(outbox_table).where(is_ahead).values(claimed_until_ms=ends_ms))
+        connection.execute(update(outbox_table).where(unsent, is_free).values(free))
 
 
 def mark_and_commit(

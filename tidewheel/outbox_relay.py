@@ -52,6 +52,11 @@ PARK_AFTER = 10
 log = logging.getLogger(__name__)
 
 
+def elapsed_clock_ms() -> int:
+    """Return milliseconds that no setting of the clock changes."""
+    return time.monotonic_ns() // 1_000_000
+
+
 @dataclass(frozen=True)
 class Round:
     """What one round did: rows sent, and rows that could not be sent now."""
@@ -80,6 +85,7 @@ class Relay:
         lease_ms: int = LEASE_MS,
         park_after: int | None = PARK_AFTER,
         clock_ms: Callable[[], int] = wall_clock_ms,
+        elapsed_ms: Callable[[], int] = elapsed_clock_ms,
     ) -> None:
         refuse_no_engine(engine)
         with engine.connect() as connection:
@@ -87,7 +93,7 @@ class Relay:
             if engine.dialect.name in MYSQL:
                 refuse_server_that_waits(connection)
         self._send, self._batch, self._clock_ms = send_by(producer), batch, clock_ms
-        self._claims = claims_of(engine, lease_ms)
+        self._claims = claims_of(engine, lease_ms, elapsed_ms)
         self._park_after = park_after
         self._senders = ThreadPoolExecutor(senders, thread_name_prefix="outbox")
 
@@ -210,10 +216,12 @@ def by_key(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
     return list(lists.values())
 
 
-def claims_of(engine: Engine, lease_ms: int) -> LockedRows | LeasedRows:
+def claims_of(
+    engine: Engine, lease_ms: int, elapsed_ms: Callable[[], int] = elapsed_clock_ms
+) -> LockedRows | LeasedRows:
     """Return how rows are claimed in this database."""
     if engine.dialect.name in ("postgresql", *MYSQL):
         return LockedRows(engine)
     if engine.dialect.name == "sqlite":
-        return LeasedRows(engine, uuid4().hex, lease_ms)
+        return LeasedRows(engine, uuid4().hex, lease_ms, elapsed_ms)
     raise UnknownChoice(f"The outbox works on {KNOWN}, not on {engine.dialect.name}.")

@@ -469,56 +469,51 @@ def test_a_relay_that_is_ended_inside_a_batch_marks_what_it_sent(engine: Engine)
     assert producer.bodies[-1] == b"a2"
 
 
-def test_a_dead_relays_claim_on_sqlite_ends_with_its_lease(tmp_path: Any) -> None:
+HOUR_MS = 3_600_000
+STEPS = {"none": 0, "forward": HOUR_MS, "far forward": 9_000 * HOUR_MS, "back": -HOUR_MS}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("lease_ms", "rivals_lease_ms"), [(1_000, 1_000), (60_000, 5_000), (5_000, 60_000)])
+@pytest.mark.parametrize("when", ["before its look", "amid the lease"])
+def test_a_claim_on_sqlite_lasts_a_lease_however_the_clock_is_set(
+    tmp_path: Any, step: str, lease_ms: int, rivals_lease_ms: int, when: str
+) -> None:
+    """Relays of other leases are those of a rolling change of `lease_ms`; the lease is the claim's own."""
     engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
     outbox.create_table(engine)
     add(engine, message(b"a1", "a"), message(b"a2", "a"), message(b"b1", "b"))
-    dead = outbox_relay.claims_of(engine, 1_000).claim(2, 5_000)
+    clock_ms, elapsed = [5_000 * HOUR_MS], [0]
+    dead = outbox_relay.claims_of(engine, lease_ms).claim(2, clock_ms[0])
     dead.__enter__()
-    producer, now_ms = Producing(), [5_999]
-    with relay(engine, producer, clock_ms=lambda: now_ms[0]) as sending:
-        assert sending.run_once() == Round(0, 0) or producer.bodies == [b"b1"]
-        now_ms[0] = 6_000
+    producer = Producing()
+    clocks = {"clock_ms": lambda: clock_ms[0], "elapsed_ms": lambda: elapsed[0]}
+    with relay(engine, producer, lease_ms=rivals_lease_ms, **clocks) as sending:
+        clock_ms[0] += STEPS[step] if when == "before its look" else 0
         sending.run_once()
-    assert sorted(producer.bodies) == [b"a1", b"a2", b"b1"]
+        clock_ms[0] += STEPS[step] if when == "amid the lease" else 0
+        elapsed[0] = lease_ms - 1
+        assert sending.run_once() == Round(0, 0)
+        assert producer.bodies == [b"b1"]
+        elapsed[0] = lease_ms
+        assert sending.run_once() == Round(2, 0)
+    assert producer.bodies == [b"b1", b"a1", b"a2"]
     engine.dispose()
 
 
-def test_a_claim_of_a_clock_that_was_ahead_ends_with_a_lease_of_its_own(tmp_path: Any) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path / 'test.db'}")
+def test_a_claim_that_is_made_again_lasts_a_lease_of_its_own(tmp_path: Any) -> None:
+    """A rival has seen the one before, and not its end; both are of one moment of the clock."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'orders.db'}")
     outbox.create_table(engine)
-    add(engine, message(b"1"))
-    now, lease_ms = [5_000_000], 1_000
-    ahead = relay(engine, Producing(), clock_ms=lambda: 5_000_000 + 3_600_000, lease_ms=lease_ms)
-    with (
-        ahead._claims.claim(10, ahead._clock_ms()) as (taken, _),
-        relay(engine, Producing(), clock_ms=lambda: now[0], lease_ms=lease_ms) as rival,
-    ):
-        assert len(taken) == 1
-        assert rival.run_once() == Round(0, 0), "the other may be at work on it"
-        now[0] += lease_ms - 1
-        assert rival.run_once() == Round(0, 0)
-        now[0] += 1
-        assert rival.run_once() == Round(1, 0)
-    ahead.close()
-
-
-@pytest.mark.parametrize(("lease_ms", "rivals_lease_ms"), [(60_000, 5_000), (5_000, 60_000)])
-def test_a_relay_of_another_lease_takes_no_rows_from_one_at_work(
-    tmp_path: Any, lease_ms: int, rivals_lease_ms: int
-) -> None:
-    """As in a rolling change of `lease_ms`: a longer lease is no sign of a clock that is ahead."""
-    engine = create_engine(f"sqlite:///{tmp_path / 'test.db'}")
-    outbox.create_table(engine)
-    add(engine, message(b"1"))
-    now = [5_000_000]
-    rival = relay(engine, Producing(), clock_ms=lambda: now[0], lease_ms=rivals_lease_ms)
-    with outbox_relay.claims_of(engine, lease_ms).claim(10, now[0]) as (taken, _), rival:
-        assert len(taken) == 1
-        for now[0] in (5_000_001, 5_000_000 + lease_ms - 1):
+    add(engine, message(b"1", "a"))
+    elapsed, claims = [0], outbox_relay.claims_of(engine, 1_000)
+    with relay(engine, Producing(), elapsed_ms=lambda: elapsed[0]) as rival:
+        with claims.claim(1, 5_000):
             assert rival.run_once() == Round(0, 0)
-        now[0] += 1
-        assert rival.run_once() == Round(1, 0)
+        elapsed[0] = 999
+        with claims.claim(1, 5_000):
+            elapsed[0] = 1_000
+            assert rival.run_once() == Round(0, 0)
     engine.dispose()
 
 
