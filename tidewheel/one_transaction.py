@@ -15,7 +15,10 @@ done, and never with a part of it.
 Statements that are known to commit are refused before they run. The list need not be complete: it spares
 their users the first half.
 
-Cost: two statements per block.
+The outbox has no block. On MySQL and MariaDB, where a statement may commit unseen, its transaction is watched
+from the first message to the commit.
+
+Cost: two statements per block, or per transaction that is watched.
 """
 
 from __future__ import annotations
@@ -88,6 +91,41 @@ async def async_one_transaction(
         yield
         if not connection.closed:
             await connection.run_sync(prove)
+
+
+def watch_to_its_end(connection: Connection) -> None:
+    """Refuse what ends the connection's transaction unseen, from now to its commit, on MySQL and MariaDB.
+
+    Not inside a savepoint, with which its proof would be gone, nor inside a block, which has one of its own.
+
+    Raises:
+        RefusedByState: for a statement that commits, and at the commit when the transaction is another one.
+    """
+    proofs = _proofs.setdefault(connection, [])
+    if connection.dialect.name not in MYSQL or connection.in_nested_transaction() or proofs:
+        return
+    savepoint = f"tidewheel_{uuid4().hex}"
+    connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
+    proofs.append(partial(_prove, savepoint, lambda _: None))
+    if not event.contains(connection, "commit", _prove_all):
+        event.listen(connection, "commit", _prove_all)
+        event.listen(connection, "rollback", _forget)
+        event.listen(connection, "before_cursor_execute", _refuse_while_watched)
+
+
+def _prove_all(connection: Connection) -> None:
+    proofs = _proofs.get(connection, [])
+    while proofs:
+        proofs.pop()(connection)
+
+
+def _forget(connection: Connection) -> None:
+    _proofs.get(connection, []).clear()
+
+
+def _refuse_while_watched(connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
+    if _proofs.get(connection):
+        _refuse_commits(connection, statement)
 
 
 def _begun(

@@ -215,6 +215,45 @@ def test_a_message_whose_transaction_was_committed_in_the_middle_comes_again(
             assert is_first is is_expected
 
 
+@pytest.mark.parametrize("statement", [*COMMITTING, *UNSEEN])
+def test_a_transaction_of_the_outbox_that_is_committed_in_the_middle_is_refused(
+    engine: Engine, statement: str
+) -> None:
+    """Else the message is sent, and the owner is told of no half that was lost."""
+    with sessionmaker(engine)() as session:
+        outbox.add(session, message(b"1"))
+        with pytest.raises((RefusedByState, OperationalError)):
+            execute_and_commit(session, statement)
+        session.rollback()
+    assert len(rows(engine)) == (0 if statement in COMMITTING else 1)
+
+
+def execute_and_commit(session: Session, statement: str) -> None:
+    session.execute(text(statement))
+    session.commit()
+
+
+def test_a_connection_of_the_outbox_may_be_used_again(engine: Engine) -> None:
+    """Also for statements that commit, when its transaction has ended."""
+    with engine.connect() as connection:
+        for end in ("commit", "rollback", "commit"):
+            outbox.add(connection, message(b"1"))
+            outbox.add(connection, message(b"2"))
+            getattr(connection, end)()
+            connection.execute(text("ALTER TABLE effects COMMENT 'x'"))
+            connection.commit()
+    with sessionmaker(engine).begin() as session:
+        with session.begin_nested():
+            outbox.add(session, message(b"5"))
+        outbox.add(session, message(b"6"))
+        with session.begin_nested() as savepoint:
+            outbox.add(session, message(b"7"))
+            savepoint.rollback()
+        with once(session, "g", "orders/M1"):
+            outbox.add(session, message(b"8"))
+    assert [bytes(row.body) for row in rows(engine)] == [b"1", b"2", b"1", b"2", b"5", b"6", b"8"]
+
+
 def test_one_of_two_that_take_over_such_a_message_is_the_first(engine: Engine) -> None:
     with pytest.raises(RefusedByState):
         guarded(engine, executing(UNSEEN[1]))
