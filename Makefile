@@ -84,6 +84,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
+	$(BIN)/python -m pytest tests/unit/tidewheel/test_isolation_table.py --isolation-histories 50 -q -n 2
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --hosts --fault cut: --rounds 50 -q -s

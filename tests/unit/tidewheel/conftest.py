@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--isolation-histories", type=int, default=1, help="of each cell of the table of isolation levels"
+    )
+
+
 @pytest.fixture(scope="session")
 def postgresql_url() -> Iterator[str]:
     with running_postgresql() as url:
