@@ -87,7 +87,7 @@ from tidewheel.database_errors import told_to_repeat
 from tidewheel.databases import create_tables, delete_before
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
-from tidewheel.one_transaction import async_one_transaction, one_transaction
+from tidewheel.one_transaction import async_one_transaction, one_database, one_transaction
 from tidewheel.own_transactions import own_transaction
 
 with needing("txn"):
@@ -230,7 +230,8 @@ class Barrier:
                     refuse_autocommit(session.connection())
                     with fence_is_an_end(halves):
                         session.execute(self._rows(halves))
-                    with one_transaction(session.connection()):
+                    connection = session.connection()
+                    with one_transaction(connection), one_database(session, connection.engine):
                         yield session
                         refuse_early_end(transaction.is_active, halves)
                     refuse_late_commit(ends_s, halves)
@@ -275,9 +276,11 @@ class Barrier:
                     await (await session.connection()).run_sync(refuse_autocommit)
                     with fence_is_an_end(halves):
                         await session.execute(self._rows(halves))
-                    async with async_one_transaction(await session.connection()):
-                        yield session
-                        refuse_early_end(transaction.is_active, halves)
+                    connection = await session.connection()
+                    async with async_one_transaction(connection):
+                        with one_database(session.sync_session, connection.sync_engine):
+                            yield session
+                            refuse_early_end(transaction.is_active, halves)
                     refuse_late_commit(ends_s, halves)
             except BaseException as error:
                 await async_end_halves(halves, self.outcome)

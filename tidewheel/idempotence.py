@@ -65,7 +65,7 @@ from tidewheel.databases import (
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
-from tidewheel.one_transaction import async_one_transaction, one_transaction
+from tidewheel.one_transaction import async_one_transaction, one_database, one_transaction
 from tidewheel.outbox_table import OUTBOX_ID
 
 with needing("txn"):
@@ -171,7 +171,12 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
         connection = session.connection()
         is_first = first_of(connection, consumer_group, identity)
         complete = partial(close_row, consumer_group, identity) if is_first else nothing
-        with one_transaction(connection, complete), no_other_transaction(the_very(session)):
+        very = the_very(session)
+        with (
+            one_transaction(connection, complete),
+            one_database(very, connection.engine),
+            no_other_transaction(very),
+        ):
             yield is_first
     except BaseException as error:
         session.rollback()
@@ -189,7 +194,8 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
         is_first = await connection.run_sync(first_of, consumer_group, identity)
         complete = partial(close_row, consumer_group, identity) if is_first else nothing
         async with async_one_transaction(connection, complete):
-            with no_other_transaction(the_very(session).sync_session):
+            very = the_very(session).sync_session
+            with one_database(very, connection.sync_engine), no_other_transaction(very):
                 yield is_first
     except BaseException as error:
         await session.rollback()

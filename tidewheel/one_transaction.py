@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncConnection
+    from sqlalchemy.orm import Session
 
     _Proof = Callable[[Connection], None]
 
@@ -91,6 +92,28 @@ async def async_one_transaction(
         yield
         if not connection.closed:
             await connection.run_sync(prove)
+
+
+@contextmanager
+def one_database(session: Session, engine: Engine) -> Iterator[None]:
+    """Refuse another engine of the session inside the block: its rows would have a commit of their own.
+
+    Raises:
+        RefusedByState: when the session begins there, before its first statement.
+    """
+
+    def refuse(_session: object, _transaction: object, other: Connection) -> None:
+        if other.engine is not engine:
+            raise RefusedByState(
+                "The session of this block has more than one engine, and rows of another are not committed "
+                "together with the block's. Use a session of its own for the other one."
+            )
+
+    event.listen(session, "after_begin", refuse)
+    try:
+        yield
+    finally:
+        event.remove(session, "after_begin", refuse)
 
 
 def watch_to_its_end(connection: Connection) -> None:

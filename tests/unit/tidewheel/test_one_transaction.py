@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
+from sqlalchemy import insert as insert_of
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
 
 from tidewheel import idempotence
 from tidewheel.barrier import Barrier
@@ -24,6 +25,7 @@ from .test_barrier import Producing, message
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
@@ -126,3 +128,26 @@ def test_an_error_that_is_swallowed_costs_no_rows_unseen(engine: Engine, server:
 
     is_done = BLOCKS[block](engine, swallow)
     assert (orders(engine), is_done) == (([1], False) if server == "postgresql" else ([1, 7], True))
+
+
+class Model(DeclarativeBase):
+    """Rows of another database."""
+
+
+class Other(Model):
+    __tablename__ = "others"
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_whose_session_writes_to_another_database_is_refused(
+    engine: Engine, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit is another one: the message would be there, and the row lost, or the other way round."""
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    Model.metadata.create_all(other)
+    monkeypatch.setitem(globals(), "sessionmaker", partial(sessionmaker, binds={Model: other}))
+    assert not BLOCKS[block](engine, lambda session: session.execute(insert_of(Other).values(number=1)))
+    with other.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM others")).scalar_one() == 0
+    other.dispose()
