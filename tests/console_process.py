@@ -54,11 +54,12 @@ class Browser:
     """A browser of one user."""
 
     def __init__(self, link: str) -> None:
-        self.site = "{0.scheme}://{0.netloc}".format(urlsplit(link))
+        self.site = ""
         self.cookies = CookieJar()
         keeping = urllib.request.HTTPCookieProcessor(self.cookies)
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), keeping)
         self.entered = self.open(link)
+        self.site = "{0.scheme}://{0.netloc}".format(urlsplit(self.entered.url))
 
     def open(self, path: str, data: bytes | None = None, **headers: str) -> Answer:
         """Go to a page."""

@@ -25,6 +25,7 @@ def console(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where; loopback only. Port 0: a free one.")
     ] = f"127.0.0.1:{PORT_USUAL}",
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
     """Show a broker in a browser, until Ctrl-C; prints a link that signs in once.
 
@@ -43,9 +44,14 @@ def console(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from error
     token = secret_in(settings.http_token, "http_token")
-    serve(http, address, token, announce)
+    serve(http, address, token, announce_to_parent if child else announce, is_child=child)
 
 
 def announce(url: str, link: str) -> None:
     """Say where the console is."""
     output.offer(f"console {url}   Ctrl-C stops it\nopen within ten minutes, once:  {link}")
+
+
+def announce_to_parent(url: str, link: str) -> None:
+    """Say on the first line of stdout where the console is; the parent makes the links."""
+    output.offer(url)

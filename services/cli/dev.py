@@ -102,7 +102,7 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
     opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
     return (
         f"tidewheel {version('tidewheel')}   data {settings.store} ({opened})   Ctrl-C stops it\n"
-        f"  HTTP    {ready.http.url}   /openapi.json /metrics /readyz\n"
+        f"  HTTP    {ready.http.url}   in a browser: the console; /openapi.json /metrics /readyz\n"
         f"  gRPC    {ready.listen}   RocketMQ 5 clients"
     )
 

@@ -1,13 +1,21 @@
-"""The console as a process: a socket on loopback, the pages, and a one-time link that signs in."""
+"""The console as a process: a socket on loopback, the pages, and where its one-time links come from.
+
+Alone it makes a link and announces it. As the child of a broker (`services.server.console`) it takes the keys
+of links on stdin, one a line, answers each with a line on stdout, and ends when stdin does: with its parent,
+however that ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from threading import Thread
+from typing import Final, TextIO
 
 from services.console.app import make_app
 from services.console.broker import Broker
@@ -20,12 +28,17 @@ from services.settings.config import Address
 from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
+TAKEN: Final = "taken"
+"""What a child answers to a key."""
 
-def serve(http: str | None, listen: Address, token: str, announce: Callable[[str, str], None]) -> None:
-    """Serve until a signal to end.
 
-    `announce` is called with the URL, and that of a one-time link whose session calls with `token`.
-    Raise `ConfigurationError` for an address that is not loopback, `PortTaken`.
+def serve(
+    http: str | None, listen: Address, token: str, announce: Callable[[str, str], None], *, is_child: bool
+) -> None:
+    """Serve until a signal to end; a child also until the end of stdin.
+
+    `announce` is called with the URL, and that of a one-time link whose session calls with `token`, or with
+    none for a child. Raise `ConfigurationError` for an address that is not loopback, `PortTaken`.
     """
     if not is_loopback(listen.host):
         raise ConfigurationError(
@@ -33,11 +46,11 @@ def serve(http: str | None, listen: Address, token: str, announce: Callable[[str
             f"ssh -L {listen.port or 8089}:127.0.0.1:{listen.port or 8089} HOST"
         )
     with closing(listening_on(listen)) as bound:
-        asyncio.run(_serve(bound, http, token, announce))
+        asyncio.run(_serve(bound, http, token, announce, is_child))
 
 
 async def _serve(
-    bound: socket.socket, http: str | None, token: str, announce: Callable[[str, str], None]
+    bound: socket.socket, http: str | None, token: str, announce: Callable[[str, str], None], is_child: bool
 ) -> None:
     loop, sessions = asyncio.get_running_loop(), Sessions(time.monotonic)
     address = Address(*bound.getsockname()[:2])
@@ -50,8 +63,27 @@ async def _serve(
     for number in signals_to_end():
         loop.add_signal_handler(number, stop)
     url = f"http://{address}"
-    announce(url, f"{url}/enter?key={sessions.new_link(token)}")
+    if is_child:
+        offer, end = partial(_offer, sessions), partial(loop.call_soon_threadsafe, stop)
+        announce(url, "")
+        Thread(target=take_keys, args=(sys.stdin, offer, loop, end), daemon=True).start()
+    else:
+        announce(url, f"{url}/enter?key={sessions.new_link(token)}")
     await server.serve([bound])
+
+
+def take_keys(
+    keys: TextIO, offer: Callable[[str], None], loop: asyncio.AbstractEventLoop, end: Callable[[], object]
+) -> None:
+    """Offer each line's key in the loop; call `end` when there are no more."""
+    for line in keys:
+        loop.call_soon_threadsafe(offer, line.strip())
+    end()
+
+
+def _offer(sessions: Sessions, key: str) -> None:
+    sessions.offer(key)
+    print(TAKEN, flush=True)
 
 
 def listening_on(address: Address) -> socket.socket:

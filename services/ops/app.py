@@ -17,11 +17,13 @@ from services.live.consumers import ConsumersOf, no_consumers
 from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerTasks
+from services.ops import entrance
 from services.ops.access import AccessApi
 from services.ops.callers import authority_of
 from services.ops.clients import ClientsApi
 from services.ops.clock import ClockApi
 from services.ops.dead_letters import DeadLettersApi
+from services.ops.entrance import ConsoleLink, Entrance
 from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
@@ -63,11 +65,13 @@ def make_app(
     demands: Demands | None = None,
     clients: AskClients | None = None,
     measured: ClientMetrics | None = None,
+    console: ConsoleLink | None = None,
 ) -> Starlette:
     """Return the application that serves a broker's HTTP interface; `files` are those of its store.
 
-    It serves only what fulfils the `demands`: without any, what is dialled on loopback.
-    Its `state.tasks` are to be closed, each, before the broker is; `state.polls` are its open long polls.
+    It serves only what fulfils the `demands`: without any, what is dialled on loopback. With a `console`, `/`
+    leads to it. Its `state.tasks` are to be closed, each, before the broker is; `state.polls` are its open
+    long polls.
     """
     refusals, demands = refusals or Refusals(live.clock.real_ms), demands or Demands()
     polls = Polls()
@@ -92,7 +96,10 @@ def make_app(
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
     )
-    app = Starlette(routes=routes(parts, live), exception_handlers=HANDLERS)
+    served = routes(parts, live)
+    if console is not None:
+        served.append(Route(entrance.PATH, Entrance(console, asks=bool(demands.token)).enter))
+    app = Starlette(routes=served, exception_handlers=HANDLERS)
     authority = authority_of(live.access)
     app.add_middleware(Gate, demands=demands, refusals=refusals, authority=lambda: authority)
     app.state.tasks, app.state.polls = (timers, dead_letters, explaining), polls

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.auth.tokens import id_within
+from services.ops import entrance
 from services.ops.bodies import Bodies, is_raw
 from services.ops.callers import TOKEN, Authority, Caller, let_in
 from services.ops.cloud_events import VERSION_HEADER
@@ -37,6 +38,8 @@ from services.ops.statuses import refuse
 from tidewheel.errors import AccessRefused, ClientMistake, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))
+TOKENLESS_PATHS: Final = frozenset((entrance.PATH,))
+"""Paths that a browser may open, but no foreign page: the console asks for the token itself."""
 SENT_BY_PAGES: Final = ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain")
 """Content types allowed without a preflight by the Fetch standard."""
 TOKEN_PARAMETERS: Final = frozenset(("access_token", "authorization", "bearer", "token"))
@@ -82,7 +85,8 @@ class Gate:
     def _check(self, request: Request) -> None:
         check_url(request.scope, self._demands.token)
         check_origin(request.headers, self._demands.names)
-        if self._demands.token and (caller := self._user(request)) is not None:
+        is_asked = self._demands.token and request.scope["path"] not in TOKENLESS_PATHS
+        if is_asked and (caller := self._user(request)) is not None:
             let_in(request, caller)
         check_json(request)
 

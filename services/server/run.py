@@ -44,6 +44,7 @@ from services.live.client_metrics import ClientMetrics
 from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
+from services.ops.entrance import ConsoleLink
 from services.ops.http_server import HttpServer
 from services.ops.metrics import Metrics
 from services.process import logs, memory
@@ -60,6 +61,7 @@ from services.rpc.serving import OriginOf, Serving, not_forwarded
 from services.rpc.sessions import Sessions
 from services.rpc.turns import Turns
 from services.server.authentication import authentication, check_exposure, is_http_tls
+from services.server.console import ConsoleProcess
 from services.server.core_settings import core_settings
 from services.settings.config import Address, HttpAddress, ServeSettings, ignored_variables
 from services.settings.errors import UnknownSetting
@@ -144,8 +146,10 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         live = await stack.enter_async_context(living(disk, settings))
         live.share_with(share_interpreter)
         listen, http = addresses(settings, listening, http_socket)
-        faces = Faces(live, settings, advertised(settings, listen, boot))
         files_of_tls = tls_files(settings)
+        console = ConsoleProcess(http, files_of_tls.certificate)
+        stack.push_async_callback(console.close)
+        faces = Faces(live, settings, advertised(settings, listen, boot), console=console.link)
         port = make_port(settings, faces.serving, http, faces.asked.refusals, files_of_tls)
         faces.metrics.watch(port)
         live.tell_health_to(faces.health.tell)
@@ -171,6 +175,7 @@ class Faces:
         settings: ServeSettings,
         address: Advertised,
         origin_of: OriginOf = not_forwarded,
+        console: ConsoleLink | None = None,
     ) -> None:
         self._live = live
         self._sessions = sessions = Sessions(wall_clock_ms, counting_clock_ms)
@@ -195,6 +200,7 @@ class Faces:
             asked.demands,
             questions,
             measured,
+            console,
         )
 
     def leave(self) -> None:

@@ -1,0 +1,100 @@
+"""The console of a broker, in a child process: the first look at `/` starts it, and it ends with the broker.
+
+    broker                                   child: tidewheel console --child
+    starts it            --------------->    listens on a free port of loopback
+                         <--- its URL ----   first line of stdout
+    a look at `/`        --- one key ---->   a line of stdin
+                         <--- "taken" ----   a line of stdout; now the link with that key signs in
+
+The child ends when its stdin does, also if the broker is killed. One that has ended is started again by the
+next look. A slow page costs the broker what its requests cost, and never a turn of its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from services.http.calls import EVERY_ADDRESS
+from services.server.errors import ConsoleFailed
+from services.settings.config import HttpAddress
+from tidewheel.command import COMMAND, without_settings
+
+START_SECONDS: Final = 60
+STOP_SECONDS: Final = 5
+
+log = structlog.get_logger()
+
+
+class ConsoleProcess:
+    """The child; `http` is where the broker serves, `certificate` what it shows there over TLS."""
+
+    def __init__(self, http: HttpAddress, certificate: Path) -> None:
+        self._http = http._replace(host=EVERY_ADDRESS.get(http.host, http.host))
+        self._certificate = certificate
+        self._process: Process | None = None
+        self._url = ""
+        self._one_at_a_time = asyncio.Lock()
+
+    async def link(self, signs_in: bool) -> str:
+        """Return the console's address, started if it does not run; raise `ConsoleFailed`."""
+        try:
+            async with self._one_at_a_time, asyncio.timeout(START_SECONDS):
+                if self._process is None or self._process.returncode is not None:
+                    await self._start()
+                if not signs_in:
+                    return self._url
+                key = secrets.token_urlsafe(32)
+                await self._heard(f"{key}\n".encode())
+                return f"{self._url}/enter?key={key}"
+        except (OSError, TimeoutError) as error:
+            raise ConsoleFailed("Its log says more; or run one beside: tidewheel console.") from error
+
+    async def close(self) -> None:
+        """End the child, if it runs."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+                return
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    async def _start(self) -> None:
+        command = [*COMMAND, "console", "--child", "--http", self._http.url, "--listen", "127.0.0.1:0"]
+        self._process = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=PIPE, env=self._environment(os.environ), start_new_session=True
+        )
+        self._url = await self._heard(b"")
+        log.info("console serves", url=self._url, pid=self._process.pid)
+
+    def _environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the child's environment: no setting of the broker's, and no token."""
+        certificate = {"TIDEWHEEL_HTTP_CA": str(self._certificate)} if self._http.is_tls else {}
+        return without_settings(environ) | certificate
+
+    async def _heard(self, line: bytes) -> str:
+        """Write to the child; return the line that it answers with."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line)
+        await process.stdin.drain()
+        if not (heard := await process.stdout.readline()):
+            await process.wait()
+            raise ConnectionResetError("the console has ended")
+        return heard.decode().strip()
