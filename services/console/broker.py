@@ -1,8 +1,8 @@
 """The broker as one session sees it: its HTTP interface, with the session's token.
 
-A refusal is raised as the family of its status, with the broker's code and sentence: 401 `SignedOut`, 403
-`AccessRefused`, 404 `NotFound`, 409 `RefusedByState`, others `TidewheelError`. A verdict on a timer is an
-answer, not an error. All calls raise `BrokerUnreachable` and `AnswerLate`.
+A refusal is raised as the family of its status, with the broker's code and sentence: 400 `ClientMistake`, 401
+`SignedOut`, 403 `AccessRefused`, 404 `NotFound`, 409 `RefusedByState`, others `TidewheelError`. A verdict on
+a timer is an answer, not an error. All calls raise `BrokerUnreachable` and `AnswerLate`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 
 from services.http.calls import HttpCalls
-from tidewheel.errors import AccessRefused, NotFound, RefusedByState, TidewheelError
+from tidewheel.errors import AccessRefused, ClientMistake, NotFound, RefusedByState, TidewheelError
 
 ANSWER_SECONDS: Final = 10
 SEARCH_SECONDS: Final = 60
@@ -26,6 +26,7 @@ class SignedOut(AccessRefused):
 
 
 FAMILIES: Final[dict[int, type[TidewheelError]]] = {
+    400: ClientMistake,
     401: SignedOut,
     403: AccessRefused,
     404: NotFound,

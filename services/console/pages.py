@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from services.console import overview
+from services.console import message, overview
 from services.console.page import Page
 
-PAGES: tuple[Page, ...] = (overview.PAGE,)
+PAGES: tuple[Page, ...] = (
+    overview.PAGE,
+    message.PAGE,
+)

@@ -1,0 +1,80 @@
+"""`/messages`: the life of what a key, an id, a timer key, a transaction or a log offset names.
+
+The events are those of `tidewheel explain`, searched by the broker; of the first messages the content is read
+where it lies: in a queue, or with its timer or half while nobody may receive it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+
+from services.console.bodies import shown
+from services.console.broker import Broker
+from services.console.page import Asked, Model, Page
+from tidewheel.errors import NotFound
+
+CONTENTS_MAX: Final = 5
+EVENTS_MAX: Final = 500
+NOTHING: Final[Model] = {
+    "name": "",
+    "events": [],
+    "messages": [],
+    "contents": [],
+    "more_events": 0,
+    "is_cut": False,
+    "missing": "",
+}
+
+
+def read(broker: Broker, asked: Asked) -> Model:
+    """Return the events and messages of `name`, in `topic` if given; `missing` says if there are none."""
+    name, topic = asked.get("name"), asked.get("topic")
+    if not name:
+        broker.get("whoami")
+        return NOTHING | {"topic": topic}
+    name = name.removeprefix("@").replace(",", "").join(("@", "")) if is_offset(name) else name
+    try:
+        told = broker.search("explain", name=name, topic=topic)
+    except NotFound as error:
+        return NOTHING | {"name": name, "topic": topic, "missing": str(error)}
+    found = (content_of(broker, message, told["events"]) for message in told["messages"][:CONTENTS_MAX])
+    return {
+        "name": name,
+        "topic": topic,
+        "events": told["events"][:EVENTS_MAX],
+        "more_events": max(0, len(told["events"]) - EVENTS_MAX),
+        "messages": told["messages"],
+        "contents": [one for one in found if one is not None],
+        "is_cut": told["is_cut"],
+        "missing": "",
+    }
+
+
+def is_offset(name: str) -> bool:
+    """Return whether a name is an offset of the log, such as @1,204 as pages show it."""
+    return name.startswith("@") and name[1:].replace(",", "").isdecimal()
+
+
+def content_of(broker: Broker, message: dict[str, Any], events: list[dict[str, Any]]) -> Model | None:
+    """Return what a message says; None if it is no longer, or not yet, to be read."""
+    topic, message_id = message["topic"], message["message_id"]
+    places = (
+        (event["queue_id"], event["queue_offset"])
+        for event in events
+        if event["message_id"] == message_id and event["topic"] == topic and event["queue_id"] is not None
+    )
+    with suppress(NotFound):
+        for queue, offset in islice(places, 1):
+            found = broker.get("topics", topic, "messages", queue=queue, offset=offset, limit=1)["messages"]
+            if found and found[0]["message_id"] == message_id:
+                return shown(found[0])
+    with suppress(NotFound):
+        timer = broker.get("timers", "one", topic=topic, id=message_id)
+        if timer.get("message"):
+            return shown(timer["message"])
+    return None
+
+
+PAGE: Final = Page("/messages", "Message", "message.html", read, entry="Message")
