@@ -15,16 +15,15 @@ from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
     damage_lines,
-    ended_line,
     histogram_rows,
     lost_row,
     summary_lines,
     task_row,
     timer_lines,
     timer_row,
-    verdict_line,
 )
 from services.cli.times import parse_due_ms, parse_moment_ms
+from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from services.console import message, overview
+from services.console import calendar, message, overview
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,
     message.PAGE,
+    calendar.PAGE,
+    calendar.ONE,
+    calendar.ALL,
 )

@@ -1,0 +1,61 @@
+"""Verdicts on timers, in one line: what a verb did, or how the timer had ended before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.times.display import both, now_ms
+
+Answer = dict[str, Any]
+
+
+def verdict_line(answer: Answer, name: str, topic: str) -> str:
+    """Say a verdict in one line."""
+    ended_ms, due_ms = int(answer["ended_ms"]), int(answer["due_ms"])
+    was = f"was due {both(due_ms)}" if due_ms else ""
+    told = {
+        "CANCELLED": was,
+        "MOVED": f"{was}, {moved_to(ended_ms)}".removeprefix(", "),
+        "FIRED": was,
+        "TOO_LATE": _ended_text(answer, "was delivered"),
+        "ALREADY": _ended_text(answer, "ended before"),
+        "NEVER_SET": "there is no such timer",
+        "FORGOTTEN": "ended longer ago than outcomes are kept (--timer-history-hours)",
+    }[answer["verdict"]]
+    return "  ".join(part for part in (answer["verdict"], name, topic, told, *_place(answer)) if part)
+
+
+def ended_line(answer: Answer, name: str, topic: str) -> str:
+    """Say how a timer that has ended stands, in the words of `tidewheel explain`."""
+    what = answer.get("what", "")
+    if not what:
+        return verdict_line(answer, name, topic)
+    parts = (what.upper(), name, topic, _when_and_why(answer), *_place(answer))
+    return "  ".join(part for part in parts if part)
+
+
+def _ended_text(answer: Answer, usual: str) -> str:
+    """Say how and when a timer had ended before, and why."""
+    what = answer.get("what", "")
+    return f"{f'was {what}' if what else usual} {_when_and_why(answer)}".strip()
+
+
+def _when_and_why(answer: Answer) -> str:
+    """Say when a timer ended, and why; a broker of before does not say why."""
+    ended_ms = int(answer["ended_ms"])
+    return ", ".join(
+        part for part in (both(ended_ms) if ended_ms > 0 else "", answer.get("note", "")) if part
+    )
+
+
+def _place(answer: Answer) -> tuple[str, str]:
+    offset = int(answer["ended_offset"])
+    message_id = f"id {answer['message_id']}" if answer["message_id"] else ""
+    return message_id, f"log@{offset}" if offset >= 0 else ""
+
+
+def moved_to(due_ms: int) -> str:
+    """Say when a timer that was moved is due; a time that has passed is told."""
+    if due_ms <= now_ms():
+        return f"now delivered: {both(due_ms)} has passed"
+    return f"now due {both(due_ms)}"

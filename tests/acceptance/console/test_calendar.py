@@ -1,0 +1,91 @@
+"""What fires when: found, shown, moved, fired and cancelled with a reason; many after a preview."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from tests.command import tidewheel
+from tests.console_process import Browser
+from tidewheel.testing.process import BrokerProcess
+
+
+def set_timer(broker: BrokerProcess, key: str, topic: str = "deadlines", delay: str = "30m") -> str:
+    """Set a timer; return the path of its page."""
+    wanted = {"topic": topic, "body": f"{key} was not paid", "in": delay, "timer_key": key, "tag": "unpaid"}
+    set_one = broker.post("/api/timers", wanted)
+    return "/timers/one?" + urlencode({"topic": topic, "id": set_one["message_id"]})
+
+
+def named(path: str) -> dict[str, str]:
+    """Return the fields that name the timer of a page."""
+    return dict(part.split("=", 1) for part in path.partition("?")[2].split("&"))
+
+
+def test_an_empty_calendar_says_how_to_fill_it(browser: Browser) -> None:
+    assert "tidewheel send deadlines" in browser.open("/timers").text
+
+
+def test_timers_are_found_by_key_and_drawn(broker: BrokerProcess, browser: Browser) -> None:
+    path = set_timer(broker, "order:1")
+    set_timer(broker, "order:2", delay="20h")
+    found = browser.model("/timers?key=order:1")
+    assert [one["timer_key"] for one in found["timers"]] == ["order:1"]
+    assert (found["drawn"], len(found["bars"])) == (1, 1)
+    assert browser.model("/timers?view=day")["drawn"] >= 2
+    page = browser.open("/timers").text
+    assert "<rect" in page
+    assert "style=" not in page
+    one = browser.model(path)
+    assert (one["timer"]["timer_key"], one["timer"]["message"]["text"]) == ("order:1", "order:1 was not paid")
+    assert "No pending timer matches" in browser.open("/timers?key=nobody").text
+    wrong = browser.open("/timers?from=yesterday")
+    assert wrong.status == 400
+    assert browser.open("/timers?view=year").status == 400
+
+
+def test_a_timer_is_moved_and_cancelled_with_a_reason_and_its_life_says_so(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    path = set_timer(broker, "order:3")
+    without = browser.post("/timers/one/cancel", **named(path))
+    assert without.status == 400
+    assert "The reason is missing" in without.text
+    moved = browser.post("/timers/one/move", **named(path), to="in 2h", reason="later")
+    assert "MOVED" in moved.text
+    cancelled = browser.post("/timers/one/cancel", **named(path), key="order:3", reason="paid <b>")
+    assert "CANCELLED  order:3" in cancelled.text
+    assert "paid &lt;b&gt;" in cancelled.text
+    again = browser.post("/timers/one/cancel", **named(path), reason="twice")
+    assert "ALREADY" in again.text
+    assert "ALREADY" not in browser.open(path).text, "a note is shown once"
+    life = tidewheel("explain", "order:3", "--http", broker.http).stdout
+    assert "paid <b>" in life
+
+
+def test_a_timer_is_fired(broker: BrokerProcess, browser: Browser) -> None:
+    fired = browser.post("/timers/one/fire", **named(set_timer(broker, "order:4")), reason="test")
+    assert "FIRED" in fired.text
+
+
+def test_many_are_cancelled_after_a_preview_of_how_many(broker: BrokerProcess, browser: Browser) -> None:
+    for number in range(5):
+        set_timer(broker, f"push:{number}", "pushes")
+    asked = {"verb": "cancel", "topic": "pushes", "reason": "campaign over"}
+    preview = browser.model("/timers/all?" + urlencode(asked))
+    assert preview["matched"] == 5
+    assert browser.model("/timers?topic=pushes")["drawn"] == 5, "a preview changes nothing"
+    wrong = browser.post("/timers/all/start", **asked, count="4")
+    assert wrong.status == 400
+    assert "5 timers match now" in wrong.text
+    started = browser.post("/timers/all/start", **asked, count="5")
+    assert "has started: cancel 5 timers" in started.text
+    while browser.model("/timers")["tasks"][0]["state"] == "running":
+        pass
+    assert browser.model("/timers")["tasks"][0]["by_verdict"] == {"CANCELLED": 5}
+    assert browser.model("/timers?topic=pushes")["drawn"] == 0
+
+
+def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:
+    refused = browser.open("/timers/all?verb=cancel&reason=all")
+    assert refused.status == 400
+    assert "names no timers" in refused.text
