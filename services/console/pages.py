@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console import calendar, message, overview
+from services.console import calendar, message, overview, transactions
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -11,4 +11,6 @@ PAGES: tuple[Page, ...] = (
     calendar.PAGE,
     calendar.ONE,
     calendar.ALL,
+    transactions.PAGE,
+    transactions.ONE,
 )
