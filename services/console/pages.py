@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console import calendar, message, overview, transactions
+from services.console import calendar, groups, message, overview, transactions
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -13,4 +13,7 @@ PAGES: tuple[Page, ...] = (
     calendar.ALL,
     transactions.PAGE,
     transactions.ONE,
+    groups.PAGE,
+    groups.ONE,
+    groups.RESET,
 )

@@ -1,0 +1,87 @@
+"""`/groups`: how far consumer groups are behind; pause, resume, and reset after a preview.
+
+/groups          all groups, those behind first
+/groups/one      one: its queues, clients and filters, and its verbs
+/groups/reset    what a reset would move, queue by queue, and the form that does it
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from services.console.broker import Broker
+from services.console.page import Asked, Done, Model, Page
+
+SHOWN_MAX: Final = 500
+
+
+def read(broker: Broker, asked: Asked) -> Model:
+    """Return the groups whose names have `name` in them, the one with the oldest unfinished message first."""
+    name = asked.get("name")
+    groups = broker.get("groups", queues="false")["groups"]
+    found = sorted((one for one in groups if name.lower() in one["name"].lower()), key=behind)
+    return {"name": name, "count": len(groups), "groups": found[:SHOWN_MAX], "more": len(found[SHOWN_MAX:])}
+
+
+def behind(group: dict[str, Any]) -> tuple[bool, int, str]:
+    """Return the order of a group in the list."""
+    oldest = group["oldest_ms"]
+    return oldest is None, int(oldest or 0), group["name"]
+
+
+def read_one(broker: Broker, asked: Asked) -> Model:
+    """Return one group and its consumers."""
+    name = asked.required("name", "The group")
+    return {"group": broker.get("groups", name), "clients": broker.get("groups", name, "clients")}
+
+
+def read_reset(broker: Broker, asked: Asked) -> Model:
+    """Return what a reset would move; nothing is changed."""
+    name, order = order_of(asked)
+    return {"name": name, "order": order, "moves": reset(broker, name, order, dry_run=True)["moves"]}
+
+
+def pause(broker: Broker, asked: Asked) -> Done:
+    """Stop handing messages to a group."""
+    name = asked.required("name", "The group")
+    broker.post("groups", name, "pause", body={})
+    return Done(f"{name} is paused: its consumers receive nothing until it is resumed.", page_of(name))
+
+
+def resume(broker: Broker, asked: Asked) -> Done:
+    """Hand messages to a group again."""
+    name = asked.required("name", "The group")
+    broker.post("groups", name, "resume", body={})
+    return Done(f"{name} is resumed.", page_of(name))
+
+
+def start_reset(broker: Broker, asked: Asked) -> Done:
+    """Reset a group."""
+    name, order = order_of(asked)
+    moves = reset(broker, name, order, dry_run=False)["moves"]
+    moved = sum(move["before"] != move["after"] for move in moves)
+    return Done(f"{name} goes on from {order['to']}: {moved} of {len(moves)} queues moved.", page_of(name))
+
+
+def order_of(asked: Asked) -> tuple[str, dict[str, str]]:
+    """Return the group of a reset, and where to."""
+    order = {"to": asked.required("to", "Where to go on from"), **asked.given("topic")}
+    return asked.required("name", "The group"), order
+
+
+def reset(broker: Broker, name: str, order: dict[str, str], *, dry_run: bool) -> Any:
+    """Return the broker's answer to a reset."""
+    return broker.post("groups", name, "reset", body=order | {"dry_run": dry_run})
+
+
+def page_of(name: str) -> str:
+    """Return the path of a group's page."""
+    return f"/groups/one?{urlencode({'name': name})}"
+
+
+PAGE: Final = Page("/groups", "Groups", "groups.html", read, entry="Groups")
+ONE: Final = Page("/groups/one", "Group", "group.html", read_one, acts={"pause": pause, "resume": resume})
+RESET: Final = Page(
+    "/groups/reset", "Reset a group", "group_reset.html", read_reset, acts={"start": start_reset}
+)

@@ -1,0 +1,44 @@
+"""Groups: how far behind they are; paused, resumed, and reset after a preview."""
+
+from __future__ import annotations
+
+from tests.console_process import Browser
+from tidewheel.testing.process import BrokerProcess
+
+
+def receive(broker: BrokerProcess, group: str, count: int = 1) -> list[str]:
+    """Receive messages; return their handles."""
+    asked = {"topic": "orders", "count": count}
+    found = broker.post(f"/api/groups/{group}/receive", asked)["messages"]
+    return [one["receipt_handle"] for one in found]
+
+
+def test_no_group_says_how_one_begins(browser: Browser) -> None:
+    assert "/api/groups/shop/receive" in browser.open("/groups").text
+
+
+def test_a_group_is_shown_paused_resumed_and_reset(broker: BrokerProcess, browser: Browser) -> None:
+    receive(broker, "shop")
+    for number in range(6):
+        broker.post("/api/messages", {"topic": "orders", "body": str(number)})
+    for handle in receive(broker, "shop", 6):
+        broker.post("/api/groups/shop/ack", {"receipt_handles": [handle]})
+    (found,) = browser.model("/groups?name=SHO")["groups"]
+    assert (found["name"], found["lag"]) == ("shop", 0)
+    assert browser.model("/groups?name=none")["groups"] == []
+    assert "shop is paused" in browser.post("/groups/one/pause", name="shop").text
+    assert browser.model("/groups/one?name=shop")["group"]["policy"]["is_paused"]
+    assert "paused" in browser.open("/groups").text
+    assert "shop is resumed" in browser.post("/groups/one/resume", name="shop").text
+    preview = browser.open("/groups/reset?name=shop&to=earliest")
+    assert preview.text.count(" again</td>") >= 1
+    assert browser.model("/groups/one?name=shop")["group"]["lag"] == 0, "a preview changes nothing"
+    done = browser.post("/groups/reset/start", name="shop", to="earliest")
+    assert "shop goes on from earliest" in done.text
+    assert browser.model("/groups/one?name=shop")["group"]["lag"] == 6
+
+
+def test_a_group_that_is_not_there_and_a_place_that_is_none_are_said(browser: Browser) -> None:
+    assert browser.open("/groups/one?name=nobody").status == 404
+    assert browser.open("/groups/one").status == 400
+    assert browser.open("/groups/reset?name=shop&to=somewhere").status == 400
