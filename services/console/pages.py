@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.console import calendar, groups, message, overview, transactions
+from services.console import calendar, dead_letters, groups, message, overview, transactions
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -16,4 +16,8 @@ PAGES: tuple[Page, ...] = (
     groups.PAGE,
     groups.ONE,
     groups.RESET,
+    dead_letters.PAGE,
+    dead_letters.GROUP,
+    dead_letters.ONE,
+    dead_letters.REDRIVE,
 )

@@ -1,0 +1,102 @@
+"""`/dead-letters`: what groups gave up, with its errors; redriven one by one or as a task.
+
+/dead-letters          groups with dead letters, and the tasks
+/dead-letters/group    one group's; the form of a task
+/dead-letters/one      one, with its message and its errors
+/dead-letters/redrive  how many a task would redrive, and the form that starts it
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from services.console.bodies import shown
+from services.console.broker import Broker
+from services.console.page import Asked, Done, Model, Page
+from tidewheel.errors import ClientMistake
+
+FILTER: Final = ("topic", "key", "tag", "reason", "from", "until")
+LIMIT: Final = 50
+
+
+def read(broker: Broker, asked: Asked) -> Model:
+    """Return groups with dead letters, the fullest first, and the tasks since the broker's start."""
+    groups = (one for one in broker.get("dead-letters")["groups"] if one["count"])
+    tasks = broker.get("dead-letters", "tasks")["tasks"]
+    return {"groups": sorted(groups, key=lambda one: -one["count"]), "tasks": tasks}
+
+
+def read_group(broker: Broker, asked: Asked) -> Model:
+    """Return a page of one group's dead letters."""
+    group, wanted = asked.required("group", "The group"), asked.given(*FILTER)
+    found = broker.get("dead-letters", "groups", group, **wanted, **asked.given("after"), limit=LIMIT)
+    more = {"group": group} | wanted | {"after": found["after"]}
+    return {
+        "group": group,
+        "filter": wanted,
+        "dead_letters": found["dead_letters"],
+        "next": urlencode(more) if found["after"] else "",
+    }
+
+
+def read_one(broker: Broker, asked: Asked) -> Model:
+    """Return one dead letter."""
+    group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
+    found = broker.get("dead-letters", "groups", group, offset)
+    return {"dead_letter": found | {"message": shown(found["message"])}}
+
+
+def read_redrive(broker: Broker, asked: Asked) -> Model:
+    """Return how many a task would redrive; nothing is changed."""
+    order = order_of(asked)
+    matched = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})["matched"]
+    fields = asked.given("group", "rate", "target", "why", *FILTER)
+    return {"order": order, "fields": fields, "matched": matched}
+
+
+def redrive(broker: Broker, asked: Asked) -> Done:
+    """Send one dead letter to its group again."""
+    group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
+    ended = broker.post("dead-letters", "groups", group, offset, "redrive", body={})
+    return Done(f"{ended['verdict']}: dead letter {offset} of {group}.", page_of(group))
+
+
+def start(broker: Broker, asked: Asked) -> Done:
+    """Start a task that redrives all that match."""
+    task = broker.post("dead-letters", "tasks", body=order_of(asked))
+    return Done(f"Task {task['id']} has started: redrive dead letters of {task['group']}.", "/dead-letters")
+
+
+def order_of(asked: Asked) -> dict[str, Any]:
+    """Return the task that a form names."""
+    rate = asked.get("rate", "50")
+    try:
+        per_second = float(rate)
+    except ValueError as error:
+        raise ClientMistake(f"The rate is {rate[:20]!r}: write messages a second, such as 50.") from error
+    return {
+        "verb": "redrive",
+        "group": asked.required("group", "The group"),
+        "filter": asked.given(*FILTER),
+        "target": asked.get("target"),
+        "rate_per_second": per_second,
+        "reason": asked.required("why", "The reason"),
+    }
+
+
+def page_of(group: str) -> str:
+    """Return the path of a group's dead letters."""
+    return f"/dead-letters/group?{urlencode({'group': group})}"
+
+
+PAGE: Final = Page("/dead-letters", "Dead letters", "dead_letters.html", read, entry="Dead letters")
+GROUP: Final = Page("/dead-letters/group", "Dead letters of a group", "dead_letters_group.html", read_group)
+ONE: Final = Page("/dead-letters/one", "Dead letter", "dead_letter.html", read_one, acts={"redrive": redrive})
+REDRIVE: Final = Page(
+    "/dead-letters/redrive",
+    "Redrive dead letters",
+    "dead_letters_redrive.html",
+    read_redrive,
+    acts={"start": start},
+)

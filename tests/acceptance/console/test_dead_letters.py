@@ -1,0 +1,49 @@
+"""Dead letters by group: shown with their errors, redriven one by one and as a task."""
+
+from __future__ import annotations
+
+from tests.console_process import Browser
+from tidewheel.testing.process import BrokerProcess
+
+
+def give_up(broker: BrokerProcess, group: str, count: int) -> None:
+    """Have a group give up messages."""
+    broker.post(f"/api/groups/{group}/receive", {"topic": "orders"})
+    for number in range(count):
+        broker.post("/api/messages", {"topic": "orders", "body": f"{number} <b>"})
+    found = broker.post(f"/api/groups/{group}/receive", {"topic": "orders", "count": count})
+    handles = [one["receipt_handle"] for one in found["messages"]]
+    refusal = {"receipt_handles": handles, "dead_letter": True, "reason": "no such order <i>"}
+    broker.post(f"/api/groups/{group}/nack", refusal)
+
+
+def test_no_dead_letters_are_good_news(browser: Browser) -> None:
+    assert "No group has dead letters" in browser.open("/dead-letters").text
+
+
+def test_they_are_shown_and_redriven(broker: BrokerProcess, browser: Browser) -> None:
+    give_up(broker, "shop", 5)
+    assert [(one["group"], one["count"]) for one in browser.model("/dead-letters")["groups"]] == [("shop", 5)]
+    found = browser.model("/dead-letters/group?group=shop")["dead_letters"]
+    assert len(found) == 5
+    first = found[0]["offset"]
+    page = browser.open(f"/dead-letters/one?group=shop&offset={first}").text
+    assert "no such order &lt;i&gt;" in page
+    assert "&lt;b&gt;" in page
+    one = browser.post("/dead-letters/one/redrive", group="shop", offset=first)
+    assert f"REDRIVEN: dead letter {first} of shop" in one.text
+    asked = "group=shop&rate=1000&why=mended"
+    assert browser.model(f"/dead-letters/redrive?{asked}")["matched"] == 4
+    assert browser.model("/dead-letters")["groups"][0]["count"] == 4, "a preview changes nothing"
+    started = browser.post("/dead-letters/redrive/start", group="shop", rate="1000", why="mended")
+    assert "redrive dead letters of shop" in started.text
+    while browser.model("/dead-letters")["tasks"][0]["state"] == "running":
+        pass
+    shown = browser.model("/dead-letters")
+    assert (shown["groups"], shown["tasks"][0]["done"], shown["tasks"][0]["reason"]) == ([], 4, "mended")
+
+
+def test_what_is_no_rate_is_said(browser: Browser) -> None:
+    refused = browser.open("/dead-letters/redrive?group=shop&rate=fast&why=x")
+    assert refused.status == 400
+    assert "messages a second" in refused.text
