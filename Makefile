@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds check simulate mutants endurance bench protos lock clean
+.PHONY: help run install test test-others test-beside test-clients test-rocketmq test-cluster test-bounds test-console check simulate mutants endurance bench protos lock clean
 
 help:                 ## print these targets
 	@grep -E '^[a-z][a-z-]*:.*##' Makefile | sed -E 's/:.*##/\t/' | expand -t 16
@@ -72,6 +72,9 @@ check: install
 	MYPYPATH=tests/checker $(BIN)/mypy tests/checker/*.py
 	MYPYPATH=.:benchmarks/peers $(BIN)/mypy --explicit-package-bases benchmarks/peers/*.py
 	$(BIN)/lint-imports
+
+test-console: install ## one verb of each page of the console, in Chromium (apt-get install chromium)
+	$(BIN)/python -m pytest tests/console -q
 
 simulate: install     ## thousands of seeds of the core on a faulty disk
 	$(BIN)/python -m pytest tests/simulation --seeds 2000 -q

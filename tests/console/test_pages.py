@@ -1,0 +1,113 @@
+"""One verb of each page, pressed in Chromium; and what a page of another site can do, which is nothing."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.console.chromium import Pipe, Tab
+from tidewheel.testing.process import BrokerProcess
+
+PAGES = ("", "messages", "timers", "transactions", "groups", "dead-letters")
+SITE = "location.origin"
+
+
+def site(tab: Tab) -> str:
+    return str(tab.run(SITE))
+
+
+def test_a_timer_is_found_by_its_key_and_cancelled(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/timers", {"topic": "deadlines", "body": "7", "in": "30m", "timer_key": "order:7"})
+    tab.open(f"{site(tab)}/timers?key=order:7")
+    tab.press("td a[href^='/timers/one']")
+    tab.fill("#cancel", reason="paid")
+    tab.press("#cancel button")
+    tab.shows("CANCELLED")
+    tab.open(f"{site(tab)}/messages?name=order:7")
+    tab.shows("paid")
+
+
+def test_a_transaction_is_resolved(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/transactions", {"topic": "orders", "body": "10"})
+    tab.open(f"{site(tab)}/transactions")
+    tab.press("td a[href^='/transactions/one']")
+    tab.fill("#resolve", resolution="ROLLBACK", reason="void")
+    tab.press("#resolve button")
+    tab.shows("ROLLBACK of")
+
+
+def test_a_group_is_paused_and_a_dead_letter_redriven(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/groups/shop/receive", {"topic": "orders"})
+    broker.post("/api/messages", {"topic": "orders", "body": "<b>"})
+    (one,) = broker.post("/api/groups/shop/receive", {"topic": "orders"})["messages"]
+    refusal = {"receipt_handles": [one["receipt_handle"]], "dead_letter": True, "reason": "no"}
+    broker.post("/api/groups/shop/nack", refusal)
+    tab.open(f"{site(tab)}/groups/one?name=shop")
+    tab.press("#pause button")
+    tab.shows("shop is paused")
+    tab.open(f"{site(tab)}/dead-letters/group?group=shop")
+    tab.press("td a[href^='/dead-letters/one']")
+    tab.press("#redrive button")
+    tab.shows("REDRIVEN")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_as_wide_as_a_phone_and_keeps_to_its_policy(tab: Tab, page: str) -> None:
+    tab.show_as((390, 800))
+    tab.open(f"{site(tab)}/{page}")
+    tab.until("document.querySelector('main h1')")
+    assert tab.run("document.documentElement.scrollWidth") <= 390
+    assert tab.run("getComputedStyle(document.querySelector('nav')).display") == "flex", "the style is loaded"
+    refused = "new Promise((done) => { const one = document.createElement('script'); one.textContent ="
+    refused += " 'window.ran = true'; document.head.append(one); done(window.ran === undefined); })"
+    assert tab.run(refused), "a script within the page runs"
+
+
+def test_a_page_reads_and_acts_without_scripts(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/timers", {"topic": "deadlines", "body": "8", "in": "30m", "timer_key": "order:8"})
+    tab.without_scripts()
+    tab.open(f"{site(tab)}/timers?key=order:8")
+    tab.shows("order:8")
+
+
+@contextmanager
+def foreign() -> Iterator[str]:
+    """Serve a page of another origin on this machine."""
+
+    class Empty(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>foreign</title>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Empty)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://localhost:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_page_of_another_origin_reads_and_does_nothing(tab: Tab, pipe: Pipe, broker: BrokerProcess) -> None:
+    console, hostile = site(tab), Tab(pipe)
+    broker.post("/api/groups/kept/receive", {"topic": "orders"})
+    with foreign() as address:
+        hostile.open(address)
+        hostile.until("document.title === 'foreign'")
+        read = f"fetch('{console}/', {{credentials: 'include'}}).then(() => 'read', () => 'refused')"
+        assert hostile.run(read) == "refused"
+        act = (
+            f"fetch('{console}/groups/one/pause', {{method: 'POST', mode: 'no-cors', credentials: 'include',"
+        )
+        act += " headers: {'Content-Type': 'application/x-www-form-urlencoded'}, body: 'name=kept'})"
+        hostile.run(f"{act}.then(() => 'sent', () => 'refused')")
+    assert not broker.get("/api/groups/kept")["policy"]["is_paused"]
