@@ -67,6 +67,7 @@ from tidewheel.barrier_table import (
     barrier_sql,
     barrier_table,
     database_name,
+    draw_database_name,
     explained,
     lock_timeout_of,
     metadata,
@@ -376,6 +377,9 @@ class Barrier:
                 refuse_unfit(connection)
             with own_transaction(self._engine) as connection:
                 name = database_name(connection)
+            if name is None:
+                with own_transaction(self._engine) as connection:
+                    name = draw_database_name(connection)
             self._database = name  # once it is committed: another's may take its place otherwise
 
     async def _refuse_unfit_async_database(self, session: AsyncSession) -> None:

@@ -73,16 +73,22 @@ def barrier_sql(dialect: str) -> str:
     return tables_sql(metadata, dialect)
 
 
-def database_name(connection: Connection) -> str:
-    """Return the name that the database has for itself, drawn at the first call; its copies keep the name."""
+def database_name(connection: Connection) -> str | None:
+    """Return the name that the database has for itself, which its copies keep; None before it has one."""
     query = select(database_table.c.name).where(database_table.c.number == 1)
-    found = connection.execute(query).scalar_one_or_none()
-    if found is None:
-        insert_if_new(connection, database_table, {"number": 1, "name": uuid4().hex[:16]})
-        if connection.dialect.name in MYSQL:
-            query = query.with_for_update(read=True)  # else the snapshot hides a rival's row
-        found = connection.execute(query).scalar_one()
-    return str(found)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def draw_database_name(connection: Connection) -> str:
+    """Draw a name for the database, and return the one that it has: that of a rival who came first.
+
+    In a transaction at READ COMMITTED that has read nothing: SQLite refuses to write behind what a rival has
+    written since.
+    """
+    insert_if_new(connection, database_table, {"number": 1, "name": uuid4().hex[:16]})
+    name = database_name(connection)
+    assert name is not None, "a row that was inserted, or that there was, is not there"
+    return name
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -411,6 +412,27 @@ def test_a_name_that_was_rolled_back_is_not_taken(barrier: Barrier, engine: Engi
     assert Barrier(sessionmaker(engine)).check(sent) == TransactionResolution.COMMIT
 
 
+def test_two_barriers_that_name_a_database_at_once_agree(
+    barrier: Barrier, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked for a name before either writes one."""
+    looked = threading.Barrier(2)
+
+    def look(connection: Any) -> str | None:
+        name = table_module.database_name(connection)
+        looked.wait(60)
+        return name
+
+    monkeypatch.setattr(barrier_module, "database_name", look)
+    barriers = [barrier, Barrier(sessionmaker(create_engine(engine.url)))]
+    with ThreadPoolExecutor(2) as threads:
+        naming = [threads.submit(one._refuse_unfit_database) for one in barriers]
+        assert [one.result(60) for one in naming] == [None, None]
+    first, second = (one._database for one in barriers)
+    assert first
+    assert first == second
+
+
 def test_a_name_that_is_not_committed_is_not_taken(barrier: Barrier, engine: Engine, server: str) -> None:
     """Also at READ UNCOMMITTED, which shows in MySQL what another transaction has written."""
     if server != "mariadb":
@@ -418,7 +440,7 @@ def test_a_name_that_is_not_committed_is_not_taken(barrier: Barrier, engine: Eng
     dirty = Barrier(sessionmaker(create_engine(engine.url, isolation_level="READ UNCOMMITTED")))
     sent, naming = message(), threading.Thread(target=dirty._refuse_unfit_database)
     with engine.connect() as connection:
-        table_module.database_name(connection)
+        table_module.draw_database_name(connection)
         naming.start()
         naming.join(0.2)  # it waits for the lock
         connection.rollback()
