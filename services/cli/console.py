@@ -25,7 +25,9 @@ def console(
     listen: Annotated[
         str, typer.Option("--listen", metavar="HOST:PORT", help="Where; loopback only. Port 0: a free one.")
     ] = f"127.0.0.1:{PORT_USUAL}",
-    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+    child: Annotated[
+        bool, typer.Option("--child", hidden=True, help="Take one-time keys on stdin, and end with it.")
+    ] = False,
 ) -> None:
     """Show a broker in a browser, until Ctrl-C; prints a link that signs in once.
 
