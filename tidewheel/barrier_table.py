@@ -39,7 +39,7 @@ with needing("txn"):
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy import Engine
+    from sqlalchemy import Engine, Select
 
 FENCE_LOCK_MS = 1_000
 
@@ -75,8 +75,7 @@ def barrier_sql(dialect: str) -> str:
 
 def database_name(connection: Connection) -> str | None:
     """Return the name that the database has for itself, which its copies keep; None before it has one."""
-    query = select(database_table.c.name).where(database_table.c.number == 1)
-    return connection.execute(query).scalar_one_or_none()
+    return connection.execute(_name()).scalar_one_or_none()
 
 
 def draw_database_name(connection: Connection) -> str:
@@ -86,9 +85,11 @@ def draw_database_name(connection: Connection) -> str:
     written since.
     """
     insert_if_new(connection, database_table, {"number": 1, "name": uuid4().hex[:16]})
-    name = database_name(connection)
-    assert name is not None, "a row that was inserted, or that there was, is not there"
-    return name
+    return str(connection.execute(_name()).scalar_one())
+
+
+def _name() -> Select[Any]:
+    return select(database_table.c.name).where(database_table.c.number == 1)
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:

@@ -370,34 +370,6 @@ def test_the_fence_gives_the_session_its_own_lock_timeout_back(engine: Engine) -
     patient.dispose()
 
 
-def test_two_that_name_the_database_at_once_get_one_name(engine: Engine) -> None:
-    named, meeting = [], threading.Barrier(2)
-    event.listen(engine, "after_cursor_execute", lambda *given: meet(meeting, given[2]))
-
-    def ask() -> None:
-        barrier = Barrier(sessionmaker(engine))
-        barrier._refuse_unfit_database()
-        named.append(barrier._database)
-
-    both = [threading.Thread(target=ask) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join()
-    assert len(named) == 2
-    assert len(set(named)) == 1
-
-
-def meet(meeting: threading.Barrier, statement: str) -> None:
-    """Let both have looked before either inserts."""
-    if (
-        statement.startswith("SELECT tidewheel_database")
-        and "FOR" not in statement
-        and "LOCK" not in statement
-    ):
-        meeting.wait(60)
-
-
 MAKERS: dict[str, Callable[[Engine], object]] = {
     "tidewheel_barrier": lambda engine: Barrier(sessionmaker(engine))._refuse_unfit_database(),
     "tidewheel_outbox": lambda engine: add(engine, message(b"x")),
