@@ -1,7 +1,7 @@
 """`/messages`: the life of what a key, an id, a timer key, a transaction or a log offset names.
 
 The events are those of `tidewheel explain`, searched by the broker; of the first messages the content is read
-where it lies: in a queue, or with its timer or half while nobody may receive it.
+from its queue, or, while it cannot be received, from its timer or half.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from services.status.judgement import State, as_plain, screen, worst
 
 AUDITS: Final = Path("audit-out")
 NEEDING: Final = (State.WARN, State.CRIT)
-"""States that somebody should act on; an audit that was never run is unknown, and no alarm."""
+"""The states of an alarm; an audit that was never run is unknown, and none."""
 
 
 def read(broker: Broker, asked: Asked) -> Model:

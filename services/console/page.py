@@ -19,7 +19,7 @@ Model = dict[str, Any]
 
 
 class Asked:
-    """What a URL or a form says: one text for each field, without the blanks around it."""
+    """The fields of a URL or a form, as texts without the blanks around them."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = {name: text.strip() for name, text in fields.items()}
@@ -40,7 +40,7 @@ class Asked:
 
 
 class Done(NamedTuple):
-    """What an act says, and the path of the page to go on with."""
+    """The outcome of an act in words, and the path of the page that follows."""
 
     said: str
     path: str

@@ -23,13 +23,13 @@ from services.console.sessions import Sessions
 from services.ops.http_server import HttpServer
 from services.ops.origins import names_of
 from services.process.ending import signals_to_end
-from services.process.ports import refusal
+from services.process.ports import listen_on
 from services.settings.config import Address
 from tidewheel.client.address import is_loopback
 from tidewheel.errors import ConfigurationError
 
 TAKEN: Final = "taken"
-"""What a child answers to a key."""
+"""The answer of a child to a key."""
 
 
 def serve(
@@ -45,7 +45,7 @@ def serve(
             f"--listen is {listen}: the console is served on loopback only. From another machine: "
             f"ssh -L {listen.port or 8089}:127.0.0.1:{listen.port or 8089} HOST"
         )
-    with closing(listening_on(listen)) as bound:
+    with closing(listen_on(listen, "--listen")) as bound:
         asyncio.run(_serve(bound, http, token, announce, is_child))
 
 
@@ -84,17 +84,3 @@ def take_keys(
 def _offer(sessions: Sessions, key: str) -> None:
     sessions.offer(key)
     print(TAKEN, flush=True)
-
-
-def listening_on(address: Address) -> socket.socket:
-    """Return a socket that listens; raise `PortTaken` or `ConfigurationError`."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
-        bound.listen()
-    except OSError as error:
-        bound.close()
-        raise refusal(address, "--listen", error) from error
-    return bound

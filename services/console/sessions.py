@@ -21,7 +21,7 @@ SESSIONS_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class Session:
-    """A browser: the token it calls with ("": none), its user ("": nobody is asked), what to say next."""
+    """A browser: the token of its calls ("": none), its user ("": HTTP asks for none), its next note."""
 
     token: str
     user: str = ""
@@ -35,7 +35,7 @@ class Session:
 
 
 class Sessions:
-    """The sessions that are open; `elapsed_s` is a clock that nobody sets."""
+    """The sessions that are open; `elapsed_s` is a monotonic clock."""
 
     def __init__(self, elapsed_s: Callable[[], float]) -> None:
         self._elapsed_s = elapsed_s

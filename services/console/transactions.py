@@ -1,6 +1,6 @@
 """`/transactions`: halves that have not ended, those that need a person first; ended by hand.
 
-A half needs a person if it has expired undecided, or if nobody is there to be asked about it.
+A half needs a person if it has expired undecided, or if no producer of its topic is connected.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def check(broker: Broker, asked: Asked) -> Done:
     name = asked.required("id", "The transaction id")
     question = broker.post("transactions", name, "check", body={})
     whom = question["client_id"]
-    said = f"{whom} was asked; its answer is in the list below." if whom else "Nobody is there to be asked."
+    said = (
+        f"{whom} was asked; its answer is in the list below."
+        if whom
+        else "No producer of its topic is connected."
+    )
     return Done(said, page_of(name))
 
 

@@ -1,7 +1,8 @@
-"""Why an address cannot be listened on, and who listens there instead."""
+"""A socket that listens; why an address cannot be listened on, and the process that listens there instead."""
 
 from __future__ import annotations
 
+import socket
 from errno import EADDRINUSE
 from pathlib import Path
 
@@ -10,6 +11,24 @@ from services.settings.config import Address
 from tidewheel.errors import ConfigurationError
 
 LISTENING = "0A"
+
+
+def listen_on(address: Address, flag: str) -> socket.socket:
+    """Return a socket that listens; raise `PortTaken` or `ConfigurationError` naming the flag.
+
+    asyncio switches Nagle's algorithm off (an answer would wait 40 ms for the client's acknowledgement of the
+    one before) only where the socket says that it is TCP.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        raise refusal(address, flag, error) from error
+    return listening
 
 
 def refusal(address: Address, flag: str, error: OSError) -> ConfigurationError:

@@ -50,7 +50,7 @@ from services.ops.metrics import Metrics
 from services.process import logs, memory
 from services.process.ending import signals_to_end
 from services.process.event_loop import new_event_loop
-from services.process.ports import refusal
+from services.process.ports import listen_on
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.rpc.consumers import each_consumer
 from services.rpc.endpoints import Advertised
@@ -237,24 +237,6 @@ def make_port(
         has_plaintext=not settings.is_tls_only,
         asks_callers=settings.auth,
     )
-
-
-def listen_on(address: Address, flag: str) -> socket.socket:
-    """Return a socket that listens; raise `PortTaken` or `ConfigurationError` naming the flag.
-
-    asyncio switches Nagle's algorithm off (an answer would wait 40 ms for the client's acknowledgement of the
-    one before) only where the socket says that it is TCP.
-    """
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-        listening.listen()
-    except OSError as error:
-        listening.close()
-        raise refusal(address, flag, error) from error
-    return listening
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
 from services.live.live_broker import LiveBroker
 from services.process import memory
+from services.process.ports import listen_on
 from services.process.private_files import GROUP_READS, auth_key, write_for_owner
 from services.rpc.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
@@ -54,7 +55,6 @@ from services.server.run import (
     advertised,
     count_boot,
     counting_clock_ms,
-    listen_on,
     make_port,
     opened,
     ready_file,

@@ -46,5 +46,5 @@ def test_a_half_is_resolved_with_a_reason_once(broker: BrokerProcess, browser: B
 
 def test_a_question_with_nobody_to_ask_says_so(broker: BrokerProcess, browser: Browser) -> None:
     asked = browser.post("/transactions/one/check", id=begin(broker, "half:3"))
-    assert "Nobody is there to be asked" in asked.text
+    assert "No producer of its topic is connected" in asked.text
     assert "nobody was there" in asked.text

@@ -18,7 +18,8 @@ from services.broker.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
-from services.server.run import Ready, count_boot, listen_on, ready_file, serving_http
+from services.process.ports import listen_on
+from services.server.run import Ready, count_boot, ready_file, serving_http
 from services.settings.config import Address, HttpAddress
 from tests.memory_disk import MemoryDisk
 
