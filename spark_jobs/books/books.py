@@ -153,8 +153,8 @@ class Books:
         return unwritten(differences, self._told(consumed))
 
     def _told(self, special: DataFrame) -> DataFrame:
-        """Return what the messages of orders tell of them, as `CONTENTS` and committed_offset; what messages
-        do not tell, the database's rows do.
+        """Return what the messages of orders tell of them, as `CONTENTS` and committed_offset; customer and
+        lines are the database's where a message does not tell them.
         """
         bodies = self._sides.mapping.bodies
         told = contents(special, self._sides.log, bodies)
@@ -162,12 +162,14 @@ class Books:
         rows = special.select("order_id", "committed_offset", row_customer)
         customer = F.coalesce("customer_id", "row_customer_id")
         known = told.join(rows, "order_id").withColumn("customer_id", customer).drop("row_customer_id")
-        if bodies.lines or not self._sides.is_exported("order_lines"):
+        if not self._sides.is_exported("order_lines"):
             return known
         ids = F.broadcast(special.select("order_id"))
         lines = self._sides.exported(self._spark, "order_lines").join(ids, "order_id", "left_semi")
-        listed = F.collect_list(F.struct("sku", "quantity")).alias("lines")
-        return known.drop("lines").join(lines.groupBy("order_id").agg(listed), "order_id", "left")
+        listed = F.collect_list(F.struct("sku", "quantity")).alias("row_lines")
+        told_lines = F.when(F.size("lines") > 0, F.col("lines")).otherwise(F.col("row_lines"))
+        both = known.join(lines.groupBy("order_id").agg(listed), "order_id", "left")
+        return both.withColumn("lines", told_lines).drop("row_lines")
 
     def _attributed(self) -> DataFrame:
         """Return the differences of carts that no missing entry explains, each with the order that does, if

@@ -8,6 +8,7 @@ that few bodies are searched. Any other is parsed. Damage of stored bytes is the
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from spark_jobs.staging.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS
 
 _ID_STARTS: Final = ('{{"{}": "', '{{"{}":"')
 _EXAMPLES_MAX: Final = 8
+_NUMBER_MAX: Final = 1 << 53
 
 
 def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
@@ -115,6 +117,18 @@ def _is_whole(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a whole number below 2^53 as messages write one: 2, 2.0, "2" or "2.00"; else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = Decimal(value)
+        is_whole = abs(number) < _NUMBER_MAX and number == int(number)
+    except (ArithmeticError, ValueError):
+        return None
+    return int(number) if is_whole else None
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:

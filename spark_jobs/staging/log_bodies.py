@@ -17,7 +17,7 @@ from spark_jobs.log.ragged import Integers
 from spark_jobs.log.records import Records
 from spark_jobs.log.shapes import Shapes
 from spark_jobs.log.walk import Chunk
-from spark_jobs.staging.bodies import parsed, text_of
+from spark_jobs.staging.bodies import parsed, text_of, whole_number
 
 CONTENTS: Final = pa.schema([
     ("order_id", pa.string()),
@@ -67,22 +67,14 @@ def _bodies_in(segment: Segment, positions: Integers) -> dict[int, bytes]:
 def content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
     """Return what a body tells: the columns of `CONTENTS` behind the first, null where it does not say."""
     told = parsed(body)
-    customer_id, placed_ms = told.get(bodies.customer_id), told.get(bodies.placed_ms)
     lines = told.get(bodies.lines)
     listed = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
     articles = [
-        {"sku": text_of(line.get(bodies.sku)), "quantity": line.get(bodies.quantity)} for line in listed
+        {"sku": text_of(line.get(bodies.sku)), "quantity": whole_number(line.get(bodies.quantity))}
+        for line in listed
     ]
     return {
-        "customer_id": text_of(customer_id),
-        "placed_ms": placed_ms if _is_number(placed_ms) else None,
-        "lines": [
-            {"sku": one["sku"], "quantity": one["quantity"] if _is_number(one["quantity"]) else None}
-            for one in articles
-            if one["sku"] is not None
-        ],
+        "customer_id": text_of(told.get(bodies.customer_id)),
+        "placed_ms": whole_number(told.get(bodies.placed_ms)),
+        "lines": [one for one in articles if one["sku"] is not None],
     }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62

@@ -246,6 +246,19 @@ def entry_missing_beside_an_order_alike(scene: Scene) -> Story:
     scene.forget_entry()
 
 
+def entry_missing_of_an_order_whose_message_has_no_lines(scene: Scene) -> Story:
+    """What the order took out is known from its rows alone."""
+    shop = scene.shop
+    shop.fill_cart(scene.customer, {"apple": 2})
+    halves = shop.half(scene.order_id, scene.customer, {}), shop.half_deadline(scene.order_id)
+    scene.write_rows()
+    scene.end(Resolution.COMMIT, *halves)
+    yield
+    scene.pay()
+    scene.change_cart("apple", -2)
+    scene.forget_entry()
+
+
 def cart_not_cleared(scene: Scene) -> Story:
     scene.place()
     yield
@@ -411,6 +424,12 @@ FAULTS: Final[dict[str, Fault]] = {
         (effect_twice, names.EFFECT_TWICE, STATEMENT, BALANCED),
         (entry_missing, names.LEDGER_ENTRY_MISSING, STATEMENT, BALANCED),
         (entry_missing_beside_an_order_alike, names.LEDGER_ENTRY_MISSING, STATEMENT, BALANCED),
+        (
+            entry_missing_of_an_order_whose_message_has_no_lines,
+            names.LEDGER_ENTRY_MISSING,
+            STATEMENT,
+            BALANCED,
+        ),
         (cart_not_cleared, names.CART_NOT_CLEARED, MESSAGE, BALANCED),
         (cart_too_full, names.CART_NOT_CLEARED, STATEMENT, BALANCED),
         (cart_not_cleared_and_too_full, names.CART_NOT_CLEARED, STATEMENT + MESSAGE, BALANCED),

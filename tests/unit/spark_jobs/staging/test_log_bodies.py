@@ -26,6 +26,19 @@ def test_other_values_are_no_ids(value: object) -> None:
     assert told == {"customer_id": None, "placed_ms": None, "lines": []}
 
 
+@pytest.mark.parametrize(
+    ("value", "quantity"),
+    [
+        *((written, 2) for written in (2.0, "2", "2.00")),
+        *((other, None) for other in (2.5, 1e300, float("inf"), "1e999999999", "NaN", "two", "", True, {})),
+    ],
+)
+def test_a_quantity_is_a_whole_number_however_it_is_written(value: object, quantity: int | None) -> None:
+    body = {"order_id": "o", "lines": [{"sku": "a", "quantity": value}], "placed_ms": value}
+    told = content(json.dumps(body).encode(), Bodies())
+    assert (told["lines"], told["placed_ms"]) == ([{"sku": "a", "quantity": quantity}], quantity)
+
+
 def test_half_of_a_character_is_no_id() -> None:
     """JSON may hold "\\ud83d", the half of an emoji that was cut in two, which is no text; one such body
     ended the audit.
