@@ -44,13 +44,11 @@ from tidewheel.property_names import TIMER_KEY
 
 ROWS_PER_TURN: Final = 500
 SENT_AS: Final = "a half message, committed at once"
-MARKER_SECONDS: Final = 30 * 86_400
-
 CORRECT_CART: Final = (
-    "if redis.call('SET', KEYS[2], '1', 'NX', 'EX', ARGV[3]) then "
-    "return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2]) end return false"
+    "if tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') == tonumber(ARGV[2]) then "
+    "return redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end return false"
 )
-"""Changes a quantity by a difference, once: a second time finds the marker of the first."""
+"""Sets a quantity where the cart still holds what it held; an article that the cart lacks is 0 of it."""
 
 _OF_HALF: Final = re.compile(r"the half at (\d+)")
 _OUTCOMES: Final = ("committed", "rolled back", "expired")
@@ -334,7 +332,7 @@ def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
         elif ledger < 0:
             yield look(what, "No cart holds less than nothing: the ledger may be the wrong one.")
         elif planning.sources.carts_kind == "redis":
-            yield correct_redis(row, planning, what, sku, ledger - cart)
+            yield correct_redis(row, planning, what, article)
         elif planning.sources.carts_kind == "parquet":
             yield look(what, "Where these carts live is not known here.")
         else:
@@ -354,12 +352,11 @@ def correct_table(row: Row, planning: Planning, what: str, article: dict[str, An
     return statement(what, "carts", sql, f"It changes only a cart that still holds {cart}.")
 
 
-def correct_redis(row: Row, planning: Planning, what: str, sku: str, difference: int) -> Step:
-    """Change a quantity in Redis by a difference, once."""
+def correct_redis(row: Row, planning: Planning, what: str, article: dict[str, Any]) -> Step:
+    """Change a quantity in Redis once, as `correct_table` does in a table."""
     cart = planning.sources.mapping.redis.cart + row["customer_id"]
-    marker = f"tidewheel-repair:{row['customer_id']}:{sku}:{difference:+d}"
-    words = ["EVAL", CORRECT_CART, "2", cart, marker, sku, str(difference), str(MARKER_SECONDS)]
-    safe = f"The key {marker} remembers for 30 days that it was done; what customers do meanwhile is kept."
+    words = ["EVAL", CORRECT_CART, "1", cart, article["sku"], str(article["cart"]), str(article["ledger"])]
+    safe = f"It changes only a cart that still holds {article['cart']}."
     return Step("statement", what, safe, {"store": "carts", "redis": words})
 
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 from sqlalchemy import create_engine, text
 
 from commitlog import properties
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import Record
 from services.cli.root import load
+from services.shop.redis_server import bundled_redis
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import ZONE, as_mapping
 from spark_jobs.inputs.mapping_docs import every_name
@@ -75,6 +77,27 @@ def test_a_cart_is_corrected_only_by_what_the_order_can_have_done(
     surplus = [{"sku": "apple", "cart": cart, "ledger": ledger}]
     (step,) = steps(names.CART_NOT_CLEARED, PlanSources(orders=orders), surplus=surplus)
     assert step["kind"] == kind
+
+
+def test_a_cart_in_redis_is_corrected_only_while_it_holds_what_it_held(orders: str, tmp_path: Path) -> None:
+    """A marker of the first correction once hid a second difference of the same size for 30 days."""
+    surplus = [{"sku": "apple", "cart": 2, "ledger": 1}]
+    (step,) = steps(names.CART_NOT_CLEARED, PlanSources(orders=orders), surplus=surplus)
+    with bundled_redis(tmp_path / "redis") as url, Redis.from_url(url, decode_responses=True) as redis:
+        for held, left in ((2, "1"), (1, "1"), (3, "3"), (2, "1")):
+            redis.hset("cart:c1", "apple", held)
+            redis.execute_command(*step["redis"])
+            redis.execute_command(*step["redis"])
+            assert redis.hgetall("cart:c1") == {"apple": left}
+        assert redis.keys() == ["cart:c1"]
+
+
+def test_an_article_that_a_cart_in_redis_lacks_is_put_in(orders: str, tmp_path: Path) -> None:
+    surplus = [{"sku": "apple", "cart": 0, "ledger": 2}]
+    (step,) = steps(names.EFFECT_TWICE, PlanSources(orders=orders), surplus=surplus)
+    with bundled_redis(tmp_path / "redis") as url, Redis.from_url(url, decode_responses=True) as redis:
+        redis.execute_command(*step["redis"])
+        assert redis.hgetall("cart:c1") == {"apple": "2"}
 
 
 def test_without_the_orders_lines_nobody_knows_what_a_cart_should_hold() -> None:
