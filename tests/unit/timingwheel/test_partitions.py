@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commitlog.limits import TIMERS_UNWRITTEN_MAX
 from tests.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
-from timingwheel.partition import ROW, Rows
+from timingwheel.partition import IN_LOG, ROW, Rows
 from timingwheel.partitions import Partitions
 
 from .caller import FOREVER_MS, Caller, fetch, record_of
@@ -280,6 +280,29 @@ def test_a_damaged_file_is_told_of_and_kept_after_its_split() -> None:
     assert name in caller.disk.list("timers")
     caller.crash()
     assert name in caller.disk.list("timers")
+
+
+def test_a_split_copies_no_damaged_record() -> None:
+    """The timer stays without it, for the log to give it again."""
+    dues_ms = [START_MS + 5 * DAY_MS + number for number in range(9)]
+    caller = filled([due_ms - START_MS for due_ms in dues_ms])
+    path, row = caller.partitions.find(dues_ms[1], 2) or ("", [])
+    caller.disk.flip_bit(path, 8 * int(row["record_at"][0]))
+    caller.now_ms += 5 * DAY_MS - 3_600_000
+    unreadable = []
+    for _ in range(3):
+        caller.look()
+        caller.read()
+        checkpoint = caller.partitions.to_write(caller.now_ms)
+        checkpoint.write(caller.disk, fetch)
+        checkpoint.tidy(caller.disk)
+        unreadable += checkpoint.unreadable
+        caller.partitions.written(checkpoint)
+    assert path.removeprefix("timers/") not in caller.disk.list("timers"), "it was split"
+    assert [(one.due_ms, one.timer_offset, one.path) for one in unreadable] == [(dues_ms[1], 2, path)]
+    assert [offset for _, offset in caller.listed()] == [*range(1, 10)]
+    found = {offset: caller.partitions.find(dues_ms[offset - 1], offset) for offset in range(1, 10)}
+    assert [one for one, (_, row) in found.items() if row["record_at"][0] == IN_LOG] == [2]
 
 
 @pytest.mark.parametrize("cut_to", [None, 0, 200])
