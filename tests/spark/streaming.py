@@ -139,7 +139,8 @@ class Query(Arrivals):
 
     def rows(self) -> list[Row]:
         """Return what has arrived."""
-        return self.spark.read.parquet(str(self.folder / "out")).collect()
+        out = self.folder / "out"
+        return self.spark.read.parquet(str(out)).collect() if out.exists() else []
 
 
 @dataclass
