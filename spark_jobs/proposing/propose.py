@@ -170,9 +170,8 @@ def _plain(ours: str, topic: Topic) -> str:
 
 
 def _lacking(ours: str, topics: OrderTopics) -> Part:
-    unsure = (
-        f" (it may be {' or '.join(topics.unsure)})" if topics.unsure and ours != "order_timeouts" else ""
-    )
+    names = " or ".join(one.name for one in topics.unsure)
+    unsure = f" (it may be {names})" if names and ours != "order_timeouts" else ""
     return Part(
         (Choice("topics", ours, "", "none was found: no order is judged by one"),),
         (

@@ -99,11 +99,19 @@ class _Seen(NamedTuple):
 
     def are_over(self, value: str | None) -> bool:
         """Return whether all orders with a status have had their deadline and are neither paid nor
-        cancelled.
+        cancelled, nor was it cancelled by a message of another topic.
         """
         keys = self.keys(value)
         waiting = self._waiting(keys)
+        if any(keys & one.keys for one in self.topics.unsure):
+            return False
         return self._is_unended(keys) and waiting.of > 0 and waiting.count == 0
+
+    def unsure(self, value: str | None) -> str:
+        """Return the topic that cancels deadlines of most orders with a status, but is none of ours."""
+        keys = self.keys(value)
+        of = {one.name: Share(len(keys & one.keys), len(keys)) for one in self.topics.unsure}
+        return next((name for name in of if of[name].is_most), "")
 
     def has_created(self, value: str | None) -> Share:
         """Return how many of the orders with a status have a first message."""
@@ -127,27 +135,31 @@ class _Seen(NamedTuple):
 def _unknown(found: list[StatusCount], seen: _Seen) -> list[Doubt]:
     """Return the doubt about statuses of which nothing says what they are: the audit would refuse them."""
     unknown = [one for one in found if not one.meaning]
+    missing = [_not_seen(ours) for ours in ("PLACED", "PAID") if ours not in {one.meaning for one in found}]
     if not unknown:
-        return [_not_seen(ours) for ours in ("PLACED", "PAID") if ours not in {one.meaning for one in found}]
+        return missing
     listed = ", ".join(f"{shown(one.value)} ({one.rows:,} rows{_hint(one, seen)})" for one in unknown)
     return [
         Doubt(
             f"What these statuses mean is not known: {listed}. Write each in [orders.statuses] as PLACED, "
             'PAID, TIMED_OUT or CANCELLED ("" is NULL, too), or name a view without such rows as the table.',
             is_blocking=any(one.rows for one in unknown),
-        )
+        ),
+        *missing,
     ]
 
 
 def _not_seen(ours: str) -> Doubt:
     """Return the doubt about a status of ours that no order has now."""
     return Doubt(
-        f"No order has a status that means {ours} at this moment. An audit refuses a status that it does not "
+        f"No order has a status that is known to mean {ours} now. An audit refuses a status that it does not "
         f'know: write what yours will be called as {ours} = "..." in [orders.statuses].'
     )
 
 
 def _hint(one: StatusCount, seen: _Seen) -> str:
+    if topic := seen.unsure(one.value):
+        return f"; a message in {topic} cancels their deadlines: CANCELLED, or PAID if that is a payment"
     if seen.are_over(one.value):
         return "; their deadlines are over and none is paid: TIMED_OUT, or PLACED if they still wait"
     if seen.keys(one.value) and not seen.has_created(one.value).count:

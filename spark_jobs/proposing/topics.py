@@ -1,7 +1,8 @@
 """Which topic is what: by which messages come first, which are delayed, which cancel the delayed ones.
 
-What payments and cancellations are called only words can say, those of topics, or of the statuses that the
-orders have to which such a message was sent.
+Payments and cancellations are told apart by words: those of topics, and of the statuses of their orders. A
+topic without such a word that cancels deadlines is payments if it is the only one to do so, and cancellations
+if payments are known, none of its orders is paid, and no word of their statuses says another end.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class OrderTopics(NamedTuple):
     """The topics of orders by our names; those that were not found are missing."""
 
     chosen: Mapping[str, ChosenTopic]
-    unsure: tuple[str, ...] = ()
-    """Names of topics of which it is not known whether they are payments or something else."""
+    unsure: tuple[Topic, ...] = ()
+    """Topics that cancel deadlines, and may be payments, cancellations or something else."""
 
     def topic(self, name: str) -> Topic | None:
         """Return a topic by our name."""
@@ -50,7 +51,6 @@ def choose_topics(topics: Sequence[Topic], rows: Mapping[str, Row], status: str)
     created = chosen["order_created"].topic.name if at_once else ""
     rest = [one for one in at_once if one.name != created]
     timeouts = chosen["order_timeouts"].topic.name if delayed else ""
-    unsure: list[str] = []
     for ours in _ENDS:
         taken = {one.topic.name for one in chosen.values()}
         said = {
@@ -64,13 +64,24 @@ def choose_topics(topics: Sequence[Topic], rows: Mapping[str, Row], status: str)
     taken = {one.topic.name for one in chosen.values()}
     left = [one for one in rest if one.name not in taken]
     cancelling = [one for one in left if timeouts and one.cancels.get(timeouts)]
-    if "order_paid" not in chosen and len(cancelling) == 1:
+    if len(cancelling) == 1:
         (one,) = cancelling
         why = f"its messages have cancelled {one.cancels[timeouts]:,} timers of {timeouts}"
-        chosen["order_paid"] = ChosenTopic(one, why)
-    elif cancelling:
-        unsure = [one.name for one in cancelling]
-    return OrderTopics(chosen, tuple(unsure))
+        if "order_paid" not in chosen:
+            chosen["order_paid"] = ChosenTopic(one, why)
+            return OrderTopics(chosen)
+        if "order_cancelled" not in chosen and _is_another_end(one, chosen["order_paid"].topic, rows, status):
+            chosen["order_cancelled"] = ChosenTopic(one, f"{why}; none of its orders is paid")
+            return OrderTopics(chosen)
+    return OrderTopics(chosen, tuple(cancelling))
+
+
+def _is_another_end(topic: Topic, paid: Topic, rows: Mapping[str, Row], status: str) -> bool:
+    """Return whether the orders of a topic are unpaid, and have one status of no known meaning."""
+    counts = Counter(row.texts.get(status) for _, row in pairs(topic, rows))
+    (value, count), *_ = counts.most_common(1) or [(None, 0)]
+    is_unknown = not meaning(value or "", STATUSES)
+    return is_unknown and Share(count, counts.total()).is_most and not topic.keys & paid.keys
 
 
 def is_plain(topic: Topic) -> bool:

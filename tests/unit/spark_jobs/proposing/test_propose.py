@@ -182,6 +182,50 @@ def test_a_status_that_no_order_has_yet_is_asked_for(engine: Engine) -> None:
     assert proposal.is_auditable
 
 
+def without_words(engine: Engine, status: str = "zz") -> Written:
+    """A service whose cancellations no word tells: neither their topic nor their status."""
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    topics = tuple(
+        replace(one, name="booking-zz") if one.name == "booking-voided" else one for one in written.log.topics
+    )
+    written.log = replace(written.log, topics=topics)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bookings SET state = :zz WHERE state = 'void'"), {"zz": status})
+    return written
+
+
+def test_cancellations_without_words_are_told_by_the_deadlines_that_they_cancel(engine: Engine) -> None:
+    proposal = proposed(engine, without_words(engine))
+    document = proposal.document()
+    assert document["topics"]["order_cancelled"] == "booking-zz"
+    assert document["orders"]["statuses"]["CANCELLED"] == "zz"
+    assert document["orders"]["cancelled_ms"] == "voided_at"
+    assert proposal.is_auditable
+
+
+def test_a_topic_that_cancels_deadlines_of_orders_paid_later_is_no_cancellation(engine: Engine) -> None:
+    written = without_words(engine)
+    (paid,) = (one for one in written.log.topics if one.name == "booking-settled")
+    (other,) = (one for one in written.log.topics if one.name == "booking-zz")
+    written.log = changed(written.log, "booking-settled", messages=(*paid.messages, other.messages[0]))
+    proposal = proposed(engine, written)
+    assert proposal.document()["topics"]["order_cancelled"] == ""
+    assert "(it may be booking-zz)" in doubts(proposal)
+    said = "'zz' (6 rows; a message in booking-zz cancels their deadlines: CANCELLED, or PAID if that is a"
+    assert said in doubts(proposal)
+    assert "TIMED_OUT, or PLACED if they still wait" not in doubts(proposal)
+
+
+def test_a_status_that_no_order_has_is_asked_for_beside_one_that_is_not_known(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM bookings WHERE state = 'held'"))
+        connection.execute(text("UPDATE bookings SET state = 'zz' WHERE state = 'lapsed'"))
+    proposal = proposed(engine, written)
+    assert "'zz' (6 rows" in doubts(proposal)
+    assert 'write what yours will be called as PLACED = "..." in [orders.statuses]' in doubts(proposal)
+
+
 def test_a_status_without_a_word_is_told_by_its_messages(engine: Engine) -> None:
     written = write(engine, TONGUES["german"], "text", "ms", 1)
     with engine.begin() as connection:
