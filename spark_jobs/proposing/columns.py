@@ -6,7 +6,7 @@ total_pence     whole numbers with such a name, or a field of the message
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from spark_jobs.inputs import mapping as names
@@ -17,6 +17,8 @@ from spark_jobs.proposing.proposal import Choice, Doubt, Part, not_found
 from spark_jobs.proposing.words import COLUMNS, likeness
 
 _CURRENCIES_SHOWN_MAX: Final = 6
+_NUMBERS: Final = (Kind.INTEGER, Kind.DECIMAL)
+_IDS: Final = (Kind.INTEGER, Kind.TEXT, Kind.OTHER)
 
 
 def choose_columns(orders: KnownOrders) -> Part:
@@ -40,7 +42,7 @@ def _customer(orders: KnownOrders, taken: Iterable[str]) -> Part:
         return Part((Choice("orders", "customer_id", best, said[best].why),))
     return Part(
         (Choice("orders", "customer_id", orders.found.key, "nothing better was found; only carts need it"),),
-        (not_found("whose order it is", "orders", "customer_id"),),
+        (not_found("whose order it is", "orders", "customer_id", _told_in_messages(orders, taken, _IDS)),),
     )
 
 
@@ -71,10 +73,22 @@ def _equal_field(orders: KnownOrders, column: str) -> str:
     return ""
 
 
+def _told_in_messages(orders: KnownOrders, taken: Iterable[str], kinds: Sequence[Kind]) -> list[str]:
+    """Return the columns of some kinds that are a field of the first message's body, and no time."""
+    return [
+        column.name
+        for column in orders.found.table.columns
+        if column.kind in kinds
+        and column.name not in taken
+        and not any(column.name in row.times for row in orders.found.table.rows)
+        and _equal_field(orders, column.name)
+    ]
+
+
 def _total(orders: KnownOrders, taken: Iterable[str]) -> Part:
     said: dict[str, Evidence] = {}
     for column in orders.found.table.columns:
-        is_number = column.kind in (Kind.INTEGER, Kind.DECIMAL)
+        is_number = column.kind in _NUMBERS
         if column.name in taken or column.refers_to or column.is_unique or not is_number:
             continue
         named = likeness(column.name, COLUMNS["total_pence"])
@@ -86,7 +100,14 @@ def _total(orders: KnownOrders, taken: Iterable[str]) -> Part:
     if not best:
         return Part(
             (Choice("orders", "total_pence", "", "none was found"),),
-            (not_found("what an order is worth", "orders", "total_pence"),),
+            (
+                not_found(
+                    "what an order is worth",
+                    "orders",
+                    "total_pence",
+                    _told_in_messages(orders, taken, _NUMBERS),
+                ),
+            ),
         )
     if fraction := next((one for one in orders.found.table.values(best) if not _is_whole(one)), ""):
         return Part(

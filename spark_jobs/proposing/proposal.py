@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,9 +26,12 @@ class Doubt(NamedTuple):
     is_blocking: bool = False
 
 
-def not_found(what: str, section: str, name: str) -> Doubt:
-    """Return the doubt about a column that was not found."""
-    return Doubt(f'Not found: {what}. If there is such a column, write {name} = "..." in [{section}].')
+def not_found(what: str, section: str, name: str, may_be: Sequence[str] = ()) -> Doubt:
+    """Return the doubt about a column that was not found, with the columns that it may be."""
+    it_may_be = f" (it may be {' or '.join(may_be)})" if may_be else ""
+    return Doubt(
+        f'Not found: {what}{it_may_be}. If there is such a column, write {name} = "..." in [{section}].'
+    )
 
 
 class StatusCount(NamedTuple):

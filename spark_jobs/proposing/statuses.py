@@ -1,7 +1,8 @@
 """What each status of the orders means: by the messages that such orders have, or by its word.
 
 Where both say something and it is not the same, the word is taken and the doubt told: rows that are wrong are
-what an audit is to find.
+what an audit is to find. A word for orders that wait (`confirmed`) gives way to payments if no other status
+is paid.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def choose_statuses(
     seen = _Seen(column, rows, topics, last_ms)
     counts = table.column(column).counts or {}
     ordered = sorted(counts, key=lambda value: (-counts[value], value or ""))
-    found = _alike_without([_status(value, counts[value], seen) for value in ordered])
+    found = _with_paid(_alike_without([_status(value, counts[value], seen) for value in ordered]), seen)
     choices = []
     for ours in _ORDER:
         theirs = [one for one in found if one.meaning == ours]
@@ -63,6 +64,18 @@ def _alike_without(found: list[StatusCount]) -> list[StatusCount]:
     """Return the statuses with NULL and "" known only as the same: a mapping cannot tell them apart."""
     meanings = {one.meaning for one in found if not one.value}
     return [one if one.value or len(meanings) < 2 else one._replace(meaning="") for one in found]
+
+
+def _with_paid(found: list[StatusCount], seen: _Seen) -> list[StatusCount]:
+    """Return the statuses; where none is paid, one of waiting orders is if most have a payment."""
+    if any(one.meaning == "PAID" for one in found):
+        return found
+    return [_paid(one, seen) if one.meaning == "PLACED" else one for one in found]
+
+
+def _paid(one: StatusCount, seen: _Seen) -> StatusCount:
+    said, why = seen.by_messages(one.value)
+    return one._replace(meaning=said, why=why) if said == "PAID" else one
 
 
 def _status(value: str | None, count: int, seen: _Seen) -> StatusCount:

@@ -28,12 +28,14 @@ TABLES: Final = {
 }  # fmt: skip
 
 COLUMNS: Final = {
-    "customer_id": "customer client buyer user account member guest shopper owner consumer patron kunde "
+    "customer_id": "customer client buyer user account member guest shopper owner consumer patron rider "
+    "passenger patient tenant student subscriber traveller kunde "
     "kundin kaeufer kaufer besteller gast utilisateur acheteur cliente usuario comprador acquirente utente "
     "klant koper klient kupujacy pokupatel клиент покупатель 顧客 客户 고객",
     "status": "status state stage phase condition zustand stand etat statut estado situacion stato toestand "
     "stan kunde_status статус состояние 状態 状态 상태",
-    "total_pence": "total amount sum price value worth cost cents pence minor betrag summe gesamt preis wert "
+    "total_pence": "total amount sum price value worth cost fee fare rent copay cents pence minor betrag "
+    "summe gesamt preis wert "
     "montant prix somme importe precio valor totale prezzo bedrag kwota cena suma сумма цена 金額 金额",
     "currency": "currency coin ccy waehrung wahrung devise moneda divisa valuta moeda waluta валюта 通貨",
     "placed_ms": "placed created ordered booked made purchased submitted opened inserted bestellt angelegt "
@@ -45,8 +47,8 @@ COLUMNS: Final = {
     "pago pagato pagamento betaald oplacono zaplacono оплачен 支払 支付",
     "timed_out_ms": "timed_out timedout timeout expired lapsed abandoned abgelaufen verfallen verfallen_am "
     "expire expiree perime caducado vencido expirado scaduto verlopen wygaslo истек 失効 过期",
-    "cancelled_ms": "cancelled canceled cancel void voided revoked storniert abgebrochen annule annulee "
-    "cancelado anulado annullato geannuleerd anulowano отменен 取消",
+    "cancelled_ms": "cancelled canceled cancel void voided revoked withdrawn called_off storniert "
+    "abgebrochen annule annulee cancelado anulado annullato geannuleerd anulowano отменен 取消",
     "sku": "sku article item product ean isbn artikel produkt produit articulo producto articolo prodotto "
     "towar товар 商品",
     "quantity": "quantity qty count pieces units amount number menge anzahl stueck stuck quantite cantidad "
@@ -69,8 +71,8 @@ STATUSES: Final = {
     "oplacone zaplacone оплачен 支払済 已支付",
     "TIMED_OUT": "timed_out timedout timeout expired lapsed abandoned overdue abgelaufen verfallen expiree "
     "expire perimee caducado vencido expirado scaduto scaduta verlopen wygasle истек 失効 过期",
-    "CANCELLED": "cancelled canceled cancel void voided revoked storniert abgebrochen annulee annule "
-    "cancelado anulado annullato geannuleerd anulowane отменен 取消",
+    "CANCELLED": "cancelled canceled cancel void voided revoked withdrawn called_off storniert "
+    "abgebrochen annulee annule cancelado anulado annullato geannuleerd anulowane отменен 取消",
 }  # fmt: skip
 
 PUSH_STATUSES: Final = {

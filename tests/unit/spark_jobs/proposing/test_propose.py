@@ -216,6 +216,43 @@ def test_a_topic_that_cancels_deadlines_of_orders_paid_later_is_no_cancellation(
     assert "TIMED_OUT, or PLACED if they still wait" not in doubts(proposal)
 
 
+def test_a_word_of_waiting_orders_gives_way_to_payments_if_no_other_status_is_paid(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE bookings SET state = 'confirmed' WHERE state = 'settled'"))
+    proposal = proposed(engine, written)
+    statuses = proposal.document()["orders"]["statuses"]
+    assert (statuses["PLACED"], statuses["PAID"]) == ("held", "confirmed")
+    assert proposal.document()["orders"]["paid_ms"] == "settled_at"
+    assert "'confirmed'" not in doubts(proposal)
+
+
+def test_one_waiting_order_with_a_payment_is_not_taken_for_a_status_of_paid_ones(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM bookings WHERE state = 'held'"))
+        connection.execute(text("UPDATE bookings SET state = 'held' WHERE booking_no = 'K-0001'"))
+    proposal = proposed(engine, written)
+    assert proposal.document()["orders"]["statuses"]["PLACED"] == "held"
+    assert "Status 'held' is taken for PLACED by its word, but 1 of 1" in doubts(proposal)
+
+
+def test_columns_whose_names_say_nothing_are_told_where_messages_have_them(engine: Engine) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        for number, column in enumerate(("xx", "yy")):
+            connection.execute(text(f"ALTER TABLE bookings ADD COLUMN {column} INTEGER"))
+            connection.execute(text(f"UPDATE bookings SET {column} = price_cents + {number}"))
+        connection.execute(text("ALTER TABLE bookings DROP COLUMN guest_id"))
+        connection.execute(text("ALTER TABLE bookings DROP COLUMN price_cents"))
+    (made,) = (one for one in written.log.topics if one.name == "booking-made")
+    bodies = [replace(one, body={"id": one.key, "x": 1_000 + int(one.key[2:]) * 37}) for one in made.messages]
+    written.log = changed(written.log, "booking-made", messages=tuple(bodies))
+    said = doubts(proposed(engine, written))
+    assert "Not found: whose order it is (it may be xx). If" in said
+    assert "Not found: what an order is worth (it may be xx). If" in said
+
+
 def test_a_status_that_no_order_has_is_asked_for_beside_one_that_is_not_known(engine: Engine) -> None:
     written = write(engine, TONGUES["theatre"], "text", "ms", 1)
     with engine.begin() as connection:
