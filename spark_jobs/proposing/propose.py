@@ -2,7 +2,8 @@
 
 A pure function: what was read of both goes in (`facts`), names, reasons and doubts come out (`proposal`).
 
-    orders      which table (`orders`), what its columns (`columns`, `times`) and statuses are (`statuses`)
+    orders      which table (`orders`), what its columns (`columns`, `times`) and statuses are (`statuses`),
+                the zone of its times (`local_times`)
     topics      which is what, and the groups that act on them (`topics`), the fields of bodies (`bodies`)
     articles    lines of orders, carts and their ledger
     pushes      another table's delayed messages
@@ -25,6 +26,7 @@ from spark_jobs.proposing.bodies import choose_bodies
 from spark_jobs.proposing.columns import choose_columns
 from spark_jobs.proposing.facts import LogFacts, Table, Topic
 from spark_jobs.proposing.known import KnownOrders
+from spark_jobs.proposing.local_times import in_utc
 from spark_jobs.proposing.orders import FoundOrders, find_orders
 from spark_jobs.proposing.proposal import Choice, Doubt, Part, Proposal
 from spark_jobs.proposing.pushes import choose_pushes
@@ -52,12 +54,12 @@ def propose(tables: Sequence[Table], log: LogFacts) -> Proposal:
     topics = choose_topics(found.topics, rows, status)
     statuses = choose_statuses(found.table, status, rows, topics, log.last_ms)
     meanings = {one.value: one.meaning for one in statuses.statuses}
-    orders = KnownOrders(found, rows, topics, status, meanings)
+    orders, zone = in_utc(KnownOrders(found, rows, topics, status, meanings))
     columns = _columns(orders)
     named = {one.name: one.value for one in columns.choices if isinstance(one.value, str)}
     others, has_carts, has_pushes = _others(tables, log, orders, named)
-    bodies = choose_bodies(topics, rows, found.key, named)
-    part = Part.joined((_of_orders(orders), columns, statuses, others, _of_topics(topics), bodies))
+    bodies = choose_bodies(topics, orders.rows, found.key, named)
+    part = Part.joined((_of_orders(orders), zone, columns, statuses, others, _of_topics(topics), bodies))
     sections = dict.fromkeys(one.section for one in part.choices)
     ordered = tuple(one for section in sections for one in part.choices if one.section == section)
     return Proposal(ordered, part.doubts, part.statuses, has_carts, has_pushes)

@@ -7,24 +7,19 @@ paid_ms, timed_out_ms, cancelled_ms     set where the status says so, and not wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from spark_jobs.proposing.agreement import NEAR_MS, Share, pairs, share, time_is_near
+from spark_jobs.proposing.agreement import Share, pairs, share, time_is_near
 from spark_jobs.proposing.facts import Column, Kind, Table
 from spark_jobs.proposing.known import Evidence, KnownOrders
+from spark_jobs.proposing.local_times import ahead, apart
 from spark_jobs.proposing.proposal import Choice, Doubt, Part, not_found
 from spark_jobs.proposing.words import COLUMNS, likeness
 
 _FIRST_SECOND: Final = 978_307_200
 _LAST_SECOND: Final = 4_102_444_800
 """The years 2001 to 2100."""
-_QUARTER_MS: Final = 900_000
-_SHIFT_MAX: Final = 56
-"""Zones are whole quarters of an hour away from UTC, and fourteen hours at most."""
-_SAYS_ZONE: Final = re.compile(r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$")
-
 _TIMES: Final = {
     "placed_ms": ("order_created", "PLACED"),
     "due_ms": ("order_timeouts", ""),
@@ -151,42 +146,20 @@ def _seconds(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
 
 
 def _zones(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
-    """Return the doubts about times that are hours away from their messages, all by the same span."""
-    topic = orders.topics.topic("order_created")
-    found = pairs(topic, orders.rows) if topic else []
-    doubts = []
+    """Return the doubt about times that say their zone, or are numbers, and are hours away from their
+    messages.
+    """
+    spans: dict[int, list[str]] = {}
     for name in times:
-        apart = [row.times[name] - one.stored_ms for one, row in found if name in row.times]
-        quarters = {round(ms / _QUARTER_MS) for ms in apart}
-        shift = quarters.pop() if len(quarters) == 1 else 0
-        are_near = share(abs(ms - shift * _QUARTER_MS) <= NEAR_MS for ms in apart)
-        if (
-            shift
-            and abs(shift) <= _SHIFT_MAX
-            and len(apart) > 1
-            and are_near.is_most
-            and _is_of_placing(name)
-        ):
-            doubts.append(Doubt(_of_zone(orders, name, shift)))
-    return doubts
-
-
-def _of_zone(orders: KnownOrders, name: str, shift: int) -> str:
-    """Return the doubt about a column that is so many quarters of an hour ahead of its messages."""
-    sign, hours = "+" if shift > 0 else "-", abs(shift) / 4
-    where = "ahead of" if shift > 0 else "behind"
-    seems = f"Column {name} is {hours:g} h {where} its messages: it seems to hold local times"
-    table = orders.found.table
-    if table.column(name).kind is Kind.INTEGER or any(map(_SAYS_ZONE.search, table.values(name))):
-        return f"{seems}, and the audit takes them for what they say. Name a view with the time in UTC."
-    ahead = f"{sign}{int(hours):02}:{int(hours % 1 * 60):02}"
-    return (
-        f"{seems} without a zone, and the audit takes such for UTC. Write their zone in [orders], as "
-        f'zone = "Europe/London", or zone = "{ahead}" if their clocks never change.'
-    )
-
-
-def _is_of_placing(name: str) -> bool:
-    """Return whether a name is that of the time when an order was placed rather than of another."""
-    lengths = {ours: likeness(name, COLUMNS[ours]) for ours in _TIMES}
-    return lengths["placed_ms"] == max(lengths.values())
+        quarters, _ = ahead(orders, name)
+        if quarters:
+            spans.setdefault(quarters, []).append(name)
+    return [
+        Doubt(
+            f"{'Columns' if len(names) > 1 else 'Column'} {', '.join(names)} "
+            f"{'are' if len(names) > 1 else 'is'} {apart(quarters)} the messages: "
+            "local times, it seems, and the audit takes them for what they say. Name a view with the time in "
+            "UTC."
+        )
+        for quarters, names in spans.items()
+    ]

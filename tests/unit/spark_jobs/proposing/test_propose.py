@@ -328,13 +328,13 @@ def test_local_times_are_told(engine: Engine, hours: str, said: str) -> None:
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE bookings SET booked_at = booked_at + {hours} * 3600000"))
     proposal = proposed(engine, written)
-    assert f"Column booked_at is {said} its messages: it seems to hold local times, and" in doubts(proposal)
+    assert f"Column booked_at is {said} the messages: local times, it seems, and the" in doubts(proposal)
     assert "Name a view with the time in UTC." in doubts(proposal)
     assert "is_blocking=True" in str(proposal.doubts)
 
 
 @pytest.mark.parametrize(("hours", "zone"), [(-5, "-05:00"), (5.5, "+05:30")])
-def test_the_zone_of_times_without_one_is_told(engine: Engine, hours: float, zone: str) -> None:
+def test_the_zone_of_times_without_one_is_proposed(engine: Engine, hours: float, zone: str) -> None:
     written = write(engine, TONGUES["theatre"], "text", "ms", 1)
     with engine.begin() as connection:
         booked: dict[str, int] = {
@@ -348,8 +348,30 @@ def test_the_zone_of_times_without_one_is_told(engine: Engine, hours: float, zon
             shown = {"at": local.strftime("%Y-%m-%d %H:%M:%S"), "code": code}
             connection.execute(text("UPDATE bookings SET booked_at = :at WHERE booking_no = :code"), shown)
     proposal = proposed(engine, written)
-    assert f'as zone = "Europe/London", or zone = "{zone}" if their clocks' in doubts(proposal)
-    assert "without a zone" in doubts(proposal)
+    assert proposal.document()["orders"]["zone"] == zone
+    assert proposal.document()["orders"]["placed_ms"] == "booked_at"
+    assert f'zone = "{zone}" is written in [orders]. If their clocks change in summer' in doubts(proposal)
+    assert proposal.is_auditable
+
+
+@pytest.mark.parametrize("lead_minutes", [60, 90])
+def test_a_deadline_some_hours_after_its_order_is_no_local_time(engine: Engine, lead_minutes: int) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE bookings RENAME COLUMN booked_at TO xx"))
+        connection.execute(text("ALTER TABLE bookings RENAME COLUMN hold_until TO yy"))
+        for column, minutes in (("xx", 0), ("yy", lead_minutes)):
+            made = f"strftime('%Y-%m-%d %H:%M:%f', xx / 1000 + {60 * minutes}, 'unixepoch')"
+            connection.execute(text(f"ALTER TABLE bookings ADD COLUMN {column}_text TEXT"))
+            connection.execute(text(f"UPDATE bookings SET {column}_text = {made}"))
+        for column in ("xx", "yy"):
+            connection.execute(text(f"ALTER TABLE bookings DROP COLUMN {column}"))
+    (holds,) = (one for one in written.log.topics if one.name == "booking-holds")
+    due = [replace(one, due_ms=(one.due_ms or 0) + (lead_minutes - 30) * 60_000) for one in holds.messages]
+    written.log = changed(written.log, "booking-holds", messages=tuple(due))
+    orders = proposed(engine, written).document()["orders"]
+    assert (orders["placed_ms"], orders["due_ms"]) == ("xx_text", "yy_text")
+    assert "zone" not in orders
 
 
 @pytest.mark.parametrize(
