@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from spark_jobs.proposing.facts import Message, Row, Table, Topic
@@ -13,6 +14,9 @@ MOST: Final = 0.8
 
 NEAR_MS: Final = 60_000
 """Times of clocks and processes that are of one event lie so near each other."""
+
+_MS_DIGITS: Final = (12, 13)
+"""Milliseconds since 1970 have so many digits from 1973 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,26 @@ def field_equals(found: list[tuple[Message, Row]], field: str, column: str) -> S
     """Return in how many messages a field is what a column of their row is, of those that have both."""
     values = [(text_of(message.body.get(field)), row.texts.get(column)) for message, row in found]
     return share(field == text for field, text in values if field is not None and text is not None)
+
+
+def times_apart(found: list[tuple[Message, Row]], field: str, column: str) -> list[int]:
+    """Return how many milliseconds a field and a column of its row are apart, of those that are both times;
+    of two without a zone, as clocks show them.
+    """
+    texts = [(text_of(message.body.get(field)), row.texts.get(column)) for message, row in found]
+    times = [(_ms(one), _ms(other)) for one, other in texts if one is not None and other is not None]
+    return [abs(one - other) for one, other in times if one is not None and other is not None]
+
+
+def _ms(text: str) -> int | None:
+    """Return a time in ISO 8601, one without a zone as of UTC, or of milliseconds, in ms since 1970."""
+    if text.isdecimal():
+        return int(text) if len(text) in _MS_DIGITS else None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
 
 
 def time_is_near(found: list[tuple[int | None, int | None]]) -> Share:

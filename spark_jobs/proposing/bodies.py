@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from spark_jobs.proposing.agreement import field_equals, field_names, pairs, share, text_of
+from spark_jobs.proposing.agreement import field_equals, field_names, pairs, share, text_of, times_apart
 from spark_jobs.proposing.facts import Message, Row, Topic
 from spark_jobs.proposing.proposal import Choice, Doubt, Part
 from spark_jobs.proposing.topics import OrderTopics
 from spark_jobs.proposing.words import COLUMNS, likeness
 
 _TIMES: Final = {"order_timeouts": "due_ms", "order_paid": "paid_ms", "order_cancelled": "cancelled_ms"}
+_FORMS_APART_MS: Final = 1_000
+"""So far apart are a time and the same without its fraction of a second, at most."""
 _SAYS_WHEN: Final = COLUMNS["at_ms"]
 
 
@@ -53,11 +55,27 @@ def _no_key(topic: Topic, key: str) -> Doubt:
     )
 
 
+def _moment(
+    ours: str, topic: Topic, fields: Sequence[str], rows: Mapping[str, Row], column: str
+) -> Choice | None:
+    """Return the field that is of the time of a column, in another form or less exact; None for none."""
+    found = pairs(topic, rows)
+    apart = {field: times_apart(found, field, column) for field in fields}
+    near = {field: share(ms <= _FORMS_APART_MS for ms in apart[field]) for field in fields}
+    said = [field for field in fields if near[field].is_most]
+    if not column or not said:
+        return None
+    best = min(said, key=lambda field: sum(apart[field]) / len(apart[field]))
+    return Choice("bodies", ours, best, f"it is the time {column} of {near[best]} messages of {topic.name}")
+
+
 def _field(ours: str, topic: Topic, fields: Sequence[str], rows: Mapping[str, Row], column: str) -> Choice:
     for field in fields:
         alike = field_equals(pairs(topic, rows), field, column)
         if column and alike.is_most:
             return Choice("bodies", ours, field, f"it is {column} of {alike} messages of {topic.name}")
+    if moment := _moment(ours, topic, fields, rows, column):
+        return moment
     named = [field for field in fields if likeness(field, COLUMNS[ours])]
     if len(named) == 1 and ours != "total_pence":
         return Choice("bodies", ours, named[0], f"its name, in {topic.name}")

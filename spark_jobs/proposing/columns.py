@@ -116,7 +116,7 @@ def _total(orders: KnownOrders, taken: Iterable[str]) -> Part:
                 Doubt(
                     f"Column {best} has values such as {fraction}; the audit counts in the smallest coin. "
                     f"For amounts in the report, name a view with CAST(ROUND({best} * 100) AS BIGINT) as the "
-                    "table, and that column as total_pence in [orders]."
+                    "table (AS SIGNED in MySQL and MariaDB), and that column as total_pence in [orders]."
                 ),
             ),
         )

@@ -37,7 +37,7 @@ COLUMNS: Final = {
     "total_pence": "total amount sum price value worth cost fee fare rent copay cents pence minor betrag "
     "summe gesamt preis wert "
     "montant prix somme importe precio valor totale prezzo bedrag kwota cena suma сумма цена 金額 金额",
-    "currency": "currency coin ccy waehrung wahrung devise moneda divisa valuta moeda waluta валюта 通貨",
+    "currency": "currency cur coin ccy waehrung wahrung devise moneda divisa valuta moeda waluta валюта 通貨",
     "placed_ms": "placed created ordered booked made purchased submitted opened inserted bestellt angelegt "
     "erstellt eingegangen gebucht cree passee creado realizado creato effettuato besteld aangemaakt "
     "utworzono zlozono создан 作成 创建",

@@ -354,6 +354,25 @@ def test_the_zone_of_times_without_one_is_proposed(engine: Engine, hours: float,
     assert proposal.is_auditable
 
 
+@pytest.mark.parametrize("form", ["%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%SZ"])
+def test_a_time_of_a_body_is_found_in_another_form_than_its_column(engine: Engine, form: str) -> None:
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT booking_no, booked_at, hold_until FROM bookings"))
+        times = {row.booking_no: (row.booked_at, row.hold_until) for row in rows}
+
+    def body(one: Message, place: int) -> Message:
+        at = datetime.fromtimestamp(times[one.key][place] / 1000, UTC)
+        return replace(one, body={**one.body, "xx": at.strftime(form), "yy": "2026-01-01T00:00:00"})
+
+    for place, name in enumerate(("booking-made", "booking-holds")):
+        (topic,) = (one for one in written.log.topics if one.name == name)
+        messages = tuple(body(one, place) for one in topic.messages)
+        written.log = changed(written.log, name, messages=messages)
+    bodies = proposed(engine, written).document()["bodies"]
+    assert (bodies["placed_ms"], bodies["due_ms"]) == ("xx", "xx")
+
+
 @pytest.mark.parametrize("lead_minutes", [60, 90])
 def test_a_deadline_some_hours_after_its_order_is_no_local_time(engine: Engine, lead_minutes: int) -> None:
     written = write(engine, TONGUES["theatre"], "text", "ms", 1)
