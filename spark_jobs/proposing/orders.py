@@ -19,7 +19,8 @@ from spark_jobs.proposing.words import COLUMNS, STATUSES, TABLES, likeness, mean
 _SHOWN_MAX: Final = 10
 _KEYS_SHOWN: Final = 3
 _WEIGHTS: Final = {"status": 3, "time": 3, "field": 3, "name": 2, "other name": -3, "view": -1}
-_BEGINNING: Final = re.compile(r"(.*[\W_])[^\W_]+\Z", re.DOTALL)
+_SIGN: Final = re.compile(r"[\W_]")
+_PREFIXES_MAX: Final = 4
 _CLOSE: Final = 1
 """Tables whose evidence differs by no more may be either."""
 
@@ -69,20 +70,21 @@ def _best(tables: Sequence[Table], topics: Sequence[Topic]) -> FoundOrders | Non
 
 
 def keys_to_look_for(topics: Iterable[Topic]) -> list[str]:
-    """Return the keys that a database is asked for: those of messages, and what follows the word with which
+    """Return the keys that a database is asked for: those of messages, and what follows the words with which
     all keys of a topic begin (`order-7`): such keys are no ids, which is told with the table's name.
     """
     found: set[str] = set()
     for topic in topics:
-        found |= topic.keys | set(_without_prefix(topic)[1])
+        for prefix in ("", *_prefixes(topic)):
+            found |= {key.removeprefix(prefix) for key in topic.keys}
     return sorted(found)
 
 
-def _without_prefix(topic: Topic) -> tuple[str, dict[str, str]]:
-    """Return with what all keys of a topic begin, up to a sign, and the keys by what follows."""
-    begun = {found[1] if (found := _BEGINNING.match(key)) else "" for key in topic.keys}
-    prefix = begun.pop() if len(begun) == 1 else ""
-    return prefix, {key.removeprefix(prefix): key for key in topic.keys} if prefix else {}
+def _prefixes(topic: Topic) -> list[str]:
+    """Return with what all keys of a topic begin, up to each sign in it: `shop/`, `shop/order-`."""
+    first = min(topic.keys, default="")
+    found = [first[: sign.end()] for sign in _SIGN.finditer(first)][:_PREFIXES_MAX]
+    return [one for one in found if all(key.startswith(one) and key != one for key in topic.keys)]
 
 
 def is_unique(table: Table, column: Column) -> bool:
@@ -155,30 +157,34 @@ def _none(tables: Sequence[Table], topics: Sequence[Topic], keyed: Sequence[Topi
     more = f" and {len(tables) - _SHOWN_MAX} more" if len(tables) > _SHOWN_MAX else ""
     return (
         "No table looks like orders: no column without repeated values holds the keys of messages, such as "
-        f"{examples} of {keyed[0].name}. There are {named}{more}. If the orders are in another database, "
-        "give it by --db; if their ids are written otherwise, send messages with the id as their first key."
+        f"{examples} of {keyed[0].name}. Tables that can be read: {named}{more}. If the orders are in "
+        "another database, give it by --db; if this user may not read their table, grant it SELECT; if their "
+        "ids are written otherwise, send messages with the id as their first key."
     )
 
 
 def _prefixed(tables: Sequence[Table], keyed: Sequence[Topic]) -> str:
     """Return what to do about keys that are ids with a word before them; "" if they are not."""
-    bare = []
-    for topic in keyed:
-        prefix, _ = _without_prefix(topic)
-        messages = (replace(one, key=one.key.removeprefix(prefix)) for one in topic.messages)
-        bare.append(replace(topic, messages=tuple(messages)))
-    found = _best(tables, bare)
-    if found is None:
-        return ""
-    here = {one.name for one in found.topics}
-    for topic in keyed:
-        prefix, tails = _without_prefix(topic)
-        if tails and topic.name in here:
-            tail = min(tails)
-            return (
-                f"The keys of {topic.name} are such as {tails[tail]!r} where {found.key} of table "
-                f"{found.table.name} is {tail!r}, and the audit takes the first key for the id. Send the id "
-                f"alone as the first key, or make a view of the table in which {found.key} begins with "
-                f"{prefix!r}, and try again."
-            )
+    for prefix in dict.fromkeys(prefix for topic in keyed for prefix in _prefixes(topic)):
+        bare = [_without(prefix, topic) for topic in keyed]
+        found = _best(tables, bare)
+        if found is None:
+            continue
+        topic = next(one for one in found.topics if f"{prefix}{min(one.keys)}" in _keys_of(keyed, one.name))
+        tail = min(topic.keys)
+        return (
+            f"The keys of {topic.name} are such as {prefix + tail!r} where {found.key} of table "
+            f"{found.table.name} is {tail!r}, and the audit takes the first key for the id. Send the id "
+            f"alone as the first key, or make a view of the table in which {found.key} begins with "
+            f"{prefix!r}, and try again."
+        )
     return ""
+
+
+def _without(prefix: str, topic: Topic) -> Topic:
+    messages = (replace(one, key=one.key.removeprefix(prefix)) for one in topic.messages)
+    return replace(topic, messages=tuple(messages))
+
+
+def _keys_of(topics: Sequence[Topic], name: str) -> frozenset[str]:
+    return next(one.keys for one in topics if one.name == name)

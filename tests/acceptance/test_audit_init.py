@@ -75,7 +75,7 @@ MISTAKES = {
         ("sqlite:///other.db", "store", "new.toml"),
         "TW-129",
         "No table looks like orders: no column without repeated values holds the keys of messages, such as "
-        "'S-0', 'S-1', 'S-2' of sales. There are weather.",
+        "'S-0', 'S-1', 'S-2' of sales. Tables that can be read: weather. If",
     ),
     "no store": (
         ("sqlite:///other.db", "gone", "new.toml"),
