@@ -65,6 +65,7 @@ from spark_jobs.report import report
 from spark_jobs.report.absent import absent_names
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.report.summary import AuditSummary, in_case_order, read_findings
+from spark_jobs.report.zones import wrong_zone
 from spark_jobs.runs import scratch_prefix
 from spark_jobs.seals.seals import changed_windows
 from spark_jobs.session import spark_session
@@ -198,7 +199,7 @@ def compare(
         "has_currency": exported.mapping.has_currency,
         "names": names.as_json(),
         "left_out": list(exported.left_out),
-        "lacking": absent_names(staged, exported.mapping),
+        "lacking": [*absent_names(staged, exported.mapping), *wrong_zone(run.orders, exported.mapping)],
         "unjudged": list(books.unjudged),
         "store": str(store),
         "started_ms": started_ms,

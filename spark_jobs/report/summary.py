@@ -67,8 +67,8 @@ class AuditSummary:
 
     `cases` counts orders, and adds up to `totals["orders"]`; `others` counts findings about no order. `about`
     is what the run was told and could see: options, as_of_ms, covered_from_ms, epochs (`commitlog.epochs`),
-    lacking (sentences: names of the mapping that the log does not have), unjudged (sentences: what could not
-    be compared, and how much of it), store, started_ms, written_ms.
+    lacking (sentences: names of the mapping that the log does not have, a wrong zone), unjudged (sentences:
+    what could not be compared, and how much of it), store, started_ms, written_ms.
     """
 
     run_id: str
