@@ -12,11 +12,14 @@ from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.audit_options import MappingOption, OutOption, answering
 from services.cli.audit_runs import RunArgument
+from tidewheel.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections import Counter
 
+    from spark_jobs.inputs.mapping import Mapping
     from spark_jobs.inputs.stores import Inputs
+    from spark_jobs.runs import Run
 
 MEANINGS = {
     "message": "to be sent; committed at once",
@@ -56,12 +59,28 @@ def plan(
 
         run = run_of(out, run_id)
         names = read_mapping(mapping) if mapping else SHOP
+        refuse_other_names(run, names)
         counts = plans.write(run, PlanSources(names, orders, store, carts, pushes=pushes))
         if as_json:
             with run.folders.plan.open(encoding="utf-8") as lines:  # which end at "\n", and nowhere else
                 output.print_json([*map(json.loads, lines)])
         else:
             tell(counts, run.folders.plan)
+
+
+def refuse_other_names(run: Run, mapping: Mapping) -> None:
+    """Refuse a mapping that is not the run's: the steps would name other tables and topics.
+
+    Raise `ConfigurationError`. Only the names that the run keeps are compared.
+    """
+    from spark_jobs.names import OrderNames
+
+    theirs, given = OrderNames.of_json(run.names), OrderNames.of_mapping(mapping)
+    if run.names is not None and theirs != given:
+        raise ConfigurationError(
+            f"Run {run.run_id} has other names than these ({theirs.order} and {theirs.created}, not "
+            f"{given.order} and {given.created}). Give --mapping the file of that run."
+        )
 
 
 def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 from services.cli.root import load
 from spark_jobs.cases import names
+from spark_jobs.inputs.mapping import as_mapping
 from spark_jobs.layout import RunFolders
+from spark_jobs.names import OrderNames
 from spark_jobs.plan import plan
 from spark_jobs.plan.plan import Planning, Step
 from spark_jobs.plan.sources import PlanSources
@@ -38,6 +40,23 @@ def test_a_plan_is_printed_as_json_whatever_its_texts_hold(tmp_path: Path, order
     done = CliRunner().invoke(load("audit"), ["plan", "--out", str(tmp_path / "out"), "--json"])
     assert done.exit_code == 0, done.output + repr(done.exception)
     assert [step["subject_id"] for step in json.loads(done.output)] == [order_id]
+
+
+def test_a_plan_by_other_names_than_the_runs_is_refused(tmp_path: Path) -> None:
+    """It would send messages to the shop's topics, whatever the run has looked at."""
+    run_with(tmp_path / "out", "7")
+    folders = RunFolders(tmp_path / "out", "20261121T020000Z")
+    own = as_mapping({"orders": {"table": "rental"}, "topics": {"order_created": "bike-booked"}}, "own")
+    summary = json.loads(folders.summary.read_text()) | {"names": OrderNames.of_mapping(own).as_json()}
+    folders.summary.write_text(json.dumps(summary))
+    done = CliRunner().invoke(load("audit"), ["plan", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 2
+    assert "(rental and bike-booked, not order and order-created). Give --mapping the file" in done.output
+    assert not folders.plan.exists()
+    mapping = tmp_path / "own.toml"
+    mapping.write_text('[orders]\ntable = "rental"\n[topics]\norder_created = "bike-booked"\n')
+    command = ["plan", "--out", str(tmp_path / "out"), "--mapping", str(mapping)]
+    assert CliRunner().invoke(load("audit"), command).exit_code == 0
 
 
 def test_half_a_character_of_a_message_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
