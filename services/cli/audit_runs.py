@@ -13,7 +13,7 @@ from services.cli import output
 from services.cli.api import JsonOption
 from services.cli.audit_options import OutOption, answering
 from services.times.display import exactly, span, wall
-from tidewheel.errors import UnknownChoice
+from tidewheel.errors import NotFound, UnknownChoice
 
 if TYPE_CHECKING:
     from spark_jobs.report.summary import Finding
@@ -61,10 +61,8 @@ def show(
     Example: tidewheel audit show --case cart-not-cleared
     """
     with answering():
-        from spark_jobs.runs import run_of
-
         refuse_unknown(case)
-        run = run_of(out, run_id)
+        run = run_to_show(out, run_id)
         if order:
             found = run.order(order)
             output.print_json(found) if as_json else output.show(*evidence(found))
@@ -72,6 +70,18 @@ def show(
             output.print_json(facts(run) | {"findings": list(islice(run.of_case(case), limit))})
         else:
             tell(run, case, limit)
+
+
+def run_to_show(out: Path, run_id: str) -> Run:
+    """Return a run by its id; raise `NotFound`, which names the option that takes an order's id."""
+    from spark_jobs.runs import run_of
+
+    try:
+        return run_of(out, run_id)
+    except NotFound as error:
+        if run_id == "newest":
+            raise
+        raise NotFound(f"{error.detail} Of one order of the newest run: --order {run_id}") from error
 
 
 def refuse_unknown(case: str) -> None:
@@ -112,8 +122,10 @@ def tell(run: Run, case: str, limit: int) -> None:
         output.show("")
     shown = list(islice(run.of_case(case), limit))
     if shown:
-        rows = ((of_row(one), one["case"], one["why"]) for one in shown)
+        rows = ((of_row(one), one["case"], one["why"] or "") for one in shown)
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
+    elif case:
+        output.show(f"Run {run.run_id} has no order in the case {case}.")
     tell_left(len(shown), counts.get(case, 0) if case else run.findings_count)
     output.show(
         f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from services.cli.audit_runs import show
 from spark_jobs.layout import RunFolders
@@ -60,6 +61,30 @@ def test_orders_that_could_not_be_judged_are_shown_by_their_case(
     printed = capsys.readouterr().out
     assert "ghost" in printed
     assert "Only a ledger has it." in printed
+
+
+def test_orders_that_balance_have_no_reason_to_show(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = RunFolders(out, "20261121T020000Z")
+    folders.orders.mkdir(parents=True)
+    rows = [{"order_id": "good", "case": "balanced", "why": None}]
+    pq.write_table(pa.Table.from_pylist(rows), folders.orders / "part.parquet")
+    show(out=out, run_id="newest", case="balanced", order="", limit=20, as_json=False)
+    printed = capsys.readouterr().out
+    assert "good" in printed
+    assert "None" not in printed
+
+
+def test_a_case_without_an_order_is_a_sentence(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(out=out, run_id="newest", case="effect-twice", order="", limit=20, as_json=False)
+    assert "Run 20261121T020000Z has no order in the case effect-twice." in capsys.readouterr().out
+
+
+def test_the_id_of_an_order_in_place_of_a_runs_is_told_its_option(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit):
+        show(out=out, run_id="o7", case="", order="", limit=20, as_json=False)
+    assert "Of one order of the newest run: --order o7" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
