@@ -56,6 +56,7 @@ from spark_jobs.inputs.mapping import CONSTANTS, NOT_OURS, OPTIONAL, OPTIONAL_TA
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.schemas import SCHEMAS
 from spark_jobs.inputs.tables import OpenTable, RowCounts, part_name, parts_of
+from tidewheel.databases import DRIVERS
 
 _NAMES_SHOWN_MAX: Final = 20
 _VALUES_SHOWN: Final = 3
@@ -243,9 +244,10 @@ class Database:
         if not inspector.has_table(name, schema or None):
             known = _shown([*inspector.get_table_names(schema or None)])
             none = f'; table = "" if there are no {mapping.ours}' if mapping.ours in OPTIONAL_TABLES else ""
+            init = "; tidewheel audit init proposes one" if mapping.ours == "orders" else ""
             raise DatabaseUnreadable(
                 f"{self._shown} has no table '{mapping.name}' (there are {known}). "
-                f"Correct {self._option}, or name the table in [{mapping.ours}] of a --mapping{none}."
+                f"Correct {self._option}, or name the table in [{mapping.ours}] of a --mapping{none}{init}."
             )
         described = {column["name"]: column["type"] for column in inspector.get_columns(name, schema or None)}
         missing = {ours: theirs for ours, theirs in mapping.columns.items() if theirs not in described}
@@ -384,9 +386,6 @@ _OF_DRIVERS: Final = (TypeError, ValueError, RuntimeError)
 _PACKAGES: Final = {"pymysql": "tidewheel[mysql]", "psycopg": "tidewheel[postgres]"}
 """Drivers -> what pip is to install for them, where that has another name."""
 
-_DRIVERS: Final = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
-"""The drivers of URLs that name none, where SQLAlchemy's own choice is another."""
-
 _ZONE_QUESTIONS: Final = {
     POSTGRESQL: "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'",
     **dict.fromkeys(
@@ -431,7 +430,7 @@ def address(url: str, option: str) -> URL:
     """
     try:
         parsed = make_url(url)
-        parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+        parsed = parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
         parsed.get_dialect()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         raise DatabaseUnreadable(
