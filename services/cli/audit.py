@@ -110,6 +110,8 @@ def run(
         has_changes = has_seal and audit_books.seal_run(out, options, allowance_ms)
         measure(out)
         tell(summary, as_json)
+        if not summary.totals["orders"]:
+            output.say("No order was judged: the table has none, or none placed from --from to --to.")
     if has_changes or not summary.balanced:
         raise typer.Exit(FINDINGS)
 

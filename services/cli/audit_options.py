@@ -15,7 +15,8 @@ import typer
 from services.cli import output
 from services.cli.durations import parse_ms
 from services.cli.times import parse_past_ms
-from tidewheel.errors import TidewheelError
+from services.times.display import now_ms, wall
+from tidewheel.errors import ConfigurationError, TidewheelError
 from tidewheel.extras import needing
 
 if TYPE_CHECKING:
@@ -66,7 +67,18 @@ def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: 
 
     given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
     given |= {field(name): parse_past_ms(text, f"--{name}") for name, text in moments.items() if text}
+    _refuse_no_time(given.get("from_ms"), given.get("to_ms"))
     return AuditOptions(new_run_id(out), has_plan=has_plan, **given)
+
+
+def _refuse_no_time(from_ms: int | None, to_ms: int | None) -> None:
+    """Refuse a span in which no order can have been placed: books without orders balance."""
+    if from_ms is None:
+        return
+    if from_ms > now_ms():
+        raise ConfigurationError(f"--from is {wall(from_ms)}, which is still to come.")
+    if to_ms is not None and from_ms >= to_ms:
+        raise ConfigurationError(f"--from is {wall(from_ms)}, which is not before --to, {wall(to_ms)}.")
 
 
 def field(name: str) -> str:

@@ -155,6 +155,11 @@ def test_a_shops_books_from_the_first_run_to_the_repair(traded: Traded, tmp_path
 WRONG = {
     "a duration": (("run", "--grace", "soon", "--store", "x", "--orders", "x", "--carts", "x"), "TW-120"),
     "a moment": (("run", "--from", "then", "--store", "x", "--orders", "x", "--carts", "x"), "TW-120"),
+    "a moment to come": (("run", "--from", "2999-01-01", "--store", "x", "--orders", "x"), "TW-120"),
+    "an end before its begin": (
+        ("run", "--from", "1h ago", "--to", "2h ago", "--store", "x", "--orders", "x"),
+        "TW-120",
+    ),
     "a mapping": (
         ("run", "--mapping", "none.toml", "--store", "x", "--orders", "x", "--carts", "x"),
         "TW-120",
