@@ -8,6 +8,7 @@ can be ended: pyspark itself keeps one JVM for the life of the process. A JVM th
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def spark_session(
         "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {QUICK_JAVA_OPTIONS if quick else ''}".strip(),
     }
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with _environment(java_home(scratch)), open(log_file, "ab") as output:
+    with _environment(java_home(scratch)), open(log_file, "ab") as output, unlogged_interrupts():
         gateway = _launch(conf, output, log_file)
         try:
             with SparkContext(conf=conf, gateway=gateway) as context:
@@ -82,6 +83,21 @@ def spark_session(
                 session.stop()
         finally:
             _end(gateway)
+
+
+@contextlib.contextmanager
+def unlogged_interrupts() -> Iterator[None]:
+    """Keep the gateway from logging Ctrl-C with a traceback, until the block ends: it raises it as well."""
+    logging.root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        logging.root.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    is_interrupt = record.exc_info is not None and record.exc_info[0] is KeyboardInterrupt
+    return not (is_interrupt and record.module == "java_gateway")
 
 
 @contextlib.contextmanager
