@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -142,10 +144,12 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
         )
         audit_runs.tell_left(len(shown), summary.findings_count)
     if summary.cases.get("not-covered"):
-        began = wall(summary.about["log_began_ms"])
+        began = f"{datetime.fromtimestamp(summary.about['log_began_ms'] / 1_000):%Y-%m-%dT%H:%M:%S}"
+        out = quote(str(summary.report_path.parents[2]))
         output.say(
-            "not-covered: these orders could not be judged; why: tidewheel audit show --case not-covered. "
-            f"Those that are older than the log are left out with: --from '{began}'"
+            "not-covered: these orders could not be judged; why: "
+            f"tidewheel audit show --case not-covered --out {out}. "
+            f"Those that are older than the log are left out with: --from {began}"
         )
     for one in summary.about.get("unjudged", ()):
         output.show("", one)

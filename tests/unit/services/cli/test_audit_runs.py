@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
+from services.cli.audit import tell
 from services.cli.audit_runs import show
 from spark_jobs.layout import RunFolders
+from spark_jobs.report.summary import AuditSummary
 
 LACKING = "The log has no record of topic sales, which [topics] order_created names. It has orders."
 
@@ -85,6 +88,20 @@ def test_the_id_of_an_order_in_place_of_a_runs_is_told_its_option(
     with pytest.raises(typer.Exit):
         show(out=out, run_id="o7", case="", order="", limit=20, as_json=False)
     assert "Of one order of the newest run: --order o7" in capsys.readouterr().err
+
+
+def test_orders_older_than_the_log_are_left_out_by_a_day_and_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A time of today would be another tomorrow, when the command is run again."""
+    folders = RunFolders(tmp_path / "my books", "20261121T020000Z")
+    began = datetime.now().replace(microsecond=0)
+    about = {"log_began_ms": int(began.timestamp() * 1_000), "left_out": [], "epochs": []}
+    cases = {"not-covered": 2}
+    tell(AuditSummary("r", False, {"orders": 2}, cases, [], folders.report, [], {}, [], about), as_json=False)
+    told = capsys.readouterr().err
+    assert f"tidewheel audit show --case not-covered --out '{tmp_path}/my books'. Those" in told
+    assert told.endswith(f"--from {began.isoformat()}\n")
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
