@@ -21,6 +21,7 @@ from services.cli.audit_options import (
     stepping,
 )
 from services.cli.durations import parse_ms
+from services.times.display import wall
 
 if TYPE_CHECKING:
     from spark_jobs.inputs.stores import Inputs
@@ -65,11 +66,14 @@ def init(
         command = again(store, looked.shown, mapping, proposal)
         if not as_json:
             tell_proposal(proposal, looked, log, store, mapping)
-        summary = first_audit(store, inputs, out, log.last_ms - last_ms) if proposal.is_auditable else None
+        from_ms = first_audited_ms(log, last_ms)
+        summary = first_audit(store, inputs, out, from_ms) if proposal.is_auditable else None
         if as_json:
             output.print_json(as_facts(proposal, summary))
         elif summary is not None:
-            tell_audit(summary, last)
+            is_cut = from_ms > log.last_ms - last_ms
+            since = f" (the log begins at {wall(log.first_ms)})" if is_cut else ""
+            tell_audit(summary, last, since)
         output.say(f"{'Again' if summary else f'When {mapping} is right'}: {command}")
     if summary is None:
         raise typer.Exit(NOT_DONE)
@@ -100,6 +104,15 @@ def inputs_of(db: str, mapping: Path, proposal: Proposal) -> Inputs:
 
     carts, pushes = db if proposal.has_carts else None, db if proposal.has_pushes else None
     return Inputs(db, carts, pushes, read_mapping(mapping))
+
+
+def first_audited_ms(log: LogFacts, last_ms: int) -> int:
+    """Return from when on orders are audited first: of the log's end, and none that is older than the log."""
+    from spark_jobs.options import AuditOptions
+
+    grace_ms = AuditOptions("").grace_ms
+    covered_ms = log.first_ms - grace_ms if log.is_whole else log.first_ms + grace_ms + 1
+    return max(log.last_ms - last_ms, covered_ms if log.first_ms else 0)
 
 
 def first_audit(store: Path, inputs: Inputs, out: Path, from_ms: int) -> AuditSummary:
@@ -134,11 +147,11 @@ def tell_proposal(proposal: Proposal, looked: Looked, log: LogFacts, store: Path
     output.show("", f"Written: {mapping}")
 
 
-def tell_audit(summary: AuditSummary, last: str) -> None:
-    """Print what the first audit has found."""
+def tell_audit(summary: AuditSummary, last: str, since: str = "") -> None:
+    """Print what the first audit has found, of which time."""
     from services.cli.audit import tell
 
-    output.show("", f"The orders of the last {last}:", "")
+    output.show("", f"The orders of the last {last}{since}:", "")
     tell(summary, as_json=False)
     if not summary.totals["orders"]:
         output.say(f"No order was placed in the last {last} of the log: give a longer span by --last.")

@@ -125,3 +125,5 @@ class LogFacts:
     records: int
     last_ms: int
     is_whole: bool = True
+    first_ms: int = 0
+    """The time of the whole log's first record; 0 if that was not read."""

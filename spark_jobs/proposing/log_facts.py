@@ -82,15 +82,17 @@ def read(store: Path, bytes_max: int = BYTES_READ_MAX) -> LogFacts:
     begin = max(log.first_offset, log.end_offset - bytes_max)
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
     timers: dict[int, str] = {}
-    records = last_ms = 0
+    records = first_ms = last_ms = 0
     for part in slices(log, first_offset=begin):
         for batch in part_batches(part, _WANTED):
             for record in batch.to_pylist():
                 records += 1
+                first_ms = first_ms or record["store_ms"]
                 last_ms = max(last_ms, record["store_ms"])
                 _count(record, tallies, timers)
     topics = [_topic(name, tally) for name, tally in sorted(tallies.items())]
-    return LogFacts(tuple(topics), records, last_ms, begin == 0)
+    is_from_first = begin == log.first_offset
+    return LogFacts(tuple(topics), records, last_ms, begin == 0, first_ms if is_from_first else 0)
 
 
 def _count(record: Record, tallies: defaultdict[str, _Tally], timers: dict[int, str]) -> None:

@@ -23,3 +23,12 @@ def test_a_key_with_a_blank_is_one_key(write_log: Callable[..., Path]) -> None:
         "bookings": {"ORD 17"}, "holds": {"ORD 17"},
     }  # fmt: skip
     assert topics["holds"].timer_keys == {"hold/": 1}
+
+
+def test_the_time_of_the_first_record_is_known_where_it_was_read(write_log: Callable[..., Path]) -> None:
+    message = Message(topic="bookings", body=b"{}", message_id="M", keys=("1",))
+    record = Record("bookings", b"{}", properties.encode_message(message), store_ms=5)
+    store = write_log([record] * 40)
+    whole = read(store)
+    assert (whole.first_ms, whole.last_ms) == (5, 5)
+    assert read(store, bytes_max=1_000).first_ms == 0
