@@ -149,10 +149,15 @@ def _unsaid(what: str) -> Column:
     is_unsaid = (
         F.col(f"{what}_offset").isNull() & ~flag(f"has_open_{what}") & is_covered(at_ms) & (topic != "")
     )
+    by_time = says(" by its time, with the status %s", status_word())
+    how = F.when(F.col("status") == what.upper(), F.lit("")).otherwise(by_time)
     found = says(
-        f"The database says {what}; the half of %s was ended without it at log offset %d.", topic, ended
+        f"The database says {what}%s; the half of %s was ended without it at log offset %d.",
+        how,
+        topic,
+        ended,
     )
-    none = says(f"The database says {what}; the log has no message of it in %s.", topic)
+    none = says(f"The database says {what}%s; the log has no message of it in %s.", how, topic)
     return F.when(is_unsaid, F.when(ended.isNotNull(), found).otherwise(none))
 
 

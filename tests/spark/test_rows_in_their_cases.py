@@ -76,6 +76,10 @@ ROWS: dict[str, tuple[str, Changes]] = {
         "balanced",
         {"status": "CANCELLED", "cancelled_ms": PLACED_MS + 9_000, "cancelled_offset": 700},
     ),
+    "timed out, with the time of a payment that is not told": (
+        CONTRADICTS,
+        TIMED_OUT | {"paid_ms": PLACED_MS + 5_000},
+    ),
     # A row without the time of its placing, and no message at all: nobody can say that it balances.
     "no times, no message, paid": (
         "not-covered",
@@ -155,3 +159,10 @@ def test_a_row_is_in_the_case_that_it_was_made_for(judged: dict[str, Any], name:
     expected, _ = ROWS[name]
     assert judged[name]["case"] == expected
     assert (judged[name]["why"] is None) == (expected == "balanced")
+
+
+def test_a_payment_that_only_a_time_says_is_told_with_the_status(judged: dict[str, Any]) -> None:
+    """A status of another end beside "the database says paid" would read as a mistake of the audit."""
+    why = judged["timed out, with the time of a payment that is not told"]["why"]
+    assert why.startswith("The database says paid by its time, with the status ")
+    assert "; the log has no message of it in " in why
