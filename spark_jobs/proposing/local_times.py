@@ -2,7 +2,7 @@
 
 Rule: all columns without a zone are of one zone. A span is its offset where more columns are, less that span,
 the times of messages than are so as they stand. A deadline an hour after its order is an hour from the first
-message as well, but is due as it stands.
+message as well, but is due as it stands. So is a TIMESTAMP of MySQL, which is read in UTC and shows no zone.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def in_utc(orders: KnownOrders) -> tuple[KnownOrders, Part]:
     quarters, share = shifts[best]
     if _agreeing(orders, names, quarters) <= _agreeing(orders, names, 0):
         return orders, Part()
+    local = [one for one in names if _agreeing(orders, [one], quarters) >= _agreeing(orders, [one], 0)]
     zone = offset(quarters)
     why = f"{best} is {apart(quarters)} {share} messages"
     said = (
@@ -43,7 +44,7 @@ def in_utc(orders: KnownOrders) -> tuple[KnownOrders, Part]:
         f'zone = "{zone}" is written in [orders]. If their clocks change in summer, write the name of the '
         'zone in its place, such as "Europe/Berlin".'
     )
-    return _shifted(orders, names, quarters), Part((Choice("orders", "zone", zone, why),), (Doubt(said),))
+    return _shifted(orders, local, quarters), Part((Choice("orders", "zone", zone, why),), (Doubt(said),))
 
 
 def ahead(orders: KnownOrders, name: str) -> tuple[int, Share]:

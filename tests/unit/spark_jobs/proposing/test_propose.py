@@ -373,6 +373,22 @@ def test_a_time_of_a_body_is_found_in_another_form_than_its_column(engine: Engin
     assert (bodies["placed_ms"], bodies["due_ms"]) == ("xx", "xx")
 
 
+def test_a_column_in_utc_beside_local_times_is_found_as_it_stands(engine: Engine) -> None:
+    """A TIMESTAMP of MySQL is read in UTC and shows no zone, as a DATETIME shows none."""
+    written = write(engine, TONGUES["theatre"], "text", "ms", 1)
+    hours = {"booked_at": 2, "hold_until": 2, "settled_at": 0}
+    with engine.begin() as connection:
+        for column, ahead in hours.items():
+            shown = f"strftime('%Y-%m-%d %H:%M:%f', {column} / 1000 + {3_600 * ahead}, 'unixepoch')"
+            connection.execute(text("ALTER TABLE bookings ADD COLUMN made TEXT"))
+            connection.execute(text(f"UPDATE bookings SET made = {shown}"))
+            connection.execute(text(f"ALTER TABLE bookings DROP COLUMN {column}"))
+            connection.execute(text(f"ALTER TABLE bookings RENAME COLUMN made TO {column}"))
+    orders = proposed(engine, written).document()["orders"]
+    assert orders["zone"] == "+02:00"
+    assert [orders[ours] for ours in ("placed_ms", "due_ms", "paid_ms")] == list(hours)
+
+
 @pytest.mark.parametrize("lead_minutes", [60, 90])
 def test_a_deadline_some_hours_after_its_order_is_no_local_time(engine: Engine, lead_minutes: int) -> None:
     written = write(engine, TONGUES["theatre"], "text", "ms", 1)
