@@ -25,7 +25,7 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rounds", type=int, default=6, help="how often to kill the broker")
+    parser.addoption("--rounds", type=int, default=3, help="how often to kill the broker")
     parser.addoption("--deaths", type=int, default=2, help="how often a broker on a sick disk dies")
     parser.addoption("--disk-seed", type=int, default=1, help="what its disk does, and when it dies")
     parser.addoption("--fault", default="", help="only faults of a cluster whose name has this in it")
