@@ -95,6 +95,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_kafka_kill.py --rounds 12 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_stream_lost.py --rounds 20 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_sabotages.py -q -s
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_independent_audits.py -q -s
 	$(BIN)/python -m pytest tests/endurance/test_fuzz.py --seconds 600 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_soak.py --soak-seconds 600 -q -s
 
