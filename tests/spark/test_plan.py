@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
 from sqlalchemy import create_engine, text
 
 from spark_jobs.cases import names
@@ -181,23 +180,6 @@ def test_a_push_that_was_delivered_is_said_so_once(shop: Shop) -> None:
         assert [connection.execute(text(step["statement"])).rowcount for _ in range(2)] == [1, 0]
         found = connection.execute(text("SELECT status, delivered_ms FROM pushes")).one()
     assert tuple(found) == ("DELIVERED", 7_000)
-
-
-@pytest.mark.parametrize(("case", "cart", "ledger"), [("cart-not-cleared", 5, 3), ("effect-twice", 1, 3)])
-def test_a_cart_is_corrected_once_and_what_happens_meanwhile_is_kept(
-    shop: Shop, redis_url: str, case: str, cart: int, ledger: int
-) -> None:
-    shop.write_rows("o1", "c1", {"apple": 2})
-    with Redis.from_url(redis_url, decode_responses=True) as redis:
-        redis.flushdb()
-        redis.hset("cart:c1", "apple", cart)
-        row = finding(case, surplus=[{"sku": "apple", "cart": cart, "ledger": ledger}])
-        step = one(row, PlanSources(orders=shop.orders_url))
-        assert step["store"] == "carts"
-        redis.hincrby("cart:c1", "apple", 10)
-        for _ in range(2):
-            redis.execute_command(*step["redis"])
-        assert redis.hget("cart:c1", "apple") == str(ledger + 10)
 
 
 def test_carts_in_a_database_are_corrected_by_a_condition(tmp_path: Path) -> None:

@@ -354,7 +354,8 @@ def test_what_retention_took_from_a_group_is_shown_measured_and_logged(
         await call(desk, "POST", "/quick/reset", {"to": "latest"})
         for _ in range(60):
             await desk.advance("2s")
-            if (found := await call(desk, "GET", "/slow"))["missed"]:
+            found = await call(desk, "GET", "/slow")
+            if found["missed"] and found["queues"][0]["min_offset"] != "0":  # the files go behind the record
                 break
         await desk.advance("2s")
         assert found["missed"] == int(found["queues"][0]["min_offset"]) > 0
