@@ -45,6 +45,11 @@ RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
 EPOCH_TOPIC: Final = "TW_SYS_EPOCH"
 AUTH_TOPIC: Final = "TW_SYS_AUTH"
 
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+"""Begins the name of a group's topic of dead letters; the group follows."""
+OPERATORS: Final = "TW_SYS_OPERATORS"
+"""The group that acknowledges dead letters which are redriven or purged: nobody else can have its name."""
+
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
 MOVE: Final = "MOVE"
@@ -73,7 +78,7 @@ BY_TOPIC: Final = {
     EPOCH_TOPIC: "epoch",
 }
 _BY_PREFIX: Final = {
-    "%DLQ%": "dead letter",
+    DEAD_LETTER_PREFIX: "dead letter",
     "TW_SYS_": "system",
     "RMQ_SYS_": "system",
     "rmq_sys_": "system",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import limits, properties
+from commitlog.kinds import DEAD_LETTER_PREFIX, OPERATORS
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
 from consumequeue.attempts import Attempts
@@ -23,11 +24,10 @@ from services.broker.housekeeping import Housekeeping
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.topics import DEAD_LETTER_PREFIX, Topics, check_group_name, check_topic_name
+from services.broker.topics import Topics, check_group_name, check_topic_name
 from services.broker.values import Topic
 from tidewheel import property_names
 
-OPERATORS: Final = "TW_SYS_OPERATORS"
 _MARKS: Final = (
     property_names.DEAD_LETTER_TOPIC,
     property_names.DEAD_LETTER_MESSAGE_ID,

@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.kinds import TOPIC_TOPIC
+from commitlog.kinds import DEAD_LETTER_PREFIX, TOPIC_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.snapshot import Rows
@@ -28,7 +28,6 @@ from tidewheel.message_rules import check_topic_name as check_topic_name
 from tidewheel.message_rules import is_system as is_system
 from txn.checkback import CheckBackPolicy
 
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 

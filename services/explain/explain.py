@@ -24,7 +24,17 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
-from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC, HALF_TOPIC, LEASE_TOPIC, TIMER_TOPIC, half_ended
+from commitlog.kinds import (
+    ACK_TOPIC,
+    EPOCH_TOPIC,
+    HALF_TOPIC,
+    LEASE_TOPIC,
+    TIMER_TOPIC,
+    VERB_TOPIC,
+    endings,
+    half_ended,
+    kind_of,
+)
 from commitlog.record import Record
 from consumequeue import acks, lease_records
 from services.broker.errors import MessageNotFound
@@ -179,9 +189,8 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     expired may still be asked for.
     """
     anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
-    anchors |= {
-        timer: b"\x01%d" % timer for one in named for timer in _timers_of(one, property_names.TIMER_OFFSET)
-    }
+    own = (one for one in named if one.topic == VERB_TOPIC or kind_of(one) == "delivered")
+    anchors |= {timer: b"\x01%d" % timer for one in own for timer, *_ in endings(one)}
     ends = _ends(named)
     places = {place for one in named if (place := place_of(one))}
     queues = {acks.text(place.topic) + place.queue_id.to_bytes(2, "big") for place in places}
@@ -209,16 +218,7 @@ def _ends(named: Collection[Record]) -> dict[int, int]:
         for one in named
         if (half := half_ended(one)) is not None and _value(one, property_names.OUTCOME) != EXPIRED
     }
-    names = property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS
-    return ends | {timer: one.physical_offset for one in named for timer in _timers_of(one, *names)}
-
-
-def _timers_of(one: Record, *names: str) -> Iterator[int]:
-    """Yield the timers that a record names, under these names."""
-    for name in names:
-        digits = _value(one, name).partition(" ")[0]
-        if digits.isascii() and digits.isdigit():
-            yield int(digits)
+    return ends | {ended.timer_offset: one.physical_offset for one in named for ended in endings(one)}
 
 
 def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
@@ -235,8 +235,7 @@ def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
             Place(topic, queue_id, entry.queue_offset) in places
             for (_, topic, queue_id), entry in lease_records.decode(one.body)
         )
-    named = _timers_of(one, property_names.TIMER_OFFSET, property_names.REPLACES, property_names.CANCELS)
-    return one.half_offset in anchors or any(timer in anchors for timer in named)
+    return one.half_offset in anchors or any(ended.timer_offset in anchors for ended in endings(one))
 
 
 def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:

@@ -29,26 +29,28 @@ from commitlog import properties
 from commitlog.kinds import (
     ACK_TOPIC,
     CHECK_TOPIC,
+    DEAD_LETTER_PREFIX,
+    FIRE,
     HALF_TOPIC,
     LATE_TOPIC,
     LEASE_TOPIC,
+    MESSAGES,
+    OPERATORS,
     OUTCOME_TOPIC,
     TIMER_TOPIC,
-    UNREADABLE,
     VERB_TOPIC,
     End,
+    endings,
+    kind_of,
+    kind_of_topic,
 )
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.record import Record
 from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
 from services.broker.timer_records import moved_because
 from tidewheel import property_names
 
-OPERATORS: Final = "TW_SYS_OPERATORS"
 EXPIRED: Final = "EXPIRED"
-DEAD_LETTER_PREFIX: Final = "%DLQ%"
-_TIMER_KEY: Final = "TW_TIMER_KEY"
-_SYSTEM: Final = ("TW_SYS_", "RMQ_SYS_", "rmq_sys_", "SCHEDULE_TOPIC_")
 _CAUSES: Final = {
     Cause.EXPIRED: "not acknowledged in time",
     Cause.SET_ASIDE: "set aside by its consumer",
@@ -129,12 +131,12 @@ def ids_of(one: Record) -> Ids:
     stored = properties.decode(one.properties)
     topic = stored.get(property_names.REAL_TOPIC) or stored.get(property_names.DEAD_LETTER_TOPIC) or one.topic
     message_id = stored.get(property_names.MESSAGE_ID, "")
-    return Ids(message_id, topic, properties.keys_of(stored), stored.get(_TIMER_KEY, ""))
+    return Ids(message_id, topic, properties.keys_of(stored), stored.get(property_names.TIMER_KEY, ""))
 
 
 def place_of(one: Record) -> Place | None:
     """Return where consumers get a record's message; None if they do not."""
-    if one.topic.startswith(_SYSTEM):
+    if kind_of_topic(one.topic) not in MESSAGES:
         return None
     return Place(one.topic, one.queue_id, one.queue_offset)
 
@@ -144,13 +146,13 @@ def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
     if one.topic in _REFERRING:
         yield from _REFERRING[one.topic](one, subjects)
         return
-    ids, stored = ids_of(one), properties.decode(one.properties)
+    told = [*_ended_by(one, subjects)]
     if one.topic == TIMER_TOPIC:
-        yield from _ended_by(one, stored, subjects)
-    if ids.message_id in subjects.message_ids:
-        yield _own_event(one, ids, stored)
-    if property_names.TIMER_OFFSET not in stored:
-        yield from _cancelled_by(one, ids, stored, subjects)
+        yield from told
+    if one.topic != VERB_TOPIC and (ids := ids_of(one)).message_id in subjects.message_ids:
+        yield _own_event(one, ids, properties.decode(one.properties))
+    if one.topic != TIMER_TOPIC:
+        yield from told
 
 
 def standing(events: Iterable[Event]) -> str:
@@ -255,18 +257,18 @@ def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
 
 
 def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
-    host = ":".join(map(str, one.born_host))
-    if one.topic == HALF_TOPIC:
-        return "half", f"sent by {host}"
+    host, kind = ":".join(map(str, one.born_host)), kind_of(one)
     if one.topic == TIMER_TOPIC:
         return "armed", _armed(one, stored)
-    if one.topic.startswith(DEAD_LETTER_PREFIX):
+    if kind == "half":
+        return "half", f"sent by {host}"
+    if kind == "dead letter":
         return "dead letter", _given_up(one, stored)
-    if property_names.TIMER_OFFSET in stored:
+    if kind == "delivered":
         return _delivered(one, stored)
     if property_names.REDRIVE_OF in stored:
         return "sent back", f"from the dead letters of {stored[property_names.REDRIVE_OF]}"
-    if one.type == TYPE_COMMIT:
+    if kind == "commit":
         return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
 
@@ -288,7 +290,7 @@ def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
 def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
     """Return how a timer's message went out."""
     due_ms = _number(stored.get(property_names.DUE_MS, ""))
-    if stored.get(property_names.VERB) == "FIRE":
+    if stored.get(property_names.VERB) == FIRE:
         reason = stored.get(property_names.REASON, "")
         why = f"because: {reason}" if reason else "because somebody asked for it"
         return "fired", f"before its time, {why}"
@@ -328,22 +330,17 @@ def _given_up(one: Record, stored: dict[str, str]) -> str:
     )
 
 
-def _ended_by(one: Record, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
-    """Yield a timer that takes the place of one of the subjects."""
-    ended = subjects.anchors.get(_number(stored.get(property_names.REPLACES, "")) or -1)
-    if ended is None:
-        return
-    what, note = _taken_over(stored)
-    yield Event(one.physical_offset, one.store_ms, what, ended.topic, ended.message_id, note)
-
-
-def _cancelled_by(one: Record, ids: Ids, stored: dict[str, str], subjects: Subjects) -> Iterator[Event]:
-    """Yield a message that carries the cancel of one of the subjects; a half only announces it."""
-    cancelled = _number(stored.get(property_names.CANCELS, "").partition(" ")[0])
-    ended = subjects.anchors.get(-1 if cancelled is None else cancelled)
-    if ended is not None and one.topic != HALF_TOPIC:
-        note = f"{_carried_by(ids)}; timer @{cancelled:,}"
-        yield Event(one.physical_offset, one.store_ms, "cancelled", ended.topic, ended.message_id, note)
+def _ended_by(one: Record, subjects: Subjects) -> Iterator[Event]:
+    """Yield the ends of subjects' timers that a record tells, but of its own message, which came of one."""
+    for ended in endings(one):
+        if ended.end in (End.DELIVERED, End.FIRED):
+            continue
+        ids = subjects.anchors.get(ended.timer_offset) or (ids_of(one) if one.topic == VERB_TOPIC else None)
+        if ids is not None:
+            what, note = ending(ended.end, one)
+            is_named = ended.end in (End.CANCELLED, End.UNREADABLE)
+            told = f"{note}; timer @{ended.timer_offset:,}" if is_named else note
+            yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, told)
 
 
 def _asked(one: Record, subjects: Subjects) -> Iterator[Event]:
@@ -363,16 +360,6 @@ def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
     ids = subjects.anchors.get(one.half_offset) or ids_of(one)
     what = "expired" if stored.get(property_names.OUTCOME) == EXPIRED else "rolled back"
     note = _because(f"the half @{one.half_offset:,}", stored)
-    yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
-
-
-def _verb(one: Record, subjects: Subjects) -> Iterator[Event]:
-    stored = properties.decode(one.properties)
-    timer_offset = _number(stored.get(property_names.TIMER_OFFSET, ""))
-    ids = subjects.anchors.get(-1 if timer_offset is None else timer_offset) or ids_of(one)
-    is_lost = stored.get(property_names.VERB) == UNREADABLE
-    what, why = ("lost", _LOST) if is_lost else ("cancelled", "by a call")
-    note = f"{_because(why, stored)}; timer @{timer_offset or 0:,}"
     yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
@@ -425,7 +412,6 @@ _REFERRING: Final[dict[str, Callable[[Record, Subjects], Iterator[Event]]]] = {
     CHECK_TOPIC: _asked,
     LATE_TOPIC: _late,
     OUTCOME_TOPIC: _outcome,
-    VERB_TOPIC: _verb,
     ACK_TOPIC: _acknowledged,
     LEASE_TOPIC: _leases,
 }

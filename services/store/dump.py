@@ -16,13 +16,13 @@ from commitlog import properties
 from commitlog.compression import plain
 from commitlog.errors import StoreError
 from commitlog.inner_batch import message_count
-from commitlog.kinds import AUTH_TOPIC, BY_TOPIC
+from commitlog.kinds import AUTH_TOPIC, BY_TOPIC, DEAD_LETTER_PREFIX
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.broker.errors import TopicNotFound
-from services.broker.topics import DEAD_LETTER_PREFIX, is_system
+from services.broker.topics import is_system
 from services.store.opening import OpenStore
 from services.store.state import State
 from services.store.verify_queues import QueueFiles, names_of, stored_in
