@@ -10,27 +10,24 @@ import base64
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from commitlog import properties
 from commitlog.compression import plain
 from commitlog.errors import StoreError
 from commitlog.inner_batch import message_count
-from commitlog.kinds import AUTH_TOPIC, BY_TOPIC, DEAD_LETTER_PREFIX
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.kinds import AUTH_TOPIC, kind_of
+from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.broker.errors import TopicNotFound
-from services.broker.topics import is_system
 from services.store.opening import OpenStore
 from services.store.state import State
 from services.store.verify_queues import QueueFiles, names_of, stored_in
 from tidewheel import property_names
 
 Line = dict[str, Any]
-
-_KINDS: Final = {**BY_TOPIC, AUTH_TOPIC: "access"}
 
 
 def log_lines(store: OpenStore, from_offset: int, topic: str | None) -> Iterator[Line]:
@@ -56,7 +53,7 @@ def record_line(record: Record, record_bytes: int) -> Line:
     return {
         "physical_offset": record.physical_offset,
         "record_bytes": record_bytes,
-        "kind": kind_of(record),
+        "kind": word_of(record),
         "topic": record.topic,
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
@@ -72,17 +69,12 @@ def record_line(record: Record, record_bytes: int) -> Line:
     }
 
 
-def kind_of(record: Record) -> str:
-    """Return what a record means: message, commit, delivered, dead letter, or a kind of the broker's."""
-    if record.topic in _KINDS:
-        return _KINDS[record.topic]
-    if record.topic.startswith(DEAD_LETTER_PREFIX):
-        return "dead letter"
-    if is_system(record.topic):
-        return "system"
-    if record.type == TYPE_COMMIT:
-        return "commit"
-    return "delivered" if properties.value_of(record.properties, property_names.TIMER_OFFSET) else "message"
+def word_of(record: Record) -> str:
+    """Return what a record is called here: its kind (`commitlog.kinds`), but message and access."""
+    if record.topic == AUTH_TOPIC:
+        return "access"
+    kind = kind_of(record)
+    return "message" if kind == "normal" else kind
 
 
 def queue_lines(store: OpenStore, topic: str, queue_id: int, from_offset: int) -> Iterator[Line]:
