@@ -36,7 +36,7 @@ from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.schemas import ORDERS, PUSHES
 from spark_jobs.staging.events import CREATED
 from spark_jobs.staging.events import PUSHES as PUSHES_TOPIC
-from spark_jobs.staging.order_facts import COUNTS, ORDER_FACTS, PUSH_FACTS, is_regular
+from spark_jobs.staging.order_facts import COUNTS, ORDER_FACTS, PUSH_FACTS, is_regular, may_cancel_others
 from spark_jobs.staging.staged import ROW_BITS, SCHEMAS, Staged
 from spark_jobs.tasks import in_tasks, whole
 
@@ -83,13 +83,15 @@ SPECIAL: Final = pa.schema([
     ("order_id", pa.string()),
     ("committed_offset", pa.int64()),
     ("is_regular", pa.bool_()),
+    ("may_cancel_others", pa.bool_()),
     ("is_orphan", pa.bool_()),
     ("is_unledgered", pa.bool_()),
     ("is_consumed", pa.bool_()),
     ("dead_letter_offset", pa.int64()),
     ("customer_id", pa.string()),
 ])  # fmt: skip
-"""is_orphan: the database lacks it; is_unledgered: it may have been consumed, and the ledger lacks it."""
+"""may_cancel_others: its messages may cancel another order's deadline; is_orphan: the database lacks it;
+is_unledgered: it may have been consumed, and the ledger lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,7 @@ def specials(orders: pa.Table, has_carts: bool) -> pa.Table:
     is_unledgered = pc.and_(pc.and_(is_committed, orders["cleared_ms"].is_null()), may_be_consumed)
     flags = {
         "is_regular": regular,
+        "may_cancel_others": pa.array(may_cancel_others(orders)),
         "is_orphan": is_orphan,
         "is_unledgered": pc.and_(is_unledgered, has_carts),
     }

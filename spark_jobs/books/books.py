@@ -54,7 +54,7 @@ from spark_jobs.books.differences import (
     surpluses,
     taken_entries,
 )
-from spark_jobs.books.exact import EXACT, exact_facts
+from spark_jobs.books.exact import EXACT, exact_facts, foreign_cancels
 from spark_jobs.books.fifo import gaps
 from spark_jobs.books.unwritten import UNWRITTEN, by_order, unwritten, with_entries
 from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
@@ -231,6 +231,7 @@ class Books:
 
     def _exactly(self, special: Working) -> DataFrame:
         """Return the exact facts of the orders whose numbers do not come out."""
+        self._find_foreign_cancels(special)
         irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
         if self._sides.staged.has("unnamed"):
             cancelled = orders_of_unnamed_cancels(self._spark, self._sides.staged)
@@ -239,6 +240,16 @@ class Books:
         if not ids.rows:
             return self._spark.createDataFrame([], from_arrow_schema(EXACT))
         return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
+
+    def _find_foreign_cancels(self, special: Working) -> None:
+        """Put the cancels of other orders' deadlines to the events that name no order."""
+        rows = ds.dataset(self._sides.working("special"), format="parquet")
+        count = rows.count_rows(filter=ds.field("may_cancel_others"))
+        if count:
+            ids = special.frame.filter("may_cancel_others").select("order_id")
+            found = foreign_cancels(self._spark, self._sides.staged, ids, count)
+            if len(found):
+                self._sides.staged.add_unnamed("foreign", found)
 
     def _few(self) -> Working:
         """Return what a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""

@@ -13,7 +13,9 @@ Rules:
   first one was.
 - Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
 
-Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
+An end whose record names another order would not be seen here, as every key is a number with its order. Of
+cancels that payments and cancellations carry, such are looked for before (`foreign_cancels`), and taken for
+events without an order, which are those of the timer's.
 
 Cost: about 1 µs an event.
 """
@@ -32,7 +34,7 @@ from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders
 from spark_jobs.staging.order_facts import CANCELS_OF_TIMERS, ENDS_OF_HALVES, ENDS_OF_TIMERS
-from spark_jobs.staging.staged import Staged
+from spark_jobs.staging.staged import EVENTS, Staged
 
 EXACT: Final = pa.schema([
     ("order_id", pa.string()),
@@ -104,6 +106,26 @@ def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
         **_of_lateness(orders, armed),
     }
     return pa.table([facts[field.name] for field in EXACT], schema=EXACT)
+
+
+def foreign_cancels(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> pa.Table:
+    """Return the cancels that messages of these orders carry of timers that are not theirs, as `EVENTS` of
+    no order.
+    """
+    events = events_of_orders(spark, staged, ids, id_count)
+    return of_whole_orders(events, _foreign_cancels, EVENTS).toArrow().cast(EVENTS)
+
+
+def _foreign_cancels(events: pa.Table) -> pa.Table:
+    orders = _Orders(events)
+    is_cancel = (orders.topic == TIMEOUTS) & orders.are(Code.CANCEL)
+    own = orders.own[orders.are(Code.TIMER)]
+    found = events.filter(pa.array(is_cancel & ~np.isin(orders.about, own)))
+    columns = [
+        pa.nulls(len(found), field.type) if field.name == "order_row" else found[field.name]
+        for field in EVENTS
+    ]
+    return pa.table(columns, schema=EVENTS)
 
 
 class _Orders:

@@ -225,3 +225,10 @@ def is_regular(rows: pa.Table) -> Flags:
     is_ended_once = (count["timer_ends"] == 1) & (count["timer_link"] == 0)
     flags &= (count["timer_ends"] == 0) | is_ended_once
     return flags
+
+
+def may_cancel_others(rows: pa.Table) -> Flags:
+    """Return whether an end of a timer in an order's events may be that of another order's timer."""
+    ends, link = (pc.fill_null(rows[name], 0).to_numpy() for name in ("timer_ends", "timer_link"))
+    flags: Flags = (ends > 0) & (link != 0)
+    return flags

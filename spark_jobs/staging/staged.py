@@ -131,6 +131,11 @@ class Staged:
         """Return whether a data set has any row."""
         return any(self.path(name).glob("*.parquet"))
 
+    def add_unnamed(self, name: str, events: pa.Table) -> None:
+        """Add events that are not of the order that their records name, as a file of that name."""
+        self.path("unnamed").mkdir(exist_ok=True)
+        pq.write_table(events, self.path("unnamed") / f"{name}.parquet")
+
     def table(self, name: str) -> pa.Table:
         """Return one of the small data sets, in memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()

@@ -24,6 +24,7 @@ from services.shop.topics import (
     CARTS_GROUP,
     ORDER_CANCELLED,
     ORDER_CREATED,
+    ORDER_PAID,
     ORDER_TIMEOUTS,
     ORDERS_GROUP,
     PUSHES,
@@ -300,6 +301,18 @@ def deadline_cancelled_by_hand(scene: Scene) -> Story:
     yield
 
 
+def deadline_cancelled_by_the_payment_of_another(scene: Scene) -> Story:
+    """The other is paid, and its own deadline comes and does nothing."""
+    shop, other = scene.shop, f"{scene.order_id}-other"
+    scene.place()
+    shop.place(other, f"of {other}", {"apple": 1})
+    yield
+    cancel = {"TW_TIMER_CANCEL": f"order:{scene.order_id}", "TW_TIMER_TOPIC": ORDER_TIMEOUTS}
+    body = {"order_id": other, "paid_ms": shop.now_ms}
+    shop.end(shop.send_half(ORDER_PAID, other, body, properties=cancel), Resolution.COMMIT)
+    shop.set_order(other, status="PAID", paid_ms=shop.now_ms)
+
+
 def deadline_never_set(scene: Scene) -> Story:
     shop = scene.shop
     shop.fill_cart(scene.customer, {"apple": 2})
@@ -435,6 +448,7 @@ FAULTS: Final[dict[str, Fault]] = {
         (cart_not_cleared_and_too_full, names.CART_NOT_CLEARED, STATEMENT + MESSAGE, BALANCED),
         (cart_changed_by_more_than_was_ordered, names.CART_NOT_CLEARED, LOOK, names.CART_NOT_CLEARED),
         (deadline_cancelled_by_hand, names.TIMEOUT_NOT_FIRED, MESSAGE, BALANCED),
+        (deadline_cancelled_by_the_payment_of_another, names.TIMEOUT_NOT_FIRED, MESSAGE, BALANCED),
         (deadline_never_set, names.TIMEOUT_NOT_FIRED, MESSAGE, BALANCED),
         (deadline_set_for_later, names.TIMEOUT_NOT_FIRED, COMMAND, BALANCED),
         (deadline_overdue, names.TIMEOUT_NOT_FIRED, COMMAND, BALANCED),
