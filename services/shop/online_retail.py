@@ -7,7 +7,7 @@ never stops the reading. The reasons, tried in this order:
 |---|---|
 | not UTF-8 | has a cell in another encoding: `Müller` and `Möller` would become one customer |
 | number in scientific notation | lacks digits: 1.785E+04 may have been 17850 or 17852 |
-| unreadable row | lacks a cell, or holds one that is no number, date or name |
+| unreadable row | lacks a cell, has one too many (2,55), or holds one that is no number, date or name |
 | price with parts of a penny | has more than two decimals: 0.001 would be nothing |
 | missing customer | names nobody |
 | quantity of zero or less | would sell nothing (cancellations, whose number starts with C, may) |
@@ -16,7 +16,8 @@ never stops the reading. The reasons, tried in this order:
 
 Times are ISO 8601, or month/day/year as in the UCI file. With a zone they become UTC. A file whose dates
 contradict each other is refused as a whole: 13/12/2010 beside 02/12/2010, which then is no 12th of February,
-or times with a zone beside times without.
+or times with a zone beside times without. So is one that names a column twice, or has a quotation mark that
+nothing closes: it would take the rows behind it into its cell.
 
 An invoice is made of its accepted rows, wherever they stand in the file; its time is the earliest of its
 rows, accepted or not. The same SKU twice in an invoice becomes one line: quantities add up, the first price
@@ -54,9 +55,11 @@ CANCELLATION_MARK = "C"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NUMBER_MAX = 10**9
 DATE_FORMAT_OF_UCI = "%m/%d/%Y %H:%M"
+SURPLUS = "\n"
+"""The column of the cells for which the first line has no name."""
 
 Row = dict[str, str]
-"""One line of the file by column; a cell may be missing."""
+"""One line of the file by column; a cell may be missing. `SURPLUS` is there where there are too many."""
 
 
 class Reason(StrEnum):
@@ -145,8 +148,8 @@ def read_file(path: Path) -> Reading:
     """Read a CSV file.
 
     Raises:
-        InputUnreadable: when it cannot be opened, is no CSV, lacks a column or all rows, or has dates that
-            contradict each other.
+        InputUnreadable: when it cannot be opened, is no CSV, lacks a column or all rows, has one twice, or
+            has dates that contradict each other.
     """
     try:
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
@@ -159,15 +162,30 @@ def read_file(path: Path) -> Reading:
 
 
 def rows_of(path: Path, file: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Yield the numbered rows of a file whose first line names the columns."""
-    reader = csv.DictReader(file)
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
+    """Yield the numbered rows of a file whose first line names the columns.
+
+    Raises:
+        InputUnreadable: when it names them otherwise, or a quotation mark is not closed.
+    """
+    reader = csv.DictReader(file, restkey=SURPLUS, strict=True)
+    named = Counter(reader.fieldnames or ())
+    for column in COLUMNS:
+        if named[column] != 1:
+            many = "several columns" if named[column] else "no column"
+            raise InputUnreadable(
+                f"{path} has {many} {column}. Its first line must name {', '.join(COLUMNS)}, each once."
+            )
+    last_line = reader.line_num
+    try:
+        for row in reader:
+            last_line = reader.line_num
+            cells = row.pop(SURPLUS, ())
+            yield last_line, row | ({SURPLUS: " ".join(cells)} if any(map(str.strip, cells)) else {})
+    except csv.Error as error:
         raise InputUnreadable(
-            f"{path} has no column {missing[0]}. Its first line must name {', '.join(COLUMNS)}."
-        )
-    for row in reader:
-        yield reader.line_num, row
+            f"{path}: the row that begins in line {last_line + 1} cannot be told from the next ({error}). "
+            "Correct its quotation marks."
+        ) from error
 
 
 def read_rows(rows: Iterable[tuple[int, Row]], shown: str = "The input") -> Reading:
@@ -241,12 +259,14 @@ def form_of(text: str) -> str:
 
 
 def refuse_cut(row: Row) -> None:
-    """Refuse a row with a cell that lost what it was, in its encoding or in a spreadsheet."""
+    """Refuse a row with a cell that lost what it was: in its encoding, in a spreadsheet, at a comma."""
     cells = [cell(row, column) for column in COLUMNS]
     if any(as_utf8(text) != text for text in cells):
         raise Refused(Reason.ENCODING)
     if any(SCIENTIFIC.fullmatch(text) for text in cells):
         raise Refused(Reason.SCIENTIFIC)
+    if SURPLUS in row:
+        raise Refused(Reason.UNREADABLE)
 
 
 def as_utf8(text: str) -> str:

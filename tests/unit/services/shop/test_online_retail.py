@@ -248,6 +248,7 @@ def test_a_file_is_read_with_its_line_numbers(tmp_path: Path) -> None:
         (b"InvoiceNo,StockCode,Quantity,InvoiceDate,UnitPrice\n", "has no column CustomerID"),
         ((",".join(COLUMNS) + "\n").encode(), "holds no invoice"),
         ((",".join(COLUMNS) + '\n"' + "x" * 200_000).encode(), "field larger than field limit"),
+        ((",".join(COLUMNS) + ",Quantity\n").encode(), "several columns Quantity"),
     ],
 )
 def test_a_file_that_is_no_order_file_is_told(tmp_path: Path, content: bytes, told: str) -> None:
@@ -255,6 +256,37 @@ def test_a_file_that_is_no_order_file_is_told(tmp_path: Path, content: bytes, to
     path.write_bytes(content)
     with pytest.raises(InputUnreadable, match=told):
         read_file(path)
+
+
+TAKEN = "536365,22423,LAMP,6,2010-12-01 08:26:00,2.55,17850,UK"
+
+
+def file_of(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "orders.csv"
+    header = "InvoiceNo,StockCode,Description,Quantity,InvoiceDate,UnitPrice,CustomerID,Country"
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def test_a_decimal_comma_moves_no_cell_into_another_column(tmp_path: Path) -> None:
+    """2,55 would be a price of 2.00, of a customer 55."""
+    reading = read_file(file_of(tmp_path, TAKEN, TAKEN.replace("2.55", "2,55"), TAKEN + ",, "))
+    assert [(one.line_number, one.reason) for one in reading.refused_rows] == [(3, Reason.UNREADABLE)]
+    assert [invoice.customer_id for invoice in reading.invoices] == ["17850"]
+
+
+@pytest.mark.parametrize("end", [TAKEN, TAKEN.replace("LAMP", 'LA"MP'), TAKEN.replace("LAMP", '"LAMP"')])
+def test_an_open_quotation_mark_takes_in_no_row(tmp_path: Path, end: str) -> None:
+    path = file_of(tmp_path, TAKEN, TAKEN.replace("LAMP", '"LAMP'), TAKEN, end)
+    with pytest.raises(InputUnreadable, match="begins in line 3 cannot be told from the next"):
+        read_file(path)
+
+
+def test_quotation_marks_that_are_closed_or_inside_a_cell_are_read(tmp_path: Path) -> None:
+    texts = ('5" LAMP', '"LAMP, ""BIG"""', '"LAMP\nBIG"')
+    reading = read_file(file_of(tmp_path, *(TAKEN.replace("LAMP", text) for text in texts)))
+    assert not reading.refused_rows
+    assert reading.invoices[0].lines["22423"].quantity == 18
 
 
 def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
