@@ -14,7 +14,6 @@ Findings stay open until they are repaired.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_jobs.seals.files import OPEN, Account
-from spark_jobs.seals.identities import EVENT_COLUMNS, Span
+from spark_jobs.seals.files import OPEN, Account, Seal, SealFolder, not_as_sealed, unreadable
+from spark_jobs.seals.identities import EVENT_COLUMNS, Contents, Span, contents_of
 
 _NEVER: Final = np.iinfo(np.int64).max
 _BATCH_ROWS: Final = 65_536
@@ -53,9 +52,21 @@ def account(
         _add(tally, _Life(batch, span.to_ms, covered_from_ms, has_carts), ids, span.from_ms)
     rows = sorted(tally.rows, key=lambda row: str(row["order_id"]))
     pq.write_table(pa.Table.from_pylist(rows, OPEN), file)
-    digest = hashlib.sha256("".join(f"{row['order_id']}\n" for row in rows).encode()).hexdigest()
+    open_ = contents_of(str(row["order_id"]) for row in rows)
     vanished = len(carried) - tally.seen
-    return Account(len(carried), tally.entered, tally.closed, vanished, len(rows), digest)
+    return Account(len(carried), tally.entered, tally.closed, vanished, open_.count, open_.digest)
+
+
+def open_ids(folder: SealFolder, seal: Seal) -> set[str]:
+    """Return the orders that a seal left open; raise `StoreDamaged` where its file does not hold these."""
+    file = folder.path(seal.number, "open.parquet")
+    try:
+        found = pq.read_table(file, schema=OPEN, columns=["order_id"])["order_id"].to_pylist()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise unreadable(file, error) from error
+    if contents_of(found) != Contents(seal.account.open, seal.account.digest):
+        raise not_as_sealed(file, seal)
+    return set(found)
 
 
 class _Life:

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from commitlog.errors import StoreDamaged
 from spark_jobs.names import SHOPS, OrderNames
-from spark_jobs.seals.files import CORRECTIONS, Seal, SealFolder, expected
+from spark_jobs.seals.files import CORRECTIONS, Seal, SealFolder, expected, not_as_sealed, unreadable
 from spark_jobs.seals.identities import (
     IDENTITIES,
     NOTHING,
@@ -29,6 +28,7 @@ from spark_jobs.seals.identities import (
     Span,
     Stage,
     contents,
+    contents_of,
     groups,
     identities,
     order_id_of,
@@ -202,15 +202,16 @@ def _sealed(folder: SealFolder, seals: list[Seal], seal: Seal, start_ms: int, st
     path = folder.path(seal.number, "identities.parquet")
     rows = _rows(path, IDENTITIES, start_ms, stage).sort_by("identity")
     if contents(rows).get(start_ms, NOTHING) != seal.windows.get(start_ms, {}).get(stage, NOTHING):
-        raise StoreDamaged(f"{path} does not hold what seal {seal.number} says. Restore it from a backup.")
+        raise not_as_sealed(path, seal)
     held = set(rows["identity"].to_pylist())
     for later in seals[seal.number :]:
         if stage in later.corrected.get(start_ms, {}):
-            corrections = _rows(
-                folder.path(later.number, "corrections.parquet"), CORRECTIONS, start_ms, stage
-            )
+            path = folder.path(later.number, "corrections.parquet")
+            corrections = _rows(path, CORRECTIONS, start_ms, stage)
             held -= set(corrections["was"].to_pylist())
             held |= set(corrections["is"].drop_null().to_pylist())
+            if contents_of(held) != later.corrected[start_ms][stage]:
+                raise not_as_sealed(path, later)
     return held
 
 
@@ -219,7 +220,7 @@ def _rows(path: Any, schema: pa.Schema, start_ms: int, stage: str) -> pa.Table:
     try:
         return ds.dataset(path, schema=schema).to_table(filter=wanted)
     except (OSError, pa.ArrowInvalid) as error:
-        raise StoreDamaged(f"{path} cannot be read ({error}). Restore it from a backup.") from error
+        raise unreadable(path, error) from error
 
 
 def _paired(stage: str, gone: Iterable[str], new: Iterable[str]) -> list[Change]:

@@ -189,6 +189,16 @@ def _broken(folder: Path, why: str) -> StoreDamaged:
     )
 
 
+def not_as_sealed(file: Path, seal: Seal) -> StoreDamaged:
+    """Return the error about a file of a seal that has other contents than the seal says."""
+    return StoreDamaged(f"{file} does not hold what seal {seal.number} says. Restore it from a backup.")
+
+
+def unreadable(file: Path, error: Exception) -> StoreDamaged:
+    """Return the error about a file of a seal that cannot be read."""
+    return StoreDamaged(f"{file} cannot be read ({error}). Restore it from a backup.")
+
+
 def _as_seal(plain: dict[str, Any]) -> Seal:
     return Seal(
         **{name: plain[name] for name in _PLAIN},

@@ -253,6 +253,12 @@ def _unescaped(part: str) -> str:
     return _ESCAPED.sub(lambda found: _WRITTEN[found[0]], part)
 
 
+def contents_of(found: Iterable[str]) -> Contents:
+    """Return the contents of one stage of one window with these identities, in any order."""
+    lines = sorted(f"{one}\n".encode() for one in found)
+    return Contents(len(lines), hashlib.sha256(b"".join(lines)).hexdigest())
+
+
 def contents(sorted_identities: pa.Table) -> dict[int, Contents]:
     """Return the contents of each window of one stage's identities, which are sorted as `identities` sorts
     them.

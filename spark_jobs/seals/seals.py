@@ -31,9 +31,9 @@ import pyarrow.parquet as pq
 from spark_jobs.layout import RunFolders
 from spark_jobs.names import SHOPS, OrderNames
 from spark_jobs.runs import Run
-from spark_jobs.seals.carried import account
+from spark_jobs.seals.carried import account, open_ids
 from spark_jobs.seals.changes import ChangedWindow, Verification, compare
-from spark_jobs.seals.files import CORRECTIONS, OPEN, Seal, SealFolder, Windows
+from spark_jobs.seals.files import CORRECTIONS, Seal, SealFolder, Windows
 from spark_jobs.seals.identities import (
     IDENTITIES,
     Fact,
@@ -187,9 +187,9 @@ def _write(
     changed: list[ChangedWindow],
 ) -> Seal:
     number = before.number + 1 if before else 1
+    carried = open_ids(folder, before) if before else set()
     fresh = folder.begin(number)
     windows = _write_identities(orders, span, run.has_currency, fresh / "identities.parquet")
-    carried = _open_ids(folder.path(before.number, "open.parquet")) if before else set()
     made = Seal(
         number=number,
         run_id=run.run_id,
@@ -228,7 +228,3 @@ def _write_corrections(changed: list[ChangedWindow], file: Path) -> Windows:
     columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(CORRECTIONS)]
     pq.write_table(pa.table(columns, schema=CORRECTIONS), file)
     return {one.start_ms: one.contents for one in changed}
-
-
-def _open_ids(file: Path) -> set[str]:
-    return set(pq.read_table(file, schema=OPEN, columns=["order_id"])["order_id"].to_pylist())

@@ -327,6 +327,42 @@ def test_identities_that_are_not_the_sealed_ones_are_told(books: Books) -> None:
         seals.verify(books.out, books.run(later))
 
 
+def lose(file: Path) -> None:
+    file.unlink()
+
+
+def lose_a_row(file: Path) -> None:
+    pq.write_table(pq.read_table(file).slice(1), file)
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [lose, lose_a_row, empty])
+def test_open_orders_that_are_not_the_sealed_ones_are_told(books: Books, harm: Any) -> None:
+    """The next seal counts as carried what the one before left open."""
+    assert books.seal(trade()[:120]).account.open
+    file = SealFolder(books.out).path(1, "open.parquet")
+    harm(file)
+    with pytest.raises(StoreDamaged, match=f"{file}.*Restore it from a backup"):
+        seals.seal(books.out, books.run(trade()), WINDOW_MS, 60_000)
+    assert len(SealFolder(books.out).read()) == 1
+
+
+@pytest.mark.parametrize("harm", [lose, lose_a_row, empty])
+def test_corrections_that_are_not_the_sealed_ones_are_told(books: Books, harm: Any) -> None:
+    books.seal(trade())
+    later = trade()
+    later[4] |= {"total_pence": 1}
+    seals.seal(books.out, books.run(later), WINDOW_MS, 60_000, is_accepting=True)
+    file = SealFolder(books.out).path(2, "corrections.parquet")
+    harm(file)
+    later[5] |= {"total_pence": 1}
+    with pytest.raises(StoreDamaged, match=f"{file}.*Restore it from a backup"):
+        seals.verify(books.out, books.run(later))
+
+
 def test_a_run_over_a_part_of_the_orders_seals_nothing(books: Books) -> None:
     run = books.run(trade(), options={"from_ms": START_MS, "to_ms": None})
     with pytest.raises(ConfigurationError, match="only at a part of the orders"):
