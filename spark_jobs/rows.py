@@ -51,6 +51,8 @@ class Rows:
         self.schema = pa.schema([known.field(name) for name in columns])
         chosen = dataset(options.get("dataset", "records"))
         topics = _topics(options.get("topics", "*"))
+        if not topics:
+            raise UnknownChoice(f"topics={options['topics']!r} names no topic. Leave it out for all of them.")
         self.wanted = Wanted(
             ACK_COLUMNS if self.is_acks else columns,
             topics=chosen.topics if topics == ALL or self.is_acks else topics,
@@ -68,4 +70,5 @@ class Rows:
 
 
 def _topics(listed: str) -> frozenset[str]:
-    return ALL if listed == "*" else frozenset(topic.strip() for topic in listed.split(",") if topic.strip())
+    topics = frozenset(topic.strip() for topic in listed.split(",") if topic.strip())
+    return ALL if topics >= ALL else topics

@@ -197,6 +197,29 @@ def test_what_is_no_number_of_bytes_is_a_sentence(writer: Writer, name: str, giv
             stream(writer.store, **{name: given})
 
 
+@both
+def test_topics_are_told_apart_by_comma_and_none_is_no_choice(writer: Writer, read: Read) -> None:
+    for listed in ("*", " * ", "t,*", " t , u"):
+        assert read(writer.store, topics=listed, bodies=listed) == list(range(COUNT))
+    assert read(writer.store, bodies="") == list(range(COUNT)), "none are wanted"
+    for listed in ("", " ", ","):
+        with pytest.raises(UnknownChoice, match=f"topics='{listed}' names no topic"):
+            read(writer.store, topics=listed)
+
+
+@both
+def test_numbers_of_any_size_are_places(writer: Writer, read: Read) -> None:
+    for number in (1 << 63, 1 << 64, 10**30):
+        assert read(writer.store, startingTimestamp=number) == []
+        assert read(writer.store, **{"from": number}) == []
+        assert read(writer.store, slice_bytes=number) == list(range(COUNT))
+        if read is batch:
+            assert batch(writer.store, endingTimestamp=number) == list(range(COUNT))
+            assert batch(writer.store, to=number, topics="t") == list(range(COUNT))
+        else:
+            assert stream(writer.store, max_bytes_per_trigger=number) == list(range(COUNT))
+
+
 @pytest.mark.parametrize("given", ["-1", "0", "1g"])
 def test_a_limit_of_a_batch_is_a_number_of_bytes(writer: Writer, given: str) -> None:
     with pytest.raises(UnknownChoice, match=f"max_bytes_per_trigger='{given}' is no number of bytes"):
