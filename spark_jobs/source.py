@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from commitlog.errors import NoRecords
 from commitlog.published_log import StoreLog, holes, is_node, open_log
 from spark_jobs.datasets import ACKS
+from spark_jobs.errors import StreamLost
 from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP
 from spark_jobs.log.kept import kept_parts
 from spark_jobs.log.keys import KEY_LIST
@@ -113,8 +114,14 @@ class LogReader(DataSourceReader):
         return [Task(part, self._range.stored_ms) for part in parts or [NOTHING]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the record batches of one partition."""
-        return self._rows.of(partition)
+        """Yield the record batches of one partition; raise `StreamLost` for a segment deleted meanwhile."""
+        try:
+            yield from self._rows.of(partition)
+        except FileNotFoundError as error:
+            raise StreamLost(
+                f"{error.filename} was deleted while it was read, as by retention. Read it again: the rows "
+                "begin where the log does now."
+            ) from error
 
     def _opened_index(self, store: Path) -> Index | None:
         topics = self._rows.wanted.topics

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from commitlog import keep, layout
 from commitlog.record import Record, encode
+from spark_jobs.errors import StreamLost
 from spark_jobs.source import LogReader, TidewheelSource
 from tests.spark.streaming import Steps, Writer
 from tidewheel.errors import ConfigurationError, UnknownChoice
@@ -218,6 +219,17 @@ def test_numbers_of_any_size_are_places(writer: Writer, read: Read) -> None:
             assert batch(writer.store, to=number, topics="t") == list(range(COUNT))
         else:
             assert stream(writer.store, max_bytes_per_trigger=number) == list(range(COUNT))
+
+
+def test_a_segment_that_is_deleted_while_it_is_read_is_a_sentence(writer: Writer) -> None:
+    """Retention goes on beside a batch that was planned before."""
+    writer.append(40)
+    options = CaseInsensitiveDict(path=str(writer.store))
+    reader = LogReader(options, ("queue_offset",))
+    first, *_ = reader.partitions()
+    writer.retain(1)
+    with pytest.raises(StreamLost, match=r"was deleted while it was read, as by retention. Read it again"):
+        list(reader.read(first))
 
 
 @pytest.mark.parametrize("given", ["-1", "0", "1g"])
