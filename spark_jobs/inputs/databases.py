@@ -33,6 +33,7 @@ from sqlalchemy import (
     func,
     inspect,
     select,
+    text,
 )
 from sqlalchemy.engine import URL, Inspector, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -259,7 +260,11 @@ class Database:
         table = Table(name, MetaData(), *columns, schema=schema or None)
         fields, dialect = SCHEMAS[mapping.ours], self._engine.dialect.name
         key, kind = table.columns[mapping.columns[mapping.key]], described[mapping.columns[mapping.key]]
-        is_unique = _is_unique(inspector, name, schema, key.name) and not merges_keys(dialect, kind)
+        is_unique = (
+            _is_unique(inspector, name, schema, key.name)
+            and not merges_keys(dialect, kind)
+            and not self._is_inherited(table)
+        )
         return OpenTable(
             fields,
             table,
@@ -305,6 +310,16 @@ class Database:
                 f"the server's own clock is in {zone}. Write the zone that they are in as zone = "
                 f'"Europe/London", or zone = "UTC", in [{mapping.ours}] of a --mapping.'
             )
+
+    def _is_inherited(self, table: Table) -> bool:
+        """Return whether a table has rows of others, of which its constraints say nothing (PostgreSQL's
+        INHERITS; a table with partitions has theirs under its own).
+        """
+        if self._engine.dialect.name != POSTGRESQL:
+            return False
+        named = self._engine.dialect.identifier_preparer.format_table(table)
+        with self._engine.connect() as connection:
+            return bool(connection.execute(_HAS_CHILDREN, {"named": named}).scalar_one())
 
     def _server_zone(self) -> str:
         """Return the zone of the server's clock; "" where it has none."""
@@ -392,6 +407,10 @@ _ZONE_QUESTIONS: Final = {
         MYSQL, "SELECT IF(@@global.time_zone = 'SYSTEM', @@system_time_zone, @@global.time_zone)"
     ),
 }
+_HAS_CHILDREN: Final = text(
+    "SELECT EXISTS (SELECT FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
+    "WHERE relkind = 'r' AND inhparent = to_regclass(:named))"
+)
 _UTC: Final = frozenset({"", "utc", "uct", "etc/utc", "etc/uct", "universal", "zulu", "+00:00", "-00:00"})
 
 

@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Engine, FromClause, and_, literal_column, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    FromClause,
+    Select,
+    and_,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.exc import SQLAlchemyError
 
 from spark_jobs.inputs import mysql_reads
@@ -30,9 +40,16 @@ RANGES_MAX: Final = 1_000
 READERS: Final = 4
 """How many ranges of a database that shares its view are read at a time."""
 
+_ROW_NUMBERS: Final = ("rowid", "_rowid_", "oid")
+"""What SQLite calls a row's number, unless a column is called so."""
 _REPEATABLE: Final = "REPEATABLE READ"
 _WORDING: Final = {
-    POSTGRESQL: ("SET LOCAL TIME ZONE 'UTC'", "SET LOCAL datestyle = 'ISO'"),
+    POSTGRESQL: (
+        "SET LOCAL TIME ZONE 'UTC'",
+        "SET LOCAL datestyle = 'ISO'",
+        "SET LOCAL intervalstyle = 'postgres'",
+        "SET LOCAL extra_float_digits = 1",
+    ),
     **dict.fromkeys(mysql_reads.MYSQL, mysql_reads.SESSION),
 }
 """The database then writes texts alike, whatever the server is set to. No statement fixes the view."""
@@ -89,10 +106,18 @@ def _stepped(
 
 
 def row_number(connection: Connection, table: FromClause) -> ColumnElement[Any] | None:
-    """Return SQLite's own number of a row, by which a table lies on disk; None where there is none."""
+    """Return SQLite's own number of a row, by which a table lies on disk; None where there is none, or where
+    columns of the user's have all of its names.
+    """
     if connection.dialect.name != "sqlite":
         return None
-    number: ColumnElement[Any] = literal_column("rowid")
+    everything: Select[Any] = select(literal_column("*")).select_from(table).limit(0)
+    columns = connection.execute(everything).keys()
+    taken = {name.lower() for name in columns}
+    free = next((name for name in _ROW_NUMBERS if name not in taken), None)
+    if free is None:
+        return None
+    number: ColumnElement[Any] = literal_column(free)
     try:
         connection.execute(select(number).select_from(table).limit(1)).first()
     except SQLAlchemyError:  # a view, or a table WITHOUT ROWID

@@ -146,6 +146,60 @@ def test_of_rows_with_the_same_key_the_first_stays(empty: Engine, tmp_path: Path
     assert set(counts.duplicate_keys) == {"b", "c"}
 
 
+@pytest.mark.usefixtures("small_ranges")
+@pytest.mark.parametrize("taken", [["rowid"], ["RowID", "_rowid_"], ["rowid", "_rowid_", "oid"]])
+def test_a_column_that_is_called_like_sqlites_row_number_hides_no_row(
+    tmp_path: Path, taken: list[str]
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'any.db'}")
+    run(engine, shop_table("VARCHAR(9) PRIMARY KEY", "".join(f", {name} INTEGER" for name in taken)))
+    ids = [f"o{number}" for number in range(ORDERS)]
+    fill(engine, ids)
+    run(engine, f"UPDATE orders SET {taken[0]} = 7 WHERE order_id < 'o2'")
+    assert opened(engine).export("orders", tmp_path).rows == ORDERS
+    assert sorted(row["order_id"] for row in rows_of(tmp_path)) == sorted(ids)
+    engine.dispose()
+
+
+def test_a_primary_key_says_nothing_of_the_tables_that_inherit_it(
+    postgresql_url: str, tmp_path: Path
+) -> None:
+    """A question about a table of PostgreSQL has the rows of its children, whose keys it does not forbid."""
+    engine = create_engine(postgresql_url)
+    run(engine, "DROP TABLE IF EXISTS orders", shop_table("VARCHAR(9) PRIMARY KEY"))
+    run(engine, "CREATE TABLE archived () INHERITS (orders)", "INSERT INTO archived (order_id) VALUES ('a')")
+    try:
+        fill(engine, ["a", "b"])
+        counts = opened(engine).export("orders", tmp_path)
+        assert (counts.rows, counts.duplicate_keys) == (2, ["a"])
+        assert sorted(row["order_id"] for row in rows_of(tmp_path)) == ["a", "b"]
+    finally:
+        run(engine, "DROP TABLE orders CASCADE")
+        engine.dispose()
+
+
+def test_the_texts_of_keys_do_not_depend_on_settings(postgresql_url: str, tmp_path: Path) -> None:
+    """With fewer digits two keys would be one, which the database tells apart."""
+    engine = create_engine(postgresql_url)
+    settings = {"extra_float_digits": "-3", "intervalstyle": "iso_8601", "bytea_output": "escape"}
+    run(engine, "DROP TABLE IF EXISTS orders")
+    try:
+        for name, value in settings.items():
+            run(engine, f"ALTER DATABASE postgres SET {name} = '{value}'")
+        engine.dispose()
+        for kind, ids in (("FLOAT8", [0.1234567890123451, 0.1234567890123459]), ("INTERVAL", ["1 day"])):
+            run(engine, shop_table(f"{kind} PRIMARY KEY"))
+            fill(engine, ids)
+            opened(engine).export("orders", tmp_path / kind)
+            run(engine, "DROP TABLE orders")
+            found = sorted(row["order_id"] for row in rows_of(tmp_path / kind))
+            assert found == list(map(str, ids))
+    finally:
+        for name in settings:
+            run(engine, f"ALTER DATABASE postgres RESET {name}")
+        engine.dispose()
+
+
 IGNORING_CASE = {"sqlite": "COLLATE NOCASE", "postgresql": 'COLLATE "ci"', "mysql": ""}
 ICU = "CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 
