@@ -21,7 +21,7 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
     """Of a schedule (or of all single pushes) what was scheduled is not what was sent, left, cancelled and
     failed; or the ledger says that a push was delivered and the log does not; or its message was delivered
     and acknowledged and the ledger does not say so; or it was delivered twice; or it is still to be sent, and
-    its time has passed by the limit and the grace without a delivery.
+    its time has passed by the limit and the grace without a delivery, or longer ago than the log tells.
 
     Wrong: the push service, which did not write what it did, or wrote what it did not do, or never sent it.
     Repair: set the push's status to what the log says; nothing is to be sent again. Whether one that was
@@ -34,12 +34,12 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
     )
     unsaid = is_done & F.col("status").isin("SCHEDULED", "FAILED") & F.col("dead_letter_offset").isNull()
     until_ms = F.greatest("due_ms", "timer_due_ms")
-    is_overdue = is_late(until_ms, "late_limit_ms", "grace_ms") & is_covered(until_ms)
+    is_overdue = is_late(until_ms, "late_limit_ms", "grace_ms")
     unsent = (F.col("status") == "SCHEDULED") & F.col("delivered_offset").isNull() & is_overdue
-    overdue = says(
-        "It is to be sent, and overdue by %s; the log has no delivery of it.",
-        duration(F.col("as_of_ms") - until_ms),
+    unseen = F.when(is_covered(until_ms), F.lit("the log has no delivery of it")).otherwise(
+        F.lit("the part of the log that would have its delivery is deleted")
     )
+    overdue = says("It is to be sent, and overdue by %s; %s.", duration(F.col("as_of_ms") - until_ms), unseen)
     is_twice = F.col("deliveries") > 1 + F.coalesce("dead_letters", F.lit(0))
     twice = says("It was delivered %d times, first at log offset %d.", "deliveries", "delivered_offset")
     said = "Its message was delivered at log offset %d and acknowledged; the ledger says %s."

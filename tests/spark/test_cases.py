@@ -571,7 +571,7 @@ PUSHES: dict[str, tuple[bool, Changes]] = {
         NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": PLACED_MS + 2 * MINUTE_MS + 1},
     ),
     "left, overdue, before the log": (
-        False,
+        True,
         NOT_IN_LOG | {"status": "SCHEDULED", "as_of_ms": AS_OF_MS, "covered_from_ms": PLACED_MS},
     ),
     "left, moved to later": (
@@ -604,6 +604,7 @@ def test_pushes_that_do_not_sum(spark: SparkSession) -> None:
     assert {name for name, why in judged.items() if why} == {
         name for name, (is_one, _) in PUSHES.items() if is_one
     }
+    assert judged["left, overdue, before the log"].endswith("that would have its delivery is deleted.")
     assert [(row["schedule"], row["why"]) for row in sums(pushes).collect()] == [
         ("daily", "1 scheduled are not 0 sent, 0 left, 0 cancelled and 0 failed.")
     ]
