@@ -35,6 +35,7 @@ from services.cli.audit_options import (
     answering,
     limit_option,
     limits,
+    refuse_seal_of_part,
     span_option,
     stepping,
 )
@@ -98,12 +99,16 @@ def run(
     spans |= {"unconsumed-limit": unconsumed_limit, "window": window}
     moments = {"from": from_, "to": to, "as-of": as_of}
     with answering():
+        refuse_seal_of_part(has_seal, from_, to)
         options = limits(out, spans, moments, has_plan)
         allowance_ms = parse_ms(watermark, "--watermark")
         from spark_jobs.inputs.mapping import SHOP, read_mapping
         from spark_jobs.inputs.stores import Inputs
         from spark_jobs.main import audit
+        from spark_jobs.seals.seals import refuse_width
 
+        if has_seal:
+            refuse_width(out, options.window_ms)
         inputs = Inputs(orders, carts, pushes, read_mapping(mapping) if mapping else SHOP)
         with stepping() as step:
             summary = audit(store, inputs, out, options, step)

@@ -9,7 +9,7 @@ import typer
 
 from services.cli import output
 from services.cli.api import JsonOption
-from services.cli.audit_options import FINDINGS, OutOption, RunOption, answering
+from services.cli.audit_options import FINDINGS, OutOption, RunOption, answering, width_ms
 from services.cli.durations import parse_ms
 from services.times.display import span, wall
 
@@ -46,7 +46,7 @@ def seal(
         from spark_jobs.runs import run_of
         from spark_jobs.seals import seals
 
-        spans = parse_ms(window, "--window"), parse_ms(watermark, "--watermark")
+        spans = width_ms(window), parse_ms(watermark, "--watermark")
         run = run_of(out, run_id)
         sealing = seals.seal(out, run, *spans, is_accepting=accept)
         output.print_json(as_facts(sealing)) if as_json else tell_sealing(sealing, run.names)

@@ -66,9 +66,27 @@ def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: 
     from spark_jobs.options import AuditOptions, new_run_id
 
     given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
+    if "window" in spans:
+        given["window_ms"] = width_ms(spans["window"])
     given |= {field(name): parse_past_ms(text, f"--{name}") for name, text in moments.items() if text}
     _refuse_no_time(given.get("from_ms"), given.get("to_ms"))
     return AuditOptions(new_run_id(out), has_plan=has_plan, **given)
+
+
+def width_ms(window: str) -> int:
+    """Return the width of windows in milliseconds; raise `ConfigurationError`."""
+    width = parse_ms(window, "--window")
+    if not width:
+        raise ConfigurationError(f"--window is {window!r}: a window has a width, such as 5m.")
+    return width
+
+
+def refuse_seal_of_part(has_seal: bool, from_: str, to: str) -> None:
+    """Refuse to seal by a run over a part of the orders, before it begins; raise `ConfigurationError`."""
+    if has_seal and (from_ or to):
+        raise ConfigurationError(
+            "--seal needs all orders, and --from and --to leave some out. Leave out the one or the others."
+        )
 
 
 def _refuse_no_time(from_ms: int | None, to_ms: int | None) -> None:

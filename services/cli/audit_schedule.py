@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.audit_options import answering
+from services.cli.audit_options import answering, refuse_seal_of_part
 
 if TYPE_CHECKING:
     from services.settings.config import Address
@@ -51,7 +51,9 @@ def out_of(arguments: tuple[str, ...]) -> Path:
 
     group: Any = load("audit")
     run: Any = group.commands["run"]
-    found: Path = run.make_context("tidewheel audit run", list(arguments)).params["out"]
+    given = run.make_context("tidewheel audit run", list(arguments)).params
+    refuse_seal_of_part(given["has_seal"], given["from_"], given["to"])
+    found: Path = given["out"]
     return found
 
 

@@ -95,13 +95,14 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
     """Seal the windows that have closed since the last seal, by the orders of a run.
 
     `watermark_ms` is the allowance. Changes of earlier windows are reported; `is_accepting` takes them into
-    the seal as corrections. Raise `ConfigurationError` for a run over a part of the orders or another width
-    of windows, `StoreDamaged` for seals that are not what was sealed.
+    the seal as corrections. Raise `ConfigurationError` for a run over a part of the orders, one that is older
+    than the seals, or another width of windows, `StoreDamaged` for seals that are not what was sealed.
     """
     folder, orders = SealFolder(out), _orders_of(out, run)
     seals = folder.read()
     before = seals[-1] if seals else None
     _refuse_other_width(before, window_ms)
+    _refuse_older(before, run)
     verification = compare(folder, seals, orders, run.covered_from_ms, _names(run))
     begins_ms = before.to_ms if before else _first_window_ms(orders, window_ms)
     known = NextWindow(newest(orders, _ROW_TIMES), run.as_of_ms, watermark_ms)
@@ -119,7 +120,15 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
 def verify(out: Path, run: Run) -> Verification:
     """Compare every sealed window with the orders of a run; raise as `seal`."""
     folder, orders = SealFolder(out), _orders_of(out, run)
-    return compare(folder, folder.read(), orders, run.covered_from_ms, _names(run))
+    seals = folder.read()
+    _refuse_older(seals[-1] if seals else None, run)
+    return compare(folder, seals, orders, run.covered_from_ms, _names(run))
+
+
+def refuse_width(out: Path, window_ms: int) -> None:
+    """Raise what `seal` would raise of the seals that there are, before there is a run."""
+    seals = SealFolder(out).read()
+    _refuse_other_width(seals[-1] if seals else None, window_ms)
 
 
 def changed_windows(
@@ -156,6 +165,17 @@ def _refuse_other_width(before: Seal | None, window_ms: int) -> None:
         raise ConfigurationError(
             f"The seals have windows of {before.window_ms} ms, and {window_ms} ms are asked for. "
             f"Give --window {before.window_ms}ms."
+        )
+
+
+def _refuse_older(before: Seal | None, run: Run) -> None:
+    """Refuse a run that began before the one by which was sealed: what has happened since then would have
+    vanished.
+    """
+    if before and run.run_id < before.run_id:
+        raise ConfigurationError(
+            f"Run {run.run_id} is older than run {before.run_id}, by which seal {before.number} was made. "
+            "Give that one or a newer one by --run."
         )
 
 

@@ -369,6 +369,17 @@ def test_a_run_over_a_part_of_the_orders_seals_nothing(books: Books) -> None:
         seals.seal(books.out, run, WINDOW_MS, 0)
 
 
+def test_a_run_older_than_the_seals_says_nothing_of_them(books: Books) -> None:
+    """What has happened since then would have vanished, and could be accepted as a correction."""
+    older = books.run(trade()[:120])
+    books.seal(trade())
+    said = "run-1 is older than run run-2, by which seal 1 was made"
+    with pytest.raises(ConfigurationError, match=said):
+        seals.verify(books.out, older)
+    with pytest.raises(ConfigurationError, match=said):
+        seals.seal(books.out, older, WINDOW_MS, 60_000, is_accepting=True)
+
+
 def test_windows_of_another_width_are_refused(books: Books) -> None:
     books.seal(trade())
     with pytest.raises(ConfigurationError, match="--window 300000ms"):

@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
-from services.cli import audit_books
+from services.cli import audit, audit_books, audit_schedule
+from services.cli.audit_options import limits
 from services.times.display import wall
 from spark_jobs.layout import RunFolders
+from tidewheel.errors import ConfigurationError
 
 MINUTE_MS = 60_000
 START_MS = 1_763_700_000_000
@@ -184,3 +186,37 @@ def test_one_order_is_shown_with_its_amount(shop: Shop) -> None:
     assert "  total                  1,234.50 EUR" in list(
         evidence({"case": "balanced"} | order("a", 123_450, "eur"))
     )
+
+
+def test_a_window_has_a_width(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.audit(order("a", 300))
+    with pytest.raises(typer.Exit) as ended:
+        audit_books.seal("newest", shop.out, "10m", "0s", False, False)
+    assert ended.value.exit_code == 2
+    said = "--window is '0s': a window has a width, such as 5m."
+    assert said in capsys.readouterr().err
+    with pytest.raises(ConfigurationError, match=said):
+        limits(shop.out, {"window": "0s"}, {}, False)
+
+
+PARTIAL = ["--store", "store", "--orders", "sqlite:///shop.db", "--seal", "--from", "2025-11-21"]
+
+
+def test_a_run_over_a_part_of_the_orders_is_not_begun_if_it_is_to_seal(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would read every store, and then refuse to seal without having told what it found."""
+    arguments = [*PARTIAL, "--out", str(shop.out)]
+    assert audit.app(["run", *arguments], standalone_mode=False) == 2
+    said = "--seal needs all orders, and --from and --to leave some out"
+    assert said in capsys.readouterr().err
+    with pytest.raises(ConfigurationError, match=said):
+        audit_schedule.out_of(tuple(arguments))
+
+
+def test_a_run_that_cannot_seal_is_not_begun(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    shop.audit(order("a", 300))
+    shop.seal()
+    arguments = ["run", *PARTIAL[:5], "--out", str(shop.out), "--window", "1m"]
+    assert audit.app(arguments, standalone_mode=False) == 2
+    assert "Give --window 300000ms" in capsys.readouterr().err
