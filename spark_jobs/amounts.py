@@ -26,11 +26,17 @@ _DECIMALS_ELSE: Final = 2
 _CODE: Final = re.compile("[A-Za-z]{3}")
 
 
+def code_of(currency: str | None) -> str:
+    """Return a currency as it is added up, however a table writes it; empty for none."""
+    named = (currency or "").strip()
+    return named.upper() if _CODE.fullmatch(named) else named
+
+
 def amount(minor: int, currency: str | None) -> str:
     """Return an amount of so many of the smallest coin, such as `1,234.50 EUR`."""
-    if currency and not _CODE.fullmatch(currency):
-        return f"{minor:,} of the smallest coin of {currency}"
-    code = (currency or "").upper()
+    code = code_of(currency)
+    if code and not _CODE.fullmatch(code):
+        return f"{minor:,} of the smallest coin of {code}"
     decimals = _DECIMALS.get(code, _DECIMALS_ELSE)
     whole, rest = divmod(abs(minor), 10**decimals)
     text = f"{'-' if minor < 0 else ''}{whole:,}" + (f".{rest:0{decimals}d}" if decimals else "")

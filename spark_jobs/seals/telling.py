@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from spark_jobs.amounts import amount, amounts
+from spark_jobs.amounts import amount, amounts, code_of
 from spark_jobs.names import OrderNames
 from spark_jobs.seals.identities import EVENT_COLUMNS, Stage, values_of
 
@@ -179,7 +179,7 @@ def _named(found: Sequence[Difference], order: str) -> str:
 
 def _currency(values: Values, row: Values) -> str:
     """Return the currency of a total; that of the present row where a window was sealed without any."""
-    return values.get(CURRENCY) or row.get(CURRENCY) or ""
+    return code_of(values.get(CURRENCY)) or code_of(row.get(CURRENCY))
 
 
 def _has(values: Values, name: str) -> bool:

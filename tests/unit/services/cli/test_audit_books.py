@@ -220,3 +220,13 @@ def test_a_run_that_cannot_seal_is_not_begun(shop: Shop, capsys: pytest.CaptureF
     arguments = ["run", *PARTIAL[:5], "--out", str(shop.out), "--window", "1m"]
     assert audit.app(arguments, standalone_mode=False) == 2
     assert "Give --window 300000ms" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("now", ["eur", "EUR ", " Eur"])
+def test_a_currency_that_is_written_in_another_way_moves_no_money(shop: Shop, now: str) -> None:
+    shop.audit(order("a", 300, "EUR"), has_currency=True)
+    shop.seal()
+    shop.audit(order("a", 300, now), has_currency=True)
+    printed = shop.verify()
+    assert "1 has changed" in printed
+    assert "In sum the totals are what was sealed." in printed
