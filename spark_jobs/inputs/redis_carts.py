@@ -7,7 +7,8 @@
 A customer's cart and ledger are read in one MULTI, so a running shop is seen between two of its changes and
 never inside one. Keys are found by SCAN, which blocks nobody, and may name a key twice; so the customers are
 first dealt into buckets on disk, by a checksum, and a bucket at a time is freed of repeats and read: memory
-holds one bucket of customers, however many there are. A field that is not of this form is named and left out.
+holds one bucket of customers, however many there are. A field that is not of this form is named and left out;
+so is a key or a field that is no text in UTF-8, which goes back to Redis as the bytes that it is.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ _KEYS_PER_SCAN: Final = 1_000
 _BUCKETS_MAX: Final = 500
 _QUANTITY_MAX: Final = 1 << 53
 
+_BYTES: Final = "surrogateescape"
+"""How bytes that are no text are held in one; two that differ stay two."""
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -54,7 +58,7 @@ class RedisCarts:
         self._keys = keys
         self._shown = url.rpartition("@")[2] if "@" in url else url
         with self._speaking():
-            self._redis: Any = Redis.from_url(url, decode_responses=True, encoding_errors="replace")
+            self._redis: Any = Redis.from_url(url, decode_responses=True, encoding_errors=_BYTES)
             self._redis.ping()
 
     def buckets(self) -> Iterator[Iterator[CartRows]]:
@@ -67,7 +71,9 @@ class RedisCarts:
             count = min(1 + self._redis.dbsize() // CUSTOMERS_PER_BUCKET, _BUCKETS_MAX)
             dealt = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(count)]
             for customer_id in self._customers():
-                dealt[zlib.crc32(customer_id.encode()) % count].write(json.dumps(customer_id) + "\n")
+                dealt[zlib.crc32(customer_id.encode(errors=_BYTES)) % count].write(
+                    json.dumps(customer_id) + "\n"
+                )
             for bucket in dealt:
                 bucket.seek(0)
                 yield self._read(sorted({json.loads(line) for line in bucket}))
@@ -128,10 +134,27 @@ class RedisCarts:
 
 
 def _fields(rows: CartRows, key: str, answer: dict[str, str] | ResponseError) -> Iterator[tuple[str, str]]:
-    if isinstance(answer, ResponseError):
-        rows.unreadable.append(key)
-    else:
-        yield from answer.items()
+    if isinstance(answer, ResponseError) or (answer and not _is_text(key)):
+        rows.unreadable.append(_shown(key))
+        return
+    for name, value in answer.items():
+        if _is_text(name):
+            yield name, value
+        else:
+            rows.unreadable.append(_shown(f"{key} {name}"))
+
+
+def _is_text(found: str) -> bool:
+    try:
+        found.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _shown(found: str) -> str:
+    """Return a text with escapes in place of the bytes that are none."""
+    return found.encode(errors=_BYTES).decode(errors="backslashreplace")
 
 
 def _lines(entry: str, value: Any) -> Rows:

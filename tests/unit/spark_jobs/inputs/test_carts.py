@@ -109,6 +109,25 @@ def test_a_whole_number_is_one_however_it_is_written(
     assert ([row["quantity"] for row in tables["ledger"]], unreadable) == ([2], [])
 
 
+def test_bytes_that_are_no_text_are_named_and_left_out(redis: Redis, redis_url: str, tmp_path: Path) -> None:
+    """Read as a sign for what is no character, two articles would be one, and a customer nobody."""
+    redis.hset(b"cart:M\xfcller", mapping={"pear": "1"})
+    redis.hset("cart:c", mapping={b"\xfc": "1", b"\xf6": "2", "pear": "3"})
+    value = b'{"sku": "p\xfcar", "quantity": 3, "at_ms": 1}'
+    redis.hset("cart-ledger:c", mapping={b"add:\xfc": b"{}", "add:1": value})
+    unreadable = open_carts(redis_url)(tmp_path)
+    assert sorted(unreadable) == [
+        r"cart-ledger:c add:1",
+        r"cart-ledger:c add:\xfc",
+        r"cart:M\xfcller",
+        r"cart:c \xf6",
+        r"cart:c \xfc",
+    ]
+    assert pq.read_table(tmp_path / "carts.parquet").to_pylist() == [
+        {"customer_id": "c", "sku": "pear", "quantity": 3}
+    ]
+
+
 def test_fields_of_another_form_are_named_and_left_out(redis: Redis, redis_url: str, tmp_path: Path) -> None:
     redis.set("cart:string", "x")
     redis.set("cartoon", "not ours")
