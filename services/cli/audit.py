@@ -180,7 +180,8 @@ def show_mapping(
     """
     from spark_jobs.inputs import mapping_docs
 
-    print(mapping_docs.table() if as_table else mapping_docs.example(), end="")
+    with answering():
+        print(mapping_docs.table() if as_table else mapping_docs.example(), end="")
 
 
 lists(app)(audit_runs.list_runs)

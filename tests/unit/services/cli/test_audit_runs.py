@@ -105,11 +105,14 @@ def test_orders_older_than_the_log_are_left_out_by_a_day_and_time(
 
 
 @pytest.mark.parametrize("buffered", ["", "1"])
-def test_a_reader_that_has_read_enough_gets_no_traceback(out: Path, buffered: str) -> None:
+@pytest.mark.parametrize("verb", ["show", "ls", "mapping"])
+def test_a_reader_that_has_read_enough_gets_no_traceback(out: Path, buffered: str, verb: str) -> None:
+    """Nor 1, which says that there are findings."""
+    options = [] if verb == "mapping" else ["--out", str(out)]
     reads, writes = os.pipe()
     os.close(reads)
     ran = subprocess.run(
-        [sys.executable, "-m", "services.cli.main", "audit", "show", "--out", str(out)],
+        [sys.executable, "-m", "services.cli.main", "audit", verb, *options],
         env=os.environ | {"PYTHONUNBUFFERED": buffered},
         stdout=writes,
         stderr=subprocess.PIPE,
