@@ -183,7 +183,7 @@ def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
     for change in (PAYMENT, CANCELLATION):
         if getattr(topics, change.topic) in undecided:
             continue
-        was_changed = row[change.column] is not None or row["status"] == change.status
+        was_changed = has_changed(row, change)
         was_told = row[change.offset] is not None
         if was_changed and not was_told:
             yield tell_change(row, planning, change)
@@ -208,6 +208,11 @@ PAYMENT: Final = Change("PAID", "paid_ms", "paid_offset", "order_paid", ("PLACED
 CANCELLATION: Final = Change(
     "CANCELLED", "cancelled_ms", "cancelled_offset", "order_cancelled", ("PLACED", "PAID")
 )
+
+
+def has_changed(row: Row, change: Change) -> bool:
+    """Return whether the row says a change, by its time or, as the table may lack that, by its status."""
+    return row[change.column] is not None or row["status"] == change.status
 
 
 def tell_change(row: Row, planning: Planning, change: Change) -> Step:
@@ -259,18 +264,17 @@ def statement(what: str, store: str, sql: str, safe: str) -> Step:
 def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
     """End each open half as the database says; an order that waits for its payment has a deadline then."""
     topics = planning.sources.mapping.topics
+    has_row = row["status"] is not None
     is_waiting = row["status"] == "PLACED" and not is_overdue(row, planning)
-    happened = {
-        topics.order_created: row["placed_ms"],
-        topics.order_timeouts: row["placed_ms"] if is_waiting else None,
-        topics.order_paid: row["paid_ms"],
-        topics.order_cancelled: row["cancelled_ms"],
+    happened = {topics.order_created: has_row, topics.order_timeouts: is_waiting}
+    happened |= {
+        getattr(topics, change.topic): has_changed(row, change) for change in (PAYMENT, CANCELLATION)
     }
     halves = open_halves(row, topics.order_created)
     for offset, topic in halves:
-        has_happened = happened.get(topic) is not None
+        has_happened = happened.get(topic, False)
         says = "has it" if has_happened else "has nothing of it"
-        if topic == topics.order_timeouts and row["placed_ms"] is not None:
+        if topic == topics.order_timeouts and has_row:
             over = " and its time is over" if is_overdue(row, planning) else ""
             says = f"says that the order is {status_of(row['status'], planning)}{over}"
         outcome = "commit" if has_happened else "rollback"

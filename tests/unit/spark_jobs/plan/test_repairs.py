@@ -187,6 +187,27 @@ def test_a_deadline_is_armed_only_for_an_order_that_waits(status: str, outcome: 
     assert f" {outcome} --reason " in step["command"]
 
 
+@pytest.mark.parametrize(
+    ("topic", "status", "outcome"),
+    [
+        ("order-created", "PLACED", "commit"),
+        ("order-created", "PAID", "commit"),
+        ("order-created", None, "rollback"),
+        ("order-paid", "PAID", "commit"),
+        ("order-paid", "PLACED", "rollback"),
+        ("order-cancelled", "CANCELLED", "commit"),
+        ("order-cancelled", "PAID", "rollback"),
+        ("order-timeouts", "PLACED", "commit"),
+    ],
+)
+def test_a_half_is_ended_by_the_status_where_a_row_has_no_times(
+    topic: str, status: str | None, outcome: str
+) -> None:
+    facts: Row = {"status": status, "placed_ms": None, "half_end": "commit"}
+    (step,) = steps(names.HALF_UNRESOLVED, timeline=[event(60, "half", topic)], **facts)
+    assert f" {outcome} --reason" in step["command"]
+
+
 def test_a_payment_that_is_still_undecided_is_not_sent_again() -> None:
     timeline = [event(60, "half", "order-paid")]
     facts = {"status": "PAID", "paid_ms": 5_000, "cancelled_ms": 6_000, "half_end": "commit"}
