@@ -58,7 +58,8 @@ ORDER_COLUMNS: Final = {
 }
 """Columns of an order and their SQL types; `why` is null where the books balance.
 
-half_end is commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created;
+half_end is commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created,
+or the group of pushes the push;
 delivered_*: when the deadline fired; paid_* and cancelled_offset: committed messages; cleared_ms: the ledger;
 unwritten: what it took out of the cart without an entry; open_timer_offset: the deadline that still waits;
 is_rearmed: one was set again after a delivery;

@@ -144,9 +144,10 @@ def _cart_findings(differences: DataFrame) -> DataFrame:
 def _push_findings(books: Books) -> DataFrame:
     ledger = books.pushes()
     judged = pushes.pushes_do_not_sum(ledger).filter(F.col(PUSHES_DO_NOT_SUM).isNotNull())
-    evidence = ("status", "due_ms", "delivered_offset", "delivered_ms")
+    evidence = ("status", "due_ms", "delivered_offset", "delivered_ms", "dead_letter_offset")
+    is_consumed = F.col("is_acknowledged").alias("is_consumed")
     single = judged.select(
-        F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"), *evidence
+        F.col("order_id").alias("subject_id"), F.col(PUSHES_DO_NOT_SUM).alias("why"), *evidence, is_consumed
     )
     summed = pushes.sums(ledger).select(F.col("schedule").alias("subject_id"), "why")
     return single.unionByName(summed, allowMissingColumns=True).withColumns({

@@ -310,9 +310,10 @@ def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
 
 
 def set_push(row: Row, planning: Planning) -> Iterator[Step]:
-    """Let the ledger say of a push what the log says: that it was delivered."""
+    """Let the ledger say of a push what the log says: that it was delivered, and taken by its consumer."""
     sources, table = planning.sources, planning.sources.mapping.pushes
-    if row["status"] in _UNSENT and row["delivered_offset"] is not None:
+    is_untaken = row["dead_letter_offset"] is not None or row["is_consumed"] is False
+    if row["status"] in _UNSENT and row["delivered_offset"] is not None and not is_untaken:
         values = {"status": sources.constants(table, "DELIVERED")[0], "delivered_ms": row["delivered_ms"]}
         unsent = [status for one in _UNSENT for status in sources.constants(table, one)]
         sql = sources.update(table, row["subject_id"], values, {"status": unsent})

@@ -149,6 +149,14 @@ def test_a_push_is_corrected_although_its_table_is_in_another_database(orders: s
     assert (status, at[:19]) == ("DELIVERED", "2023-11-14 22:13:20")
 
 
+@pytest.mark.parametrize("untaken", [{"dead_letter_offset": 90}, {"is_consumed": False}])
+def test_a_push_that_was_given_up_or_still_waits_is_not_said_to_be_delivered(untaken: Row) -> None:
+    about: Row = {"subject": "push", "subject_id": "7", "order_id": None, "status": "FAILED"}
+    about |= {"delivered_offset": 70, "delivered_ms": 7_000} | untaken
+    (step,) = steps(names.PUSHES_DO_NOT_SUM, **about)
+    assert step["kind"] == "look"
+
+
 def event(offset: int, kind: str, topic: str) -> Row:
     return {"physical_offset": offset, "store_ms": 1, "kind": kind, "topic": topic, "note": ""}
 
