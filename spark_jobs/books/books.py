@@ -45,7 +45,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_jobs.books.book_rows import BookRows, Sides, Working
+from spark_jobs.books.book_rows import SPECIAL, BookRows, Sides, Working
 from spark_jobs.books.differences import (
     OVERTAKEN,
     attributed,
@@ -243,7 +243,7 @@ class Books:
 
     def _find_foreign_cancels(self, special: Working) -> None:
         """Put the cancels of other orders' deadlines to the events that name no order."""
-        rows = ds.dataset(self._sides.working("special"), format="parquet")
+        rows = ds.dataset(self._sides.working("special"), SPECIAL, format="parquet")
         count = rows.count_rows(filter=ds.field("may_cancel_others"))
         if count:
             ids = special.frame.filter("may_cancel_others").select("order_id")
