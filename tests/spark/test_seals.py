@@ -401,7 +401,7 @@ def test_the_books_of_a_real_shop_stay_closed_when_retention_deletes_what_they_w
 ) -> None:
     traded.advance(5_000)
     traded.place("later", "customer-9", {"pear": 1})
-    sealing = seals.seal(tmp_path, audited(spark, traded, tmp_path, "before"), 1_000, 0)
+    sealing = seals.seal(tmp_path, audited(spark, traded, tmp_path, "run-1"), 1_000, 0)
     assert sealing.seal is not None
     counts = {"placed": 0, "committed": 0, "decided": 0, "cleared": 0, "fired": 0}
     for stages in sealing.seal.windows.values():
@@ -411,7 +411,7 @@ def test_the_books_of_a_real_shop_stay_closed_when_retention_deletes_what_they_w
     assert (sealing.seal.account.entered, sealing.seal.account.open) == (4, 0)
     next(iter(sorted((traded.store / "commitlog").iterdir()))).unlink()
     traded.set_order("t1", total_pence=1)
-    after = audited(spark, traded, tmp_path, "after")
+    after = audited(spark, traded, tmp_path, "run-2")
     assert after.covered_from_ms > 0
     found = seals.verify(tmp_path, after)
     assert found.not_covered > 0
