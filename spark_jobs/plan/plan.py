@@ -273,6 +273,12 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
     halves = open_halves(row, topics.order_created)
     for offset, topic in halves:
         has_happened = happened.get(topic, False)
+        if topic == topics.order_paid and not has_happened and may_have_been_paid(row, planning):
+            yield look(
+                f"End the half of {topic} at log offset {offset}.",
+                "Whether the order was paid before it ended is not known: its table has no time of payments.",
+            )
+            continue
         says = "has it" if has_happened else "has nothing of it"
         if topic == topics.order_timeouts and has_row:
             over = " and its time is over" if is_overdue(row, planning) else ""
@@ -288,6 +294,12 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
         )
     if not (is_waiting and topics.order_timeouts in {topic for _, topic in halves}):
         yield from set_deadline(row, planning)
+
+
+def may_have_been_paid(row: Row, planning: Planning) -> bool:
+    """Return whether an order has ended that may have been paid before: its table has no time of that."""
+    has_time = "paid_ms" in planning.sources.mapping.orders.columns
+    return not has_time and row["status"] in ("TIMED_OUT", "CANCELLED")
 
 
 def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:

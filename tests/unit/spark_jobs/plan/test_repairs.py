@@ -216,6 +216,17 @@ def test_a_half_is_ended_by_the_status_where_a_row_has_no_times(
     assert f" {outcome} --reason" in step["command"]
 
 
+@pytest.mark.parametrize("status", ["TIMED_OUT", "CANCELLED"])
+@pytest.mark.parametrize(("column", "kind"), [("", "look"), ("paid_ms", "command")])
+def test_a_payment_of_an_order_that_has_ended_is_for_a_person_where_no_time_tells(
+    status: str, column: str, kind: str
+) -> None:
+    sources = PlanSources(as_mapping({"orders": {"paid_ms": column}}, "a test"))
+    facts: Row = {"status": status, "half_end": "commit", "timeline": [event(60, "half", "order-paid")]}
+    (step,) = steps(names.HALF_UNRESOLVED, sources, **facts)
+    assert step["kind"] == kind
+
+
 def test_a_payment_that_is_still_undecided_is_not_sent_again() -> None:
     timeline = [event(60, "half", "order-paid")]
     facts = {"status": "PAID", "paid_ms": 5_000, "cancelled_ms": 6_000, "half_end": "commit"}
