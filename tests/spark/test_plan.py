@@ -121,13 +121,13 @@ def test_a_payment_that_was_never_told_is_told_and_cancels_the_deadline() -> Non
     assert sent["properties"] == {"TW_TIMER_CANCEL": "order:o1", "TW_TIMER_TOPIC": "order-timeouts"}
 
 
-@pytest.mark.parametrize(("placed_ms", "outcome"), [(1_000, "commit"), (None, "rollback")])
-def test_an_open_half_is_ended_as_the_database_says(shop: Shop, placed_ms: int | None, outcome: str) -> None:
+@pytest.mark.parametrize(("status", "outcome"), [("PAID", "commit"), (None, "rollback")])
+def test_an_open_half_is_ended_as_the_database_says(shop: Shop, status: str | None, outcome: str) -> None:
     half = shop.half("o1", "c1", {"apple": 1})
     offset = int(half.transaction_id[:16], 16)
     row = finding(
         names.HALF_UNRESOLVED,
-        placed_ms=placed_ms,
+        status=status,
         half_offset=offset,
         committed_offset=None,
         open_timer_offset=80,
