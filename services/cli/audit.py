@@ -147,7 +147,7 @@ def tell(summary: AuditSummary, as_json: bool) -> None:
             ((audit_runs.named(one), one.case, one.why) for one in shown),
             prose=("why",),
         )
-        audit_runs.tell_left(len(shown), summary.findings_count)
+        audit_runs.tell_left(len(shown), summary.findings_count, summary.report_path.parents[2])
     if summary.cases.get("not-covered"):
         began = f"{datetime.fromtimestamp(summary.about['log_began_ms'] / 1_000):%Y-%m-%dT%H:%M:%S}"
         out = quote(str(summary.report_path.parents[2]))

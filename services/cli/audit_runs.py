@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,7 +82,7 @@ def run_to_show(out: Path, run_id: str) -> Run:
     except NotFound as error:
         if run_id == "newest":
             raise
-        raise NotFound(f"{error.detail} Of one order of the newest run: --order {run_id}") from error
+        raise NotFound(f"Of one order of the newest run, say --order {run_id}. {error.detail}") from error
 
 
 def refuse_unknown(case: str) -> None:
@@ -126,7 +127,7 @@ def tell(run: Run, case: str, limit: int) -> None:
         output.print_table(("subject", "case", "why"), rows, prose=("why",))
     elif case:
         output.show(f"Run {run.run_id} has no order in the case {case}.")
-    tell_left(len(shown), counts.get(case, 0) if case else run.findings_count)
+    tell_left(len(shown), counts.get(case, 0) if case else run.findings_count, run.out, case)
     output.show(
         f"The books {'balance' if run.is_balanced else 'do not balance'}. Report: {run.folders.report}"
     )
@@ -140,11 +141,16 @@ def tell_lacking(about: dict[str, Any]) -> None:
         output.show("")
 
 
-def tell_left(shown: int, count: int) -> None:
-    """Print how many findings a table has left out."""
+def tell_left(shown: int, count: int, out: Path, case: str = "") -> None:
+    """Print how many findings, or orders of a case, a table has left out."""
     if count > shown:
+        from spark_jobs.cases.names import FINDINGS, OTHER_FINDINGS
+
+        what = "findings" if case in ("", *FINDINGS, *OTHER_FINDINGS) else "orders"
+        of_case = f" --case {case}" if case else ""
         output.show(
-            f"These are {shown:,} of {count:,} findings. All of them: tidewheel audit show --limit {count}"
+            f"These are {shown:,} of {count:,} {what}. All of them: "
+            f"tidewheel audit show{of_case} --limit {count} --out {quote(str(out))}"
         )
 
 

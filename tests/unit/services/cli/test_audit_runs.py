@@ -40,9 +40,14 @@ def out(tmp_path: Path) -> Path:
 def test_a_table_says_that_it_has_left_findings_out(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(out=out, run_id="newest", case="", order="", limit=20, as_json=False)
     printed = capsys.readouterr().out
-    assert "These are 20 of 30 findings. All of them: tidewheel audit show --limit 30" in printed
+    all_of_them = f"All of them: tidewheel audit show --limit 30 --out {out}"
+    assert f"These are 20 of 30 findings. {all_of_them}" in printed
     show(out=out, run_id="newest", case="fired-late", order="", limit=30, as_json=False)
     assert "These are" not in capsys.readouterr().out
+    show(out=out, run_id="newest", case="fired-late", order="", limit=3, as_json=False)
+    assert "These are 3 of 30 findings. All of them: tidewheel audit show --case fired-late --limit 30" in (
+        capsys.readouterr().out
+    )
 
 
 def test_what_the_log_does_not_have_is_said_before_any_finding(
@@ -87,7 +92,7 @@ def test_the_id_of_an_order_in_place_of_a_runs_is_told_its_option(
 ) -> None:
     with pytest.raises(typer.Exit):
         show(out=out, run_id="o7", case="", order="", limit=20, as_json=False)
-    assert "Of one order of the newest run: --order o7" in capsys.readouterr().err
+    assert "Of one order of the newest run, say --order o7." in capsys.readouterr().err
 
 
 def test_orders_older_than_the_log_are_left_out_by_a_day_and_time(
