@@ -71,6 +71,7 @@ class Delivered:
 
     message_id: str
     place: tuple[str, int, int]
+    """Topic, queue and offset; the last two are -1 where the client does not tell them."""
     began_s: float
     seen_s: float
     seen_ms: int
@@ -163,7 +164,8 @@ class History:
                 yield f"early: {one.message_id} by {sent.due_ms - one.seen_ms} ms"
             if one.began_s > self.acknowledged_s.get(one.message_id, one.began_s):
                 yield f"again: {one} after an acknowledgement at {self.acknowledged_s[one.message_id]}"
-            places[one.message_id].add(one.place)
+            if one.place[1] >= 0:
+                places[one.message_id].add(one.place)
         yield from (f"twice: {name} at {found}" for name, found in places.items() if len(found) > 1)
 
     def _wrong_orders(self) -> Iterator[str]:

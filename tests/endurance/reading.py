@@ -92,7 +92,7 @@ class Reading:
         """Take what a push consumer got: nobody knows when its receive began, or how it was acknowledged."""
         self.history.outcomes["came to a push consumer"] += 1
         self.history.tried_s.setdefault(told["id"], told["s"])
-        place = told["topic"], 0, 0
+        place = told["topic"], -1, -1
         self.history.delivered.append(Delivered(told["id"], place, 0.0, told["s"], told["time_ms"]))
 
 

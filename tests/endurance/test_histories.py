@@ -39,3 +39,14 @@ def test_one_that_comes_before_an_earlier_one_was_tried_is_found_and_so_are_thos
 def test_the_number_of_the_newest_message_of_a_group_is_known() -> None:
     history = line_of(5)
     assert (history.last_numbers["line"], history.last_numbers["other"]) == (5, 0)
+
+
+def test_a_place_that_a_client_does_not_tell_is_no_second_place() -> None:
+    """A push consumer does not tell places; what it has not acknowledged comes again to another consumer."""
+    history = History()
+    history.sends(Sent("M", "official", Outcome.OK))
+    for place in (("official", -1, -1), ("official", 2, 5)):
+        history.delivered.append(Delivered("M", place, 1.0, 2.0, 0))
+    assert history.violations() == []
+    history.delivered.append(Delivered("M", ("official", 2, 6), 1.0, 2.0, 0))
+    assert [one.split(" at ")[0] for one in history.violations()] == ["twice: M"]
