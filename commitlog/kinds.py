@@ -48,7 +48,7 @@ AUTH_TOPIC: Final = "TW_SYS_AUTH"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 """Begins the name of a group's topic of dead letters; the group follows."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
-"""The group that acknowledges dead letters which are redriven or purged: nobody else can have its name."""
+"""The group that acknowledges dead letters which are redriven or purged; its name is reserved."""
 
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"

@@ -13,9 +13,9 @@ Rules:
   first one was.
 - Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
 
-An end whose record names another order would not be seen here, as every key is a number with its order. Of
-cancels that payments and cancellations carry, such are looked for before (`foreign_cancels`), and taken for
-events without an order, which are those of the timer's.
+Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
+Only the cancels that payments and cancellations carry are compared with all timers (`foreign_cancels`); they
+then count for the order of the timer.
 
 Cost: about 1 µs an event.
 """

@@ -83,9 +83,9 @@ def judged(books: DataFrame) -> DataFrame:
 
 @lru_cache(maxsize=1)
 def _case_columns(java: SparkContext) -> dict[str, Column]:
-    """Return the column of each case, which lives in the Java of a Spark context and is of no data.
+    """Return the column of each case; it depends on no data, and lives as long as the Java of its context.
 
-    Made once for each Java: they are 6,000 calls of it, more than all else that an audit asks.
+    They are made once for each Java, since making them takes 6,000 calls of it.
     """
     return {name: case() for name, case in ALL_CASES.items()}
 

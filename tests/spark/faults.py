@@ -248,7 +248,7 @@ def entry_missing_beside_an_order_alike(scene: Scene) -> Story:
 
 
 def entry_missing_of_an_order_whose_message_has_no_lines(scene: Scene) -> Story:
-    """What the order took out is known from its rows alone."""
+    """The articles of the order are known from its rows alone."""
     shop = scene.shop
     shop.fill_cart(scene.customer, {"apple": 2})
     halves = shop.half(scene.order_id, scene.customer, {}), shop.half_deadline(scene.order_id)

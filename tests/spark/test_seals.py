@@ -370,7 +370,7 @@ def test_a_run_over_a_part_of_the_orders_seals_nothing(books: Books) -> None:
 
 
 def test_a_run_older_than_the_seals_says_nothing_of_them(books: Books) -> None:
-    """What has happened since then would have vanished, and could be accepted as a correction."""
+    """By an older run later orders would have vanished, and be accepted as a correction."""
     older = books.run(trade()[:120])
     books.seal(trade())
     said = "run-1 is older than run run-2, by which seal 1 was made"

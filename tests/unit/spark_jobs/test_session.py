@@ -20,7 +20,7 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-class Client(GatewayClient):  # type: ignore[misc]
+class Client(GatewayClient):  # type: ignore[misc]  # py4j has no types
     """A client of a gateway with such a connection."""
 
     def _get_connection(self) -> Any:

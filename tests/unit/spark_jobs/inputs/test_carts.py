@@ -110,7 +110,7 @@ def test_a_whole_number_is_one_however_it_is_written(
 
 
 def test_bytes_that_are_no_text_are_named_and_left_out(redis: Redis, redis_url: str, tmp_path: Path) -> None:
-    """Read as a sign for what is no character, two articles would be one, and a customer nobody."""
+    """Replaced by U+FFFD, two keys would be one article, and the key of a cart would name no customer."""
     redis.hset(b"cart:M\xfcller", mapping={"pear": "1"})
     redis.hset("cart:c", mapping={b"\xfc": "1", b"\xf6": "2", "pear": "3"})
     value = b'{"sku": "p\xfcar", "quantity": 3, "at_ms": 1}'
