@@ -44,14 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what was collected and imported out of all collections of garbage: half a million objects."""
+    """Leave what was collected and imported out of all collections of garbage: half a million objects.
+
+    Collections are rarer than by default, which took a tenth of the processor time of `tests/unit`.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_unconfigure() -> None:
     """End and delete what all tests of this process shared."""
-    kept_java.end()
+    kept_java.end_all()
     mariadb.forget_made()
 
 

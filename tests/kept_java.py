@@ -5,13 +5,14 @@ Each process of tests has one, from its first audit on. It is lent to one comman
 variables with which `spark-submit` tells pyspark of its Java; the command makes a Spark context in it, and
 stops that. A command that starts while another has it gets none, and starts its own; so do schedulers, whose
 audits are cut off, and commands that are to look for Java elsewhere. Where a command died with it, there will
-be another; so there will for a command in another folder, since Java cannot leave its own, and audits are
-given relative paths.
+be another. Java cannot leave its folder: a command in another one gets it only if it names its store and its
+results by absolute paths.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import struct
@@ -23,8 +24,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-AUDITS: Final = (["audit", "run"], ["demo"])
+AUDITS: Final = (["audit", "run"], ["audit", "init"], ["demo"])
+HANDED: Final = ("--out", "--store")
 WHERE_JAVA_IS: Final = ("PATH", "JAVA_HOME")
+ROOT: Final = Path("/")
 SECONDS: Final = 120
 QUICK: Final = "-XX:-DontCompileHugeMethods -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _POPEN: Final = subprocess.Popen
@@ -81,10 +84,11 @@ class KeptJava:
         """Whether a command that has it goes on."""
         return self._borrower is not None and self._borrower.returncode is None
 
-    def is_fit(self, folder: Path) -> bool:
-        """Whether it runs in a folder, and no command has died with it and left a context."""
+    @property
+    def is_sound(self) -> bool:
+        """Whether it runs, and no command has died with it and left a context."""
         died = self._borrower is not None and (self._borrower.returncode or 0) < 0
-        return self._process.poll() is None and not died and self.folder == folder
+        return self._process.poll() is None and not died
 
     def lend(self, borrower: subprocess.Popen[Any]) -> Mapping[str, str]:
         """Let a command have it; return where it is."""
@@ -100,6 +104,7 @@ class KeptJava:
 
 
 _kept: list[KeptJava] = []
+_taken: list[KeptJava] = []
 
 
 def place_for(
@@ -114,19 +119,41 @@ def place_for(
         return {}
     if _kept and _kept[0].is_lent:
         return {}
-    if _kept and not _kept[0].is_fit(folder):
-        _kept.pop().end()
+    if _kept and not _kept[0].is_sound:
+        end()
+    if _kept and _kept[0].folder != folder and not is_of_any_folder(words):
+        return {}
     if not _kept:
-        _kept.append(KeptJava(folder))
+        _kept.append(KeptJava(ROOT if is_of_any_folder(words) else folder))
     return _kept[0].lend(command)
+
+
+def taken() -> Mapping[str, str]:
+    """Return where the Java of this process is, for a session of its own to the end; commands get another."""
+    java = _kept.pop() if _kept and _kept[0].is_sound and not _kept[0].is_lent else KeptJava(ROOT)
+    _taken.append(java)
+    return java.place
+
+
+def is_of_any_folder(words: Sequence[str]) -> bool:
+    """Whether a command hands absolute paths to Java: of its results, and of its store if it has one."""
+    named = dict(itertools.pairwise(words))
+    return "--out" in named and all(Path(named.get(name, "/")).is_absolute() for name in HANDED)
 
 
 def is_there() -> bool:
     """Whether this process has a Java that runs."""
-    return any(one.is_fit(one.folder) for one in _kept)
+    return any(one.is_sound for one in _kept)
 
 
 def end() -> None:
-    """End the Java of this process, if it has one."""
+    """End the Java of this process that is lent, if it has one."""
     while _kept:
         _kept.pop().end()
+
+
+def end_all() -> None:
+    """End each Java of this process."""
+    end()
+    while _taken:
+        _taken.pop().end()

@@ -255,6 +255,7 @@ class MemoryDisk:
         return self._existing(path).current.view()
 
     def write(self, path: str, position: int, data: bytes) -> None:
+        assert position >= 0, f"byte {position} of {path} is written"  # as for reads
         fault = self._begin("write", path, grows=position + len(data) > self.size(path))
         if path in self.bad_sectors:
             self._put_elsewhere(path, position, position + len(data))
@@ -290,6 +291,7 @@ class MemoryDisk:
         return failed
 
     def allocate(self, path: str, length: int) -> None:
+        assert length > 0, f"{length} bytes of {path} are reserved"  # `posix_fallocate` fails
         fault = self._begin("allocate", path, grows=length > self.size(path))
         file = self._file(path)
         missing = max(0, length - len(file.current))
@@ -303,6 +305,7 @@ class MemoryDisk:
         self._end(fault, path)
 
     def truncate(self, path: str, length: int) -> None:
+        assert length >= 0, f"{path} is cut to {length} bytes"
         fault = self._begin("truncate", path)
         file = self._file(path)
         file.change(length, None)

@@ -6,7 +6,9 @@ Time is an argument, so a shop's whole day passes at once. Only the network betw
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +42,7 @@ from spark_jobs.main import Inputs, Sources, compare
 from spark_jobs.options import AuditOptions
 from spark_jobs.report.summary import AuditSummary
 from spark_jobs.session import spark_session
+from tests import kept_java
 
 START_MS = 1_700_000_000_000
 TIMEOUT_MS = 30_000
@@ -54,12 +57,37 @@ class Half(NamedTuple):
     message_id: str
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that run commands: `spark` takes over the Java that their audits have warmed."""
+    items.sort(key=lambda item: "spark" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for all tests, on one core."""
     folder = tmp_path_factory.mktemp("spark")
-    with spark_session(folder, folder / "spark.log", quick=True, master="local[1]") as session:
+    stack = ExitStack()
+    with pytest.MonkeyPatch.context() as begins:
+        for name, value in kept_java.taken().items():
+            begins.setenv(name, value)
+        session = stack.enter_context(
+            spark_session(folder, folder / "spark.log", quick=True, master="local[1]")
+        )
+    with stack:
         yield session
+
+
+@pytest.fixture(scope="session")
+def _readers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
+
+
+@pytest.fixture
+def readers_folder(_readers_folder: Path) -> Iterator[Path]:
+    """An empty folder, the same for all tests, so that their audits may share a Java (`tests.kept_java`)."""
+    yield _readers_folder
+    for made in _readers_folder.iterdir():
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 @pytest.fixture(scope="session")

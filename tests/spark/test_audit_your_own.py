@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,22 +99,14 @@ def alike(text: str) -> list[str]:
     return [line.strip() for line in text.strip().splitlines()]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all readers, so that their audits may share a Java (`tests.kept_java`)."""
-    return tmp_path_factory.mktemp("reader")
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
-def reader(place: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
+def reader(readers_folder: Path, request: pytest.FixtureRequest) -> Iterator[Reader]:
     is_file = request.param == "sqlite"
     with nullcontext(PAGES_DATABASE) if is_file else running_postgresql() as url:
-        broker = BrokerProcess(place)
+        broker = BrokerProcess(readers_folder)
         broker.start()
-        yield Reader(place, broker.http, make_url(url).render_as_string())
+        yield Reader(readers_folder, broker.http, make_url(url).render_as_string())
         broker.stop()
-    for made in place.iterdir():
-        shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def test_the_page_is_true_from_the_service_to_the_fault(reader: Reader) -> None:

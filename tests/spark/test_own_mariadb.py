@@ -102,16 +102,17 @@ def copy(shop: Shop, own: Engine, folder: Path) -> None:
 
 
 def test_the_documented_audit_balances(
-    traded: Shop, own: Engine, server: MariadbServer, tmp_path: Path
+    traded: Shop, own: Engine, server: MariadbServer, readers_folder: Path
 ) -> None:
-    copy(traded, own, tmp_path / "copied")
+    copy(traded, own, readers_folder / "copied")
     server.run(*(statement.replace("'...'", "'secret'") for statement in GRANTED))
-    (tmp_path / "shop.toml").write_text(MAPPING)
+    (readers_folder / "shop.toml").write_text(MAPPING)
     url = f"mysql://auditor:secret@/shop?unix_socket={server.socket}"
-    words = [word.replace("mysql://auditor:...@db/shop", url) for word in shlex.split(COMMAND)]
+    named = {"mysql://auditor:...@db/shop": url, "./store": str(traded.store)}
+    words = [named.get(word, word) for word in shlex.split(COMMAND)]
     ran = subprocess.run(
         [sys.executable, "-m", "services.cli.main", *words, "--json"],
-        cwd=tmp_path,
+        cwd=readers_folder,
         capture_output=True,
         text=True,
         check=False,
@@ -120,7 +121,7 @@ def test_the_documented_audit_balances(
     summary = json.loads(ran.stdout)
     assert (summary["balanced"], summary["totals"]["orders paid"]) == (True, 2)
     assert summary["cases"]["balanced"] == 4
-    assert "secret" not in (tmp_path / "audit-out" / "report.html").read_text()
+    assert "secret" not in (readers_folder / "audit-out" / "report.html").read_text()
 
 
 def test_orders_and_customers_that_a_collation_takes_for_one_are_judged_apart(

@@ -55,6 +55,13 @@ def test_files_behave_the_same_on_both_disks(disk: Disk) -> None:
     assert disk.size("a/c/d") == -1
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot reserve space for a file")
+def test_what_is_allocated_has_its_space_on_disk(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    disk.allocate("segment", 1 << 20)
+    assert (tmp_path / "segment").stat().st_blocks * 512 >= 1 << 20
+
+
 def test_a_second_process_is_told_who_holds_the_store(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", "import sys; from pathlib import Path\n"

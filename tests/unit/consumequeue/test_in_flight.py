@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits
-from consumequeue.in_flight import InFlight, Lease
+from consumequeue.in_flight import InFlight, Lease, MessageGroups
 from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 
@@ -125,3 +125,11 @@ def test_nothing_fresh_is_given_out_while_too_much_is_leased_or_waits(script: li
                 ready.discard(offset)
                 parked_or_aside.add(offset)
             assert flight.waiting_count == len(ready) + len(parked_or_aside)
+
+
+def test_a_message_group_that_was_never_given_a_message_has_waited_since_no_known_time() -> None:
+    groups = MessageGroups()
+    groups.keep_turn("never", 1)
+    groups.leased("given", 2, 1_000)
+    groups.park("given", 3)
+    assert groups.waiting_since() == [1_000]

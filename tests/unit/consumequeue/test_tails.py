@@ -80,6 +80,16 @@ def test_tails_of_few_entries_make_no_files_however_many_they_are() -> None:
     assert 0 < len(some.to_write()) <= 63
 
 
+def test_queues_that_are_forgotten_take_no_bytes() -> None:
+    some, (taken, refused) = Tails(8, 1 << 20), queues(2)
+    grown(some, taken, 8)
+    grown(some, refused, 8)
+    some.refuse(refused)
+    assert (some.bytes, some.refused_bytes) == (8 * ENTRY_BYTES, 8 * ENTRY_BYTES)
+    some.clear()
+    assert (some.bytes, some.refused_bytes, some.to_write(), some.to_let_go()) == (0, 0, [], [])
+
+
 def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tails, "_QUEUES_AT_ONCE", 3)
     disk = MemoryDisk()

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Unknown
+from sharedlog.errors import LogDamaged, Unknown
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from sharedlog.scrub import Counted, Scrub, read_range
@@ -59,6 +59,24 @@ def test_a_sound_log_has_no_fault(engine: CountedEngine) -> None:
 def test_a_changed_record_is_named(engine: CountedEngine) -> None:
     engine.spoil(20, engine.records[20][:-1] + b"X")
     assert faults_of(engine) == ["Record 20 does not match its CRC: 109 bytes are not what was written."]
+
+
+def test_each_record_that_cannot_be_read_is_named_once_and_a_pass_ends_with_the_last(
+    engine: CountedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, read = {0, 7, 8, COUNT - 1}, engine.read
+
+    def checked(offset: int, bytes_max: int) -> list[Stored]:
+        found = read(offset, bytes_max)[: 1 if bytes_max == 1 else None]
+        for one in found:
+            if one.offset in unreadable:
+                raise LogDamaged(f"Record {one.offset} lies on a bad page.", one.offset)
+        return found
+
+    monkeypatch.setattr(engine, "read", checked)
+    assert faults_of(engine) == [f"Record {number} lies on a bad page." for number in sorted(unreadable)]
+    last = read_range(engine, CLUSTER, COUNT - 1)
+    assert (last.next_record, last.is_whole) == (0, True)
 
 
 def test_lines_of_others_are_no_fault(engine: CountedEngine) -> None:
