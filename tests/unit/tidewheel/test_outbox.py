@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rocketmq import Message
 from rocketmq.v5.exception import NotFoundException
-from sqlalchemy import create_engine, select, text, update
+from sqlalchemy import create_engine, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import sessionmaker
@@ -177,6 +177,13 @@ def test_a_client_sends_what_was_added_for_either(engine: Engine, monkeypatch: p
     assert (first["topic"], first["tag"], first["keys"]) == ("ns%orders", "t", ["k1"])
     assert first["at"] == 1_900_000_000_000
     assert (second["body_base64"], second["message_group"]) == ("/w==", "g")
+
+
+def test_a_row_without_what_each_message_has_is_refused_by_the_database(engine: Engine) -> None:
+    row = {"outbox_id": "1", "topic": "t", "keys": "[]", "properties": "{}", "body": b"x", "created_ms": 1}
+    for name in row:
+        with pytest.raises(DBAPIError), engine.begin() as connection:
+            connection.execute(insert(outbox_table).values(row | {name: None}))
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,19 @@ def test_a_token_that_no_header_holds_is_refused(token: Any) -> None:
 def test_a_file_of_certificates_that_is_none_is_told() -> None:
     with pytest.raises(ConfigurationError, match="Name a file of certificates"):
         broker("https://a:1", None, "/nowhere.pem").tls()
+
+
+def test_a_broker_is_called_by_the_proxy_of_the_environment_but_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    found = broker("http://far.example:1,http://127.0.0.1:2", None, None)
+    proxy = found.proxy_of("http://far.example:1")
+    assert proxy is not None
+    assert proxy.url == "http://proxy.example:3128"
+    assert found.direct_urls == ("http://127.0.0.1:2",)
+    assert broker("http://far.example:1", "secret", None).proxy_of("http://far.example:1") is None, (
+        "its token"
+    )

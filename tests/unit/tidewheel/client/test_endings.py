@@ -67,8 +67,20 @@ def test_without_a_backoff_the_group_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"factor": 0.5}, {"factor": float("nan")}, {"attempts": 0}, {"first": 3}, {"longest": "-1s"}]
+    "options",
+    [
+        {"factor": 0.5},
+        {"factor": float("nan")},
+        {"attempts": 0},
+        {"first": 3},
+        {"longest": "-1s"},
+        {"longest": "12h1ms"},
+    ],
 )
 def test_a_backoff_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises((ConfigurationError, ClientMistake)):
         Backoff(**{"first": "1s"} | options)
+
+
+def test_the_longest_pause_may_have_what_a_pause_has_at_most() -> None:
+    assert Backoff("12h", longest="12h").after_ms(1) == 12 * 3_600_000

@@ -95,6 +95,7 @@ ALL_TRIES = len(PAUSES_S) + 1
         (SAFE, error(409, "TW-161"), 1, TransactionEnded),
         (SAFE, error(400, "TW-146"), 1, InvalidReceiptHandle),
         (SAFE, error(500, "TW-100"), 1, TidewheelError),
+        (SAFE, error(500, "TW-999"), 1, TidewheelError),
         (SAFE, answer(502, b"<html>Bad gateway"), ALL_TRIES, AnswerLost),
         (UNSAFE, answer(504, b"<html>Timeout"), 1, AnswerLost),
         (SAFE, answer(404, {"detail": "Not Found"}), 1, BrokerUnreachable),
