@@ -107,7 +107,7 @@ class End(IntEnum):
     UNREADABLE = 6
 
 
-class Ending(NamedTuple):
+class TimerEnded(NamedTuple):
     """The end of one timer: how, when it was due, and its topic, which is empty where nobody knows it."""
 
     timer_offset: int
@@ -142,7 +142,7 @@ def half_ended(record: Record) -> int | None:
     return record.half_offset if is_end else None
 
 
-def endings(record: Record) -> Iterator[Ending]:
+def endings(record: Record) -> Iterator[TimerEnded]:
     """Yield the ends of timers that a record tells."""
     if _OURS not in record.properties:
         return
@@ -153,18 +153,18 @@ def endings(record: Record) -> Iterator[Ending]:
     if timer_offset is not None:
         is_verb = record.topic == VERB_TOPIC
         topic = stored.get(property_names.REAL_TOPIC, "") if is_verb else record.topic
-        yield Ending(timer_offset, _end(record), _number(record, property_names.DUE_MS) or 0, topic)
+        yield TimerEnded(timer_offset, _end(record), _number(record, property_names.DUE_MS) or 0, topic)
         return
     replaced = _number(record, property_names.REPLACES)
     if replaced is not None and record.topic == TIMER_TOPIC:
         is_moved = stored.get(property_names.VERB) == MOVE
         due_ms = _number(record, property_names.REPLACED_DUE_MS) or 0
         topic = stored.get(property_names.REAL_TOPIC, "")
-        yield Ending(replaced, End.MOVED if is_moved else End.REPLACED, due_ms, topic)
+        yield TimerEnded(replaced, End.MOVED if is_moved else End.REPLACED, due_ms, topic)
     cancels = stored.get(property_names.CANCELS, "").split()
     if len(cancels) == 2 and all(map(str.isdigit, cancels)):
         topic = stored.get(property_names.CANCELS_TOPIC, "")
-        yield Ending(int(cancels[0]), End.CANCELLED, int(cancels[1]), topic)
+        yield TimerEnded(int(cancels[0]), End.CANCELLED, int(cancels[1]), topic)
 
 
 def without_endings(stored: bytes) -> dict[str, str]:

@@ -56,8 +56,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from commitlog import limits
+from commitlog.facts.lease_records import LeaseEntry
 from consumequeue.attempts import Attempts
-from consumequeue.lease_records import LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.set_aside import SetAside
 

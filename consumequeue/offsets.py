@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from commitlog.facts.lease_records import Kind, LeaseEntry
 from consumequeue.attempts import NEVER, Attempts, Failure
-from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offset_ranges import OffsetRanges
 
 

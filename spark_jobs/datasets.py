@@ -23,8 +23,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from commitlog.facts import acks
 from commitlog.kinds import MESSAGES
-from consumequeue import acks
 from spark_jobs.log.decode import ALL, TIMESTAMP
 from spark_jobs.log.kinds import KINDS, TOPICS
 from tidewheel.errors import UnknownChoice

@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Final
 
 from commitlog import properties
+from commitlog.facts.facts import HalfAsked, HalfEnded, HalfStored
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
@@ -39,7 +40,7 @@ _OFFSET_DIGITS: Final = 16
 _ID_DIGITS: Final = 24
 _ID: Final = re.compile(r"[0-9A-F]+")
 _OUTCOME_NAMES: Final = {State.ROLLED_BACK: "ROLLBACK", State.EXPIRED: "EXPIRED"}
-_OUTCOMES_BY_NAME: Final = {name: state for state, name in _OUTCOME_NAMES.items()}
+_STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _OUTCOME_NAMES.items()}
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
@@ -129,11 +130,9 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
     )
 
 
-def outcome_of(record: Record) -> State:
-    """Return the state that the record of an end leads to: a commit's, or one of `OUTCOME_TOPIC`."""
-    if record.type == TYPE_COMMIT:
-        return State.COMMITTED
-    return _OUTCOMES_BY_NAME[properties.of_record(record)[property_names.OUTCOME]]
+def state_after(end: HalfEnded) -> State:
+    """Return the state that an end leads to."""
+    return _STATES[end.how]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
@@ -148,15 +147,13 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
     )
 
 
-def check_ms_of(record: Record) -> int:
-    """Return when to ask next, by a half or the record of a check-back; by default times if older."""
-    stored = properties.of_record(record)
-    if check_ms := stored.get(property_names.CHECK_MS):
-        return int(check_ms)
-    if record.topic == CHECK_TOPIC:
-        return _DEFAULT.next_check_ms(record.store_ms, record.reconsume_times)
-    immunity = stored.get(property_names.CHECK_IMMUNITY_SECONDS)
-    return _DEFAULT.first_check_ms(record.store_ms, int(immunity) * 1000 if immunity else None)
+def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
+    """Return when to ask next, by a half or a check-back stored at a time; by default times if older."""
+    if fact.check_ms is not None:
+        return fact.check_ms
+    if isinstance(fact, HalfAsked):
+        return _DEFAULT.next_check_ms(stored_ms, fact.asked_count)
+    return _DEFAULT.first_check_ms(stored_ms, None if fact.immunity_s is None else fact.immunity_s * 1000)
 
 
 def late_record(half: int, asked_for: str) -> Record:

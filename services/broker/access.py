@@ -25,14 +25,22 @@ refused when the disk is nearly full.
 from __future__ import annotations
 
 import hmac
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from commitlog import limits
-from commitlog.kinds import AUTH_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.facts.facts import (
+    OfRights,
+    RulesRemoved,
+    RulesSet,
+    Stamp,
+    TokenMade,
+    TokenRevoked,
+    UserRemoved,
+    UserSet,
+    record_of,
+)
 from services.auth.errors import Unauthorized
 from services.auth.rights import Effect, Kind, Rights, Rule, Verb, check_rule, check_user_name
 from services.auth.tokens import Token, digest_of, id_of
@@ -88,14 +96,14 @@ class Access:
             raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")
         elif len(self._users) >= limits.USER_COUNT_MAX:
             raise ClientMistake(f"There are {limits.USER_COUNT_MAX} users. Remove one first.")
-        durable_at = self._append({"verb": "user", "name": name, "sealed": sealed, "made_ms": now_ms}, now_ms)
+        durable_at = self._append(UserSet(name, sealed, now_ms), now_ms)
         assert self._users[name].sealed == sealed, "a user has another secret than was just given"
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
         """Forget a user, its rules and tokens; return what must be durable first. Raise `UserNotFound`."""
         self.check_known(name)
-        durable_at = self._append({"verb": "gone", "name": name}, now_ms)
+        durable_at = self._append(UserRemoved(name), now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
         assert not self.tokens(name), "tokens outlive their user, for the next of that name"
         return durable_at
@@ -112,14 +120,14 @@ class Access:
                 raise ClientMistake(
                     f"{rule.user!r} would have more than {limits.RULES_PER_USER_MAX} rules. Use a prefix."
                 )
-        return self._append({"verb": "rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
+        return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
         """Forget what is said about the same as these rules; raise `RuleNotFound` if nothing is."""
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
-        return self._append({"verb": "no rules", "rules": [astuple(rule) for rule in rules]}, now_ms)
+        return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
         """Return the tokens of a user, or all: by user, the oldest first."""
@@ -169,7 +177,7 @@ class Access:
         token = Token(id_of(text), user, digest_of(text), now_ms, expires_ms)
         if not token.id or token.id in self._tokens:
             raise ClientMistake("Another token has this id. Ask again.")
-        durable_at = self._append({"verb": "token"} | asdict(token), now_ms)
+        durable_at = self._append(TokenMade(*astuple(token)), now_ms)
         assert self._tokens[token.id] == token, "another token was kept than was made"
         return durable_at
 
@@ -179,31 +187,30 @@ class Access:
             raise TokenNotFound(
                 f"{token_id[:100]!r} was revoked, or never made. See which there are: tidewheel auth token ls"
             )
-        durable_at = self._append({"verb": "no token", "id": token_id}, now_ms)
+        durable_at = self._append(TokenRevoked(token_id), now_ms)
         assert token_id not in self._tokens, "a token stands that was revoked"
         return durable_at
 
-    def apply(self, record: Record) -> None:
-        """Keep or forget users, rules and tokens as a record says."""
-        body = json.loads(record.body)
-        match body["verb"]:
-            case "user":
-                self._users[body["name"]] = User(body["name"], body["sealed"], body["made_ms"])
-            case "gone":
-                self._users.pop(body["name"], None)
-                self.rights.forget(body["name"])
-                self._forget_tokens(body["name"])
-            case "token":
-                token = Token(**{name: one for name, one in body.items() if name != "verb"})
+    def apply(self, fact: OfRights, stamp: Stamp) -> None:
+        """Keep or forget users, rules and tokens."""
+        match fact:
+            case UserSet():
+                self._users[fact.name] = User(*fact)
+            case UserRemoved():
+                self._users.pop(fact.name, None)
+                self.rights.forget(fact.name)
+                self._forget_tokens(fact.name)
+            case TokenMade():
+                token = Token(*fact)
                 self._forget_tokens(token.user, token.made_ms)
                 self._keep_token(token)
-            case "no token":
-                self._forget_token(body["id"])
-            case "rules":
-                for stored in body["rules"]:
+            case TokenRevoked():
+                self._forget_token(fact.id)
+            case RulesSet():
+                for stored in fact.rules:
                     self.rights.set(_rule(stored))
-            case "no rules":
-                for stored in body["rules"]:
+            case RulesRemoved():
+                for stored in fact.rules:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
@@ -240,9 +247,8 @@ class Access:
             if now_ms is None or one.has_expired(now_ms):
                 self._forget_token(one.id)
 
-    def _append(self, body: dict[str, Any], now_ms: int) -> int:
-        record = Record(topic=AUTH_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        return self._store.append(record, now_ms)
+    def _append(self, fact: OfRights, now_ms: int) -> int:
+        return self._store.append(record_of(fact), now_ms)
 
     def check_known(self, name: str) -> None:
         """Raise `UserNotFound` unless there is a user of a name."""

@@ -23,30 +23,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, get_args
 
 from commitlog import imported, layout, limits, snapshot, store_format
 from commitlog.assertions import require_assertions
 from commitlog.disk import Disk
-from commitlog.flush import Flush, Sync
-from commitlog.kinds import (
-    ACK_TOPIC,
-    AUTH_TOPIC,
-    CHECK_TOPIC,
-    EPOCH_TOPIC,
-    GROUP_TOPIC,
-    HALF_TOPIC,
-    LATE_TOPIC,
-    LEASE_TOPIC,
-    OUTCOME_TOPIC,
-    RETENTION_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TOPIC_TOPIC,
+from commitlog.facts.facts import (
+    EpochBegun,
+    HalfEnded,
+    HalfStored,
+    LogCut,
+    OfGroup,
+    OfHalf,
+    OfRights,
+    OfSchedule,
+    Stamp,
+    TimerEnded,
+    TimerSet,
+    TopicSet,
+    facts_of,
+    stamp_of,
 )
+from commitlog.flush import Flush, Sync
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
-from commitlog.record import TYPE_COMMIT, Record, decode
+from commitlog.record import decode
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.sink import LogSink
@@ -80,7 +82,7 @@ from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import above_cut, find_at_start
 from services.broker.statistics import Gauges, Statistics
-from services.broker.store import Keyed, Store
+from services.broker.store import Keyed, Store, Told
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_views import TimerViews
@@ -97,10 +99,8 @@ from services.broker.values import (
     WakeUpKey,
     Warn,
 )
-from tidewheel import property_names
 from timingwheel.due_run import ReadAhead
 
-_SCHEDULE: Final = property_names.SCHEDULE.encode()
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
 """What a snapshot calls the part of a shared log, of which the core knows no more."""
@@ -219,37 +219,33 @@ class Broker:
             "epoch": self.epoch,
         }
 
-    def _table_of_appliers(self) -> dict[str, Callable[[Record], None]]:
-        """Return the part that a record changes when it is appended, by the record's topic."""
+    def _table_of_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
+        """Return the part that a fact changes when its record is appended."""
         return {
-            TOPIC_TOPIC: self.topics.apply,
-            SCHEDULE_TOPIC: self.schedules.apply,
-            AUTH_TOPIC: self.access.apply,
-            RETENTION_TOPIC: self.housekeeping.apply,
-            EPOCH_TOPIC: self._apply_epoch,
-            HALF_TOPIC: self.transactions.apply,
-            OUTCOME_TOPIC: self.transactions.apply,
-            CHECK_TOPIC: self.transactions.apply,
-            LATE_TOPIC: self.transactions.apply,
-            GROUP_TOPIC: self.groups.apply_group,
-            ACK_TOPIC: self.groups.apply_finished,
-            LEASE_TOPIC: self.groups.apply_leases,
+            **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
+            **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
+            **dict.fromkeys(get_args(OfGroup), self.groups.apply),
+            **dict.fromkeys(get_args(OfSchedule), self.schedules.apply),
+            **dict.fromkeys(get_args(OfRights), self.access.apply),
+            TopicSet: self.topics.apply,
+            LogCut: self.housekeeping.apply,
+            EpochBegun: self._apply_epoch,
         }
 
-    def _apply_epoch(self, record: Record) -> None:
+    def _apply_epoch(self, fact: EpochBegun, stamp: Stamp) -> None:
         """Begin an epoch; the first that no program of the release before may join begins without filters."""
         was_for_before = self.store.is_for_before
-        self.epoch.apply(record)
+        self.epoch.apply(fact, stamp)
         if was_for_before and not self.store.is_for_before:
             self.groups.apply_without_filters()
 
-    def _table_of_publishers(self) -> dict[str, Callable[[Record], None]]:
-        """Return the part that a record changes once it is durable, by the record's topic."""
+    def _table_of_publishers(self) -> dict[type, Callable[[Any, Stamp], None]]:
+        """Return the part that a fact changes once its record is durable."""
         return {
-            HALF_TOPIC: self.transactions.publish,
-            OUTCOME_TOPIC: self.transactions.publish,
-            RETENTION_TOPIC: self.housekeeping.publish,
-            TIMER_TOPIC: lambda timer: self.timers.publish((timer.physical_offset,)),
+            HalfStored: self.transactions.publish,
+            HalfEnded: self.transactions.publish,
+            LogCut: self.housekeeping.publish,
+            TimerSet: lambda _, stamp: self.timers.publish((stamp.offset,)),
         }
 
     @classmethod
@@ -297,7 +293,7 @@ class Broker:
         # What damage took is known only as far as the scan has come, so timers look at its list as it grows.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
-            broker._replay(found)
+            broker._replay(_told(found))
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker.store.keys.spill(log.first_offset)
                 broker.store.dispatch.write()
@@ -506,7 +502,7 @@ class Broker:
         woken, self.groups.woken = self.groups.woken, {}
         messages: list[Keyed] = []
         for found in self.store.flushed(flush):
-            if not isinstance(found, (Found, Appended)):
+            if not isinstance(found, (Told, Appended)):
                 messages.append(found)
                 if not is_system(topic := found[0][0]):
                     woken[topic] = None
@@ -710,16 +706,14 @@ class Broker:
             )
         return effects
 
-    def _publish(self, found: Found) -> str:
+    def _publish(self, told: Told) -> str:
         """Make a durable record visible; return the topic that has something new to receive, or ""."""
         self._has_new_plan = True
-        record = found.record
-        is_queued = self.store.index(found)
-        if record.type == TYPE_COMMIT:
-            self.transactions.publish(record)
-        publish = self._publishers.get(record.topic)
-        if publish is not None:
-            publish(record)
+        record = told.record
+        is_queued = self.store.index(told)
+        for fact in told.facts:
+            if (publish := self._publishers.get(type(fact))) is not None:
+                publish(fact, stamp_of(record))
         return record.topic if is_queued and not is_system(record.topic) else ""
 
     def _publish_messages(self, messages: list[Keyed]) -> None:
@@ -740,21 +734,19 @@ class Broker:
         self.store.index_copies(appended)
         return [topic for topic, _ in appended.copies.queues_used()]
 
-    def apply(self, record: Record) -> None:
-        """Change every part as a record of the log says; the record says it all.
+    def apply(self, told: Told) -> None:
+        """Change every part as the facts of a record of the log say.
 
         No clock, no setting, no disk: a start applies the record years later, perhaps elsewhere.
         """
         self._has_new_plan = True
+        record = told.record
         self.store.apply(record)
         self.topics.learn(record.topic, record.queue_id)
-        self.timers.apply(record)
-        if record.type == TYPE_COMMIT:
-            self.transactions.apply(record)
-        if (apply := self._appliers.get(record.topic)) is not None:
-            apply(record)
-        elif _SCHEDULE in record.properties:
-            self.schedules.apply_occurrence(record)
+        if told.facts:
+            stamp, appliers = stamp_of(record), self._appliers
+            for fact in told.facts:
+                appliers[type(fact)](fact, stamp)
 
     def apply_run(self, run: Appended) -> None:
         """Change every part as many records, as columns, say; a test holds it against `apply` of each."""
@@ -802,17 +794,23 @@ class Broker:
             flush.write()
             self._log.flushed(flush)
         for each in found:
-            if each.record.topic == RETENTION_TOPIC:
-                self.housekeeping.keep_before(each.record)
-            self._replay(each)
+            told = _told(each)
+            for fact in told.facts:
+                if isinstance(fact, LogCut):
+                    self.housekeeping.keep_before(fact)
+            self._replay(told)
         self._log.took_in()
         self.store.dispatch.write()
 
-    def _replay(self, found: Found) -> None:
+    def _replay(self, told: Told) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""
-        self.store.expect(found.record)
-        self.apply(found.record)
-        self._publish(found)
+        self.store.expect(told.record)
+        self.apply(told)
+        self._publish(told)
+
+
+def _told(found: Found) -> Told:
+    return Told(found.record, found.record_bytes, facts_of(found.record))
 
 
 def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:

@@ -17,12 +17,10 @@ which records are applied from this one on (`commitlog.applied_limits`).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from commitlog.epochs import epoch_begun, version_begun
-from commitlog.kinds import EPOCH_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.applied_limits import OLDEST
+from commitlog.facts.facts import EpochBegun, Stamp, record_of
 from services.broker.store import Store
 
 
@@ -47,16 +45,11 @@ class Epoch:
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
-        said = (
-            {"epoch": number} | ({"node": node} if node else {}) | ({"version": version} if version else {})
-        )
-        body = json.dumps(said).encode()
-        return self._store.append(Record(topic=EPOCH_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
+        return self._store.append(record_of(EpochBegun(number, node, version or OLDEST)), now_ms)
 
-    def apply(self, record: Record) -> None:
-        """Begin the epoch that a record says, and apply by the version that it says."""
-        self._log.epoch = epoch_of(record)
-        self._store.version = version_begun(record.body)
+    def apply(self, fact: EpochBegun, stamp: Stamp) -> None:
+        """Begin an epoch, and apply by its version."""
+        self._log.epoch, self._store.version = fact.number, fact.version
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps."""
@@ -65,8 +58,3 @@ class Epoch:
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""
         self._log.epoch = frozen
-
-
-def epoch_of(record: Record) -> int:
-    """Return the epoch that an epoch record begins."""
-    return epoch_begun(record.body)

@@ -29,7 +29,6 @@ that changes the first tells the second at once, and in this order.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
@@ -40,14 +39,24 @@ from typing import Any, NamedTuple
 from commitlog import limits
 from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import GROUP_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.facts import acks
+from commitlog.facts.facts import (
+    FiltersForgotten,
+    Finished,
+    GroupJoined,
+    GroupLeft,
+    LeaseChanged,
+    OfGroup,
+    PolicySet,
+    Skipped,
+    Stamp,
+    record_of,
+)
+from commitlog.facts.lease_records import Kind, LeaseEntry
 from commitlog.snapshot import RowsByName
-from consumequeue import acks, lease_records
 from consumequeue.attempts import Failure
 from consumequeue.filter import Filter, FilterText
 from consumequeue.in_flight import InFlight, Lease
-from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets, kept
 from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
@@ -124,10 +133,8 @@ class Groups:
         Returns what must be durable. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
-        said: dict[str, Any] = {"group": group, "topic": topic, "positions": _text_keys(positions)}
-        if log_offset := self._store.log.first_offset:
-            said["log_offset"] = log_offset
-        return self._write(said, now_ms)
+        log_offset = self._store.log.first_offset
+        return self._write(GroupJoined(group, topic, log_offset, positions=positions), now_ms)
 
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
@@ -149,7 +156,7 @@ class Groups:
             is_new = True
         if known is None:
             self.filters.check_room(group, topic, wanted)
-            durable_at = self._write({"group": group, "topic": topic, "filter": wanted.text}, now_ms)
+            durable_at = self._write(GroupJoined(group, topic, filter=wanted.text), now_ms)
         filters = self.filters.of(group, topic)
         known = filters.find(wanted)
         assert known is not None, "the filter in use is not known"
@@ -158,7 +165,7 @@ class Groups:
 
     def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
         aside = self.aside_counts(group, topic)
-        self._write({"group": group, "topic": topic, "forgotten": idle}, now_ms)
+        self._write(FiltersForgotten(group, topic, idle), now_ms)
         for text in idle:
             self.forgotten.append(
                 f"{group} has forgotten its filter {shown_filter(text)} on {topic}, which was not used for "
@@ -198,18 +205,18 @@ class Groups:
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")
-        return self._write({"group": group, "policy": asdict(policy)}, now_ms)
+        return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Let a group go on at these offsets, leases void; return what must be durable."""
-        return self._write({"group": group, "topic": topic, "positions": _text_keys(positions)}, now_ms)
+        return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Let messages of a queue, ascending, come again; return what must be durable."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
-        reopened = {str(key.queue_id): steps}
-        durable_at = self._write({"group": key.group, "topic": key.topic, "reopened": reopened}, now_ms)
+        reopened = {key.queue_id: steps}
+        durable_at = self._write(GroupJoined(key.group, key.topic, reopened=reopened), now_ms)
         self.in_flight(key).reopened()
         return durable_at
 
@@ -225,7 +232,7 @@ class Groups:
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """Take a group off a topic, or (empty) forget it whole; return what must be durable."""
-        return self._write({"group": group, "topic": topic, "left": True}, now_ms)
+        return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
         """Return what the group has out of a queue; a new group starts at the earliest message."""
@@ -308,29 +315,38 @@ class Groups:
             self._take_lease(key, entry, now_ms)
         flight.give_back(offset)
 
-    def apply_group(self, record: Record) -> None:
-        """Take over what a record says of a group."""
-        said = json.loads(record.body)
-        group = said["group"]
-        if "policy" in said:
-            self._policies[group] = _policy(said["policy"])
-        elif "left" in said:
-            self._drop(group, said["topic"])
-        elif "forgotten" in said:
-            texts = [FilterText(*text) for text in said["forgotten"]]
-            self._judge_again(group, said["topic"], self.filters.apply_forgotten(group, said["topic"], texts))
-        else:
-            self._add(group, said["topic"], said.get("log_offset", 0))
-            if "filter" in said:
-                added = self.filters.apply_added(group, said["topic"], FilterText(*said["filter"]))
-                self._judge_again(group, said["topic"], added)
-            for queue_id, steps in said.get("reopened", {}).items():
-                self._made(GroupQueue(group, said["topic"], int(queue_id))).reopen(list(accumulate(steps)))
-            for queue_id, offset in said.get("positions", {}).items():
-                key = GroupQueue(group, said["topic"], int(queue_id))
-                self._frozen.before_change(key)
-                self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
-                self._offsets[key] = GroupOffsets(offset)
+    def apply(self, fact: OfGroup, stamp: Stamp) -> None:
+        """Change a group: what it has done, what it has out, what it receives, and how."""
+        match fact:
+            case Finished(group, topic, queue_id, ranges):
+                offsets = self._made(GroupQueue(group, topic, queue_id))
+                for first, count in ranges:
+                    offsets.finish(first, first + count)
+                    self._store.used(topic, queue_id, first + count - 1)
+            case LeaseChanged(key, entry):
+                self._made(GroupQueue(*key)).take(entry)
+            case PolicySet(group, policy):
+                self._policies[group] = _policy(policy)
+            case GroupLeft(group, topic):
+                self._drop(group, topic)
+            case FiltersForgotten(group, topic, filters):
+                texts = [FilterText(*text) for text in filters]
+                self._judge_again(group, topic, self.filters.apply_forgotten(group, topic, texts))
+            case GroupJoined():
+                self._apply_joined(fact)
+
+    def _apply_joined(self, fact: GroupJoined) -> None:
+        group, topic = fact.group, fact.topic
+        self._add(group, topic, fact.log_offset)
+        if fact.filter is not None:
+            self._judge_again(group, topic, self.filters.apply_added(group, topic, FilterText(*fact.filter)))
+        for queue_id, steps in fact.reopened.items():
+            self._made(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
+        for queue_id, offset in fact.positions.items():
+            key = GroupQueue(group, topic, queue_id)
+            self._frozen.before_change(key)
+            self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
+            self._offsets[key] = GroupOffsets(offset)
 
     def apply_without_filters(self) -> None:
         """Forget all filters: nodes of a release that knows none may have made some of the copies."""
@@ -344,22 +360,7 @@ class Groups:
             kept = self.filters.texts(group, topic)
             for text in texts:
                 if text not in kept:
-                    self._write({"group": group, "topic": topic, "filter": text}, now_ms)
-
-    def apply_finished(self, record: Record) -> None:
-        """Take over what groups have finished from its record, unless it was applied when it was decided."""
-        if not self.open_records.is_closing:
-            for group, topic, queue_id, ranges, _ in acks.decode(record.body):
-                offsets = self._made(GroupQueue(group, topic, queue_id))
-                for first, count in ranges:
-                    offsets.finish(first, first + count)
-                    self._store.used(topic, queue_id, first + count - 1)
-
-    def apply_leases(self, record: Record) -> None:
-        """Take over what became of leases from its record, unless it was applied when it was decided."""
-        if not self.open_records.is_closing:
-            for key, entry in lease_records.decode(record.body):
-                self._made(GroupQueue(*key)).take(entry)
+                    self._write(GroupJoined(group, topic, filter=text), now_ms)
 
     def resume(self) -> Iterator[tuple[GroupQueue, Lease]]:
         """Derive what is out after a start, and yield it: the leases of records."""
@@ -379,8 +380,8 @@ class Groups:
             for lease in flight.leases():
                 yield key, lease
 
-    def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[list[Any]]:
-        """Return what groups still want of queues: [group, topic, queue id, count].
+    def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
+        """Return what groups still want of queues.
 
         From one offset up to before the next, of (topic, queue id, offset, next offset), which lies below
         `log_offset`: nothing of groups that joined when the log began there.
@@ -392,10 +393,10 @@ class Groups:
             if not joined_at or joined_at < log_offset
         )
         counts = (
-            [*key, (self._offsets.get(key) or GroupOffsets()).open_count(first, end)]
+            Skipped(*key, (self._offsets.get(key) or GroupOffsets()).open_count(first, end))
             for key, first, end in keys
         )
-        return [row for row in counts if row[-1]]
+        return [row for row in counts if row.message_count]
 
     def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Move every group up to these (topic, queue id, offset), at which its queues begin."""
@@ -500,11 +501,10 @@ class Groups:
         self._made(key).take(entry)
         self.open_records.take_lease(key, entry, now_ms)
 
-    def _write(self, said: dict[str, Any], now_ms: int) -> int:
+    def _write(self, fact: OfGroup, now_ms: int) -> int:
         """Append a record of a group behind all that was decided before; return what must be durable."""
         self.open_records.close()
-        body = json.dumps(said).encode()
-        return self._store.append(Record(topic=GROUP_TOPIC, body=body, sys_flag=TYPE_SYSTEM), now_ms)
+        return self._store.append(record_of(fact), now_ms)
 
     def _freeze_members(self) -> None:
         """List each topic's groups anew where they have changed since the last checkpoint."""
@@ -557,9 +557,5 @@ def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
     return offsets.taken() or None
 
 
-def _text_keys(positions: Mapping[int, int]) -> dict[str, int]:
-    return {str(queue_id): offset for queue_id, offset in positions.items()}
-
-
-def _policy(stored: dict[str, Any]) -> GroupPolicy:
+def _policy(stored: Mapping[str, Any]) -> GroupPolicy:
     return GroupPolicy(**{**stored, "retry_after_ms": tuple(stored["retry_after_ms"])})

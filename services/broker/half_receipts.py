@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from commitlog import properties
+from commitlog.facts.facts import HalfStored, Stamp, facts_of, stamp_of
 from commitlog.record import Record
 from commitlog.table import Table
 from services.broker import recall
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.values import SendReceipt
-from tidewheel import property_names
 from txn import half
 
 AT_ONCE: Final = -1
@@ -58,15 +57,12 @@ class HalfReceipts:
 
     def receipt_of(self, record: Record) -> SendReceipt:
         """Return the receipt of a half, by its record."""
-        topic, message_id, row = _half_of(record)
-        return self.receipt(topic, message_id, half.id_crc(message_id), row)
+        (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
+        row = row_of(fact, stamp_of(record))
+        return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
-    def apply(self, record: Record) -> None:
-        """Remember a half that was appended, by its record."""
-        self.apply_sent(*_half_of(record))
-
-    def apply_sent(self, topic: str, message_id: str, row: Row) -> None:
-        """Remember a half that was appended, by what its record says; forget some that are old."""
+    def apply(self, topic: str, message_id: str, row: Row) -> None:
+        """Remember a half that was appended; forget some that are old."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -100,9 +96,7 @@ def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int
     return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms
 
 
-def _half_of(record: Record) -> tuple[str, str, Row]:
-    """Return the topic, the message id and the row of a half."""
-    stored = properties.of_record(record)
-    topic, message_id = stored.get(property_names.REAL_TOPIC, ""), stored.get(property_names.MESSAGE_ID, "")
-    due_ms = int(stored.get(property_names.DUE_MS, AT_ONCE))
-    return topic, message_id, (record.store_ms, record.physical_offset, record.queue_offset, due_ms)
+def row_of(fact: HalfStored, stamp: Stamp) -> Row:
+    """Return the row of a half."""
+    due_ms = AT_ONCE if fact.due_ms is None else fact.due_ms
+    return stamp.store_ms, stamp.offset, stamp.queue_offset, due_ms

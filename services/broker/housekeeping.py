@@ -42,16 +42,14 @@ groups in one turn, 6 us for a group.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import Disk
-from commitlog.kinds import RETENTION_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.facts.facts import LogCut, Skipped, Stamp, record_of
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
 from services.broker.errors import DiskFull
@@ -88,8 +86,7 @@ class Rise:
     queues: list[tuple[str, int, int]]
     """(topic, queue id, lowest offset)."""
     places: list[int]
-    skipped: list[list[Any]]
-    """[group, topic, queue id, count]."""
+    skipped: list[Skipped]
 
 
 class Housekeeping:
@@ -302,17 +299,16 @@ class Housekeeping:
         record_count = max(-(-len(rise.skipped) // count_max), 1 if is_last or queues else 0)
         for number in range(record_count):
             rows = rise.skipped[number * count_max : (number + 1) * count_max]
-            part = {"queues": queues, "places": places, "skipped": rows}
-            queues, places = [], []
             is_done = is_last and number == record_count - 1
-            self._append({"cut_offset": cut_offset, "done": is_done} | part, now_ms)
+            self._store.append(record_of(LogCut(cut_offset, is_done, queues, places, rows)), now_ms)
+            queues, places = [], []
 
-    def keep_before(self, record: Record) -> None:
+    def keep_before(self, cut: LogCut) -> None:
         """Keep what is needed below another broker's cut, before the cut is applied; raise OSError."""
-        said, log = json.loads(record.body), self._store.log
-        if said.get("queues") is None or not said["done"] or said["cut_offset"] <= log.first_offset:
+        log = self._store.log
+        if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
-        keeping = self._keeping_below(said["cut_offset"], log.durable_offset)
+        keeping = self._keeping_below(cut.cut_offset, log.durable_offset)
         keeping.run(self._disk)
         log.keep.add(keeping.cut_offset, keeping.places)
 
@@ -328,35 +324,33 @@ class Housekeeping:
         """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
         self._running = self._uncut = None
 
-    def apply(self, record: Record) -> None:
-        """Cut the log, as its record says: queues and groups begin behind the cut."""
-        said = json.loads(record.body)
-        self._store.may_begin_at = max(self._store.may_begin_at, said["cut_offset"])
-        if "queues" in said:
-            self._store.dispatch.rise(said["queues"], said.get("places", ()))
-            self._groups.skip(said["queues"])
-            self._groups.missed_messages.apply(said.get("skipped", ()), record.store_ms)
-            if said["done"]:
-                self._store.cut(said["cut_offset"])
+    def apply(self, cut: LogCut, stamp: Stamp) -> None:
+        """Cut the log: queues and groups begin behind the cut."""
+        self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
+        if cut.queues is not None:
+            self._store.dispatch.rise(cut.queues, cut.places)
+            self._groups.skip(cut.queues)
+            self._groups.missed_messages.apply(cut.skipped, stamp.store_ms)
+            if cut.is_done:
+                self._store.cut(cut.cut_offset)
 
-    def publish(self, record: Record) -> None:
+    def publish(self, cut: LogCut, stamp: Stamp) -> None:
         """Take in that a cut is durable: what it cut off is deleted at the next look, which comes at once."""
-        said = json.loads(record.body)
-        if "queues" not in said:
+        if cut.queues is None:
             return
-        self._note_missed(said)
-        if said["done"]:
-            assert said["cut_offset"] <= self._store.log.first_offset, "a cut is applied first"
-            self._running, self._deletable_offset = None, said["cut_offset"]
+        self._note_missed(cut)
+        if cut.is_done:
+            assert cut.cut_offset <= self._store.log.first_offset, "a cut is applied first"
+            self._running, self._deletable_offset = None, cut.cut_offset
             self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
-    def _note_missed(self, said: dict[str, Any]) -> None:
-        """Note what a durable record says that groups missed; a cut is told once, of all its records."""
-        for group, topic, _, count in said.get("skipped", ()):
+    def _note_missed(self, cut: LogCut) -> None:
+        """Note what groups missed; a cut is told once, of all its records."""
+        for group, topic, _, count in cut.skipped:
             self._untold[group, topic] += count
-        is_whole = said["done"] or (said["cut_offset"] == 0 and not self._store.dispatch.has_unrecorded)
+        is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
         if is_whole and self._untold:
-            self.missed_told += sentences(self._untold, is_cut=said["cut_offset"] > 0)
+            self.missed_told += sentences(self._untold, is_cut=cut.cut_offset > 0)
             self._untold.clear()
 
     def follow(self) -> None:
@@ -419,9 +413,5 @@ class Housekeeping:
         # only this record moves the log's end.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
-            self._append({"cut_offset": cut_offset, "done": False}, now_ms)
+            self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)
         return False
-
-    def _append(self, body: dict[str, Any], now_ms: int) -> None:
-        record = Record(topic=RETENTION_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        self._store.append(record, now_ms)

@@ -7,8 +7,8 @@
 
 Every lease is known by its generation, so that it can end by time, by answer, or with its client. Most live
 in memory: after a restart, what was not acknowledged is given out again. Those on messages of a message group
-are records, too (`consumequeue.lease_records`), and stand again after a restart. Generations begin anew above
-all earlier ones at each start, since they grow from the clock.
+are records, too (`commitlog.facts.lease_records`), and stand again after a restart. Generations begin anew
+above all earlier ones at each start, since they grow from the clock.
 
 A takeover lengthens those that would end before anyone could acknowledge, once: it marks them in records, and
 the next one lengthens none that is marked, unless its consumer was heard meanwhile, which is a record, too.
@@ -35,8 +35,9 @@ from typing import Final
 from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.compression import unpacked_bytes
+from commitlog.facts import acks
 from commitlog.record import COMPRESSED, INNER_BATCH, Record
-from consumequeue import acks, receipts
+from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import EVERYTHING, Filter

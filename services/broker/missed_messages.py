@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
@@ -43,8 +44,8 @@ class MissedMessages:
         """Yield (group, topic, what it has missed)."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
-    def apply(self, skipped: Iterable[list[Any]], store_ms: int) -> None:
-        """Add what a record says that groups missed: [group, topic, queue id, count]."""
+    def apply(self, skipped: Iterable[Skipped], store_ms: int) -> None:
+        """Add what a record says that groups missed."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = Missed(count + (before.message_count if before else 0), store_ms)

@@ -3,11 +3,10 @@
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
 Thousands of acknowledgements a second would be as many records; so they share one, in which neighbours are
-one range. What is added here was applied when it was decided, by the functions that a start calls with the
-records, so closing changes nothing: while it appends, `is_closing` is true and these records are not applied
-again. Among the records of one turn the leases come first. That changes nothing either: a lease that ended
-is followed by the message's end, never the other way round. Whatever else changes a group's offsets (a record
-of a group, or of retention) closes these first.
+one range. What is added here was applied when it was decided, by what a start calls with the records' facts,
+so closing changes nothing: what it appends is not applied again. Among the records of one turn the leases
+come first. That changes nothing either: a lease that ended is followed by the message's end, never the other
+way round. Whatever else changes a group's offsets (a record of a group, or of retention) closes these first.
 
 The next flush takes whole what was appended before it, and closes first. So whoever added something waits
 for the log to be durable beyond its present end (`durable_at`), be it one record or several.
@@ -25,11 +24,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from commitlog import limits
+from commitlog.facts import acks, lease_records
+from commitlog.facts.acks import Finished
+from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
-from consumequeue import acks, lease_records
-from consumequeue.acks import Finished
-from consumequeue.lease_records import Key, LeaseEntry
 from consumequeue.offset_ranges import OffsetRanges
 from services.broker.store import Store
 
@@ -43,8 +42,6 @@ class OpenRecords:
         self._passed: defaultdict[Key, OffsetRanges] = defaultdict(OffsetRanges)
         self._leases: defaultdict[Key, list[LeaseEntry]] = defaultdict(list)
         self._newest_ms = 0
-        self.is_closing = False
-        """Whether what is being appended was applied already."""
 
     @property
     def durable_at(self) -> int:
@@ -58,20 +55,17 @@ class OpenRecords:
 
     def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
         """Add messages, as ranges (first, count), that were acknowledged, or moved to the dead letters."""
-        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
 
     def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
         """Add messages from `first` up to before `end` that will not be given out."""
-        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
     def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
         """Add what became of a lease."""
-        assert not self.is_closing, "what is added now would be cleared, and be in no record"
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)
 
@@ -79,14 +73,10 @@ class OpenRecords:
         """Append what was added, stamped with the newest time of it."""
         if self.is_empty:
             return
-        assert not self.is_closing, "closed by what closing appends"
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
         finished += [Finished(*key, list(ranges), is_passed=True) for key, ranges in self._passed.items()]
-        # If appending raises, `is_closing` stays: what is in the log by then is unknown, and the core void.
-        self.is_closing = True
         self._append(LEASE_TOPIC, lease_records.encoded_parts(self._leases.items()))
         self._append(ACK_TOPIC, acks.encoded_parts(finished))
-        self.is_closing = False
         self._acknowledged.clear()
         self._passed.clear()
         self._leases.clear()
@@ -94,7 +84,8 @@ class OpenRecords:
 
     def _append(self, topic: str, parts: Iterable[bytes]) -> None:
         for body in _bodies(parts):
-            self._store.append(Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM), self._newest_ms)
+            record = Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM)
+            self._store.append(record, self._newest_ms, is_applied=True)
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:

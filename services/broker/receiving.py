@@ -40,9 +40,10 @@ import numpy as np
 from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged
+from commitlog.facts import acks
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import acks, receipts
+from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
 from consumequeue.filter import Filter

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -215,7 +216,7 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def thaw_schedule(frozen: dict[str, Any]) -> Schedule:
+def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
     """Return the schedule that `freeze_schedule` was given."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
-    return Schedule(**frozen | plain | {"keys": tuple(frozen.get("keys", ()))})
+    return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

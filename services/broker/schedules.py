@@ -30,17 +30,24 @@ is computed anew behind the cursor: by the wall clock a run may be left out, or 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
 from typing import Any, Final
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.deferred_rows import NOTHING, DeferredRows
-from commitlog.kinds import SCHEDULE_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.facts.facts import (
+    OfSchedule,
+    ScheduleDeleted,
+    SchedulePassed,
+    SchedulePaused,
+    ScheduleRan,
+    ScheduleResumed,
+    ScheduleSet,
+    Stamp,
+    record_of,
+)
 from services.broker import missed
 from services.broker.errors import IllegalSchedule, ScheduleNotFound
 from services.broker.housekeeping import Housekeeping
@@ -61,7 +68,6 @@ from services.broker.settings import BrokerSettings
 from services.broker.store import Store
 from services.broker.topics import Topics, check_topic_name
 from services.broker.validation import check_message, check_type
-from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
 
 
@@ -133,21 +139,20 @@ class Schedules:
         self._check_room(schedule, known)
         self._check_message(schedule, now_ms)
         after_ms = self._from_ms(schedule, now_ms)
-        body = {"verb": "set", "schedule": freeze_schedule(schedule), "after_ms": after_ms}
-        self._append(body, now_ms)
+        self._append(ScheduleSet(freeze_schedule(schedule), after_ms), now_ms)
         return self._changed(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
         """End a schedule; return how far it came. Raise `ScheduleNotFound`."""
         one = self._named(name)
-        self._append({"verb": "delete", "name": name}, now_ms)
+        self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
         """Let a schedule rest; raise `ScheduleNotFound`."""
         if self._named(name).is_paused:
             return self._view(self._named(name), 1)
-        self._append({"verb": "pause", "name": name}, now_ms)
+        self._append(SchedulePaused(name), now_ms)
         return self._changed(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
@@ -155,8 +160,7 @@ class Schedules:
         one = self._named(name)
         if not one.is_paused:
             return self._view(one, 1)
-        body = {"verb": "resume", "name": name, "after_ms": max(one.cursor_ms, now_ms)}
-        self._append(body, now_ms)
+        self._append(ScheduleResumed(name, max(one.cursor_ms, now_ms)), now_ms)
         return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
@@ -181,26 +185,30 @@ class Schedules:
         """Let the next tick decide anew: this one is over."""
         self._searches = 0
 
-    def apply(self, record: Record) -> None:
-        """Change a schedule as a record says."""
-        self._forget_spent(record.store_ms)
-        body = json.loads(record.body)
-        self._frozen.before_change(body["schedule"]["name"] if body["verb"] == "set" else body["name"])
-        if body["verb"] == "set":
-            self._set(thaw_schedule(body["schedule"]), body["after_ms"])
-            one = self._by_name.get(body["schedule"]["name"])
-        elif (one := self._by_name.get(body["name"])) is not None:
-            _VERBS[body["verb"]](self, one, body)
-        if one is not None:
-            one.durable_at = record.physical_offset + 1
-
-    def apply_occurrence(self, record: Record) -> None:
-        """Move the schedule on whose run a message is."""
-        one = self._by_name.get(properties.value_of(record.properties, property_names.SCHEDULE))
-        occurrence = properties.value_of(record.properties, property_names.OCCURRENCE_MS)
-        if one is not None and occurrence:
-            self._frozen.before_change(one.schedule.name)
-            self._sent(one, int(occurrence))
+    def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
+        """Change a schedule, or move one on that has sent a run."""
+        if isinstance(fact, ScheduleRan):
+            self._ran(fact)
+            return
+        self._forget_spent(stamp.store_ms)
+        self._frozen.before_change(fact.name)
+        if isinstance(fact, ScheduleSet):
+            self._set(thaw_schedule(fact.schedule), fact.after_ms)
+        one = self._by_name.get(fact.name)
+        if one is None:
+            return
+        match fact:
+            case ScheduleDeleted():
+                self._deleted(one)
+            case SchedulePaused():
+                self._paused(one)
+            case ScheduleResumed():
+                one.is_paused, one.cursor_ms = False, fact.after_ms
+                self._look_at(one)
+            case SchedulePassed():
+                one.cursor_ms = one.passed_ms = max(one.cursor_ms, fact.until_ms)
+                one.trouble = one.trouble if fact.trouble is None else fact.trouble
+        one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
@@ -263,20 +271,18 @@ class Schedules:
         until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
             return True
-        self._append({"verb": "pass", "name": one.schedule.name, "until_ms": until_ms}, now_ms)
+        self._append(SchedulePassed(one.schedule.name, until_ms), now_ms)
         return False
 
     def _send(self, one: _Running, due_ms: int, now_ms: int) -> None:
         try:
             self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
         except TidewheelError as error:
-            passed = {"verb": "pass", "name": one.schedule.name, "until_ms": due_ms, "trouble": str(error)}
-            self._append(passed, now_ms)
+            self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
-    def _append(self, body: dict[str, Any], now_ms: int) -> None:
+    def _append(self, fact: OfSchedule, now_ms: int) -> None:
         """Store what is done to a schedule, which does it."""
-        record = Record(topic=SCHEDULE_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        self._store.append(record, now_ms)
+        self._store.append(record_of(fact), now_ms)
 
     def _plan(self, one: _Running) -> None:
         """Put what is pending into the wheel."""
@@ -306,7 +312,7 @@ class Schedules:
         known.unreadable = ""
         self._look_at(known)
 
-    def _deleted(self, one: _Running, body: dict[str, Any]) -> None:
+    def _deleted(self, one: _Running) -> None:
         del self._by_name[one.schedule.name]
         del self._by_number[one.number]
         self._body_bytes -= len(one.schedule.body)
@@ -317,21 +323,17 @@ class Schedules:
         if len(self._spent_ms) > self._store.applied.spent_schedules_max:
             del self._spent_ms[next(iter(self._spent_ms))]
 
-    def _paused(self, one: _Running, body: dict[str, Any]) -> None:
+    def _paused(self, one: _Running) -> None:
         one.is_paused = True
         self._scheduler.cancel(Purpose.SCHEDULE, one.number)
 
-    def _resumed(self, one: _Running, body: dict[str, Any]) -> None:
-        one.is_paused, one.cursor_ms = False, body["after_ms"]
-        self._look_at(one)
-
-    def _passed(self, one: _Running, body: dict[str, Any]) -> None:
-        one.cursor_ms = one.passed_ms = max(one.cursor_ms, body["until_ms"])
-        one.trouble = body.get("trouble", one.trouble)
-
-    def _sent(self, one: _Running, occurrence_ms: int) -> None:
-        if occurrence_ms > one.cursor_ms:
-            one.cursor_ms = one.last_ms = occurrence_ms
+    def _ran(self, run: ScheduleRan) -> None:
+        one = self._by_name.get(run.name)
+        if one is None:
+            return
+        self._frozen.before_change(run.name)
+        if run.occurrence_ms > one.cursor_ms:
+            one.cursor_ms = one.last_ms = run.occurrence_ms
             one.sent_count += 1
             one.trouble = ""
 
@@ -411,11 +413,3 @@ _PROGRESS_OF: Final = attrgetter(*_PROGRESS)
 def _row(name: str, running: tuple[Schedule, tuple[Any, ...]]) -> dict[str, Any]:
     schedule, progress = running
     return {"schedule": freeze_schedule(schedule), **dict(zip(_PROGRESS, progress, strict=True))}
-
-
-_VERBS: Final[dict[str, Callable[[Schedules, _Running, dict[str, Any]], None]]] = {
-    "delete": Schedules._deleted,
-    "pause": Schedules._paused,
-    "resume": Schedules._resumed,
-    "pass": Schedules._passed,
-}

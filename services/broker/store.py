@@ -13,7 +13,7 @@ Whoever is told of a record waits until the log is durable beyond its offset.
 
 A record comes by one of three ways; they lead to the same state and differ in what they cost:
 
-    append           a draft           any record; every part applies it
+    append           a draft           any record; its facts are applied by every part that takes them
     append_message   a message         one that means nothing to other parts: encoded once, never read again
     append_copies    encoded records   timers that are due, many at once: stamped and applied as columns
 
@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from commitlog.applied_limits import AppliedLimits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import Fact, facts_of
 from commitlog.flush import Flush
 from commitlog.log import CommitLog
 from commitlog.message import Host, Message
@@ -68,6 +69,14 @@ keys, by which it is found, and the topic under which; and of a half what is kno
 """
 
 
+class Told(NamedTuple):
+    """A record that was appended, and the facts that the parts apply and publish."""
+
+    record: Record
+    record_bytes: int
+    facts: tuple[Fact, ...]
+
+
 Placed = tuple[int, int, int, bytes]
 """Of a message that was appended without a draft: queue offset, log offset, store time (ms), record."""
 
@@ -89,14 +98,14 @@ class Store:
         self.host = host
         self.version = applied_limits.OLDEST
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[tuple[int, Found | Keyed | Appended]] = deque()
+        self._appended: deque[tuple[int, Told | Keyed | Appended]] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
         """The ids that came lately; None in a store that takes no messages."""
         self.may_begin_at = 0
         """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
-        self.apply_to_parts: Callable[[Record], None] = _no_parts
+        self.apply_to_parts: Callable[[Told], None] = _no_parts
         self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
@@ -191,8 +200,8 @@ class Store:
         """Whether so much waits for the disk that what the broker itself appends waits, too."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
-    def append(self, new: Record, now_ms: int) -> int:
-        """Append a draft, which is stamped, and apply it to every part.
+    def append(self, new: Record, now_ms: int, *, is_applied: bool = False) -> int:
+        """Append a draft, which is stamped, and apply it to every part, unless what it says is applied.
 
         Return the log offset that must be durable before any client is told of the record.
         """
@@ -203,8 +212,12 @@ class Store:
         self.log.append(new)
         end_offset = self.log.end_offset
         assert not self._appended or self._appended[-1][0] < end_offset, "flushes give out in log order"
-        self._appended.append((end_offset, Found(new, end_offset - new.physical_offset)))
-        self.apply_to_parts(new)
+        told = Told(new, end_offset - new.physical_offset, () if is_applied else facts_of(new))
+        self._appended.append((end_offset, told))
+        if is_applied:
+            self.apply(new)
+        else:
+            self.apply_to_parts(told)
         return end_offset
 
     def append_message(
@@ -369,7 +382,7 @@ class Store:
         """The number of records that are appended and not durable."""
         return len(self._appended)
 
-    def flushed(self, flush: Flush) -> Iterator[Found | Keyed | Appended]:
+    def flushed(self, flush: Flush) -> Iterator[Told | Keyed | Appended]:
         """Move the durable offset; yield the records that are durable now, in log order."""
         before_offset = self.log.durable_offset
         self.log.flushed(flush)
@@ -397,11 +410,11 @@ class Store:
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
             self.ids.settle()
 
-    def index(self, found: Found) -> bool:
+    def index(self, told: Told) -> bool:
         """Index one durable record by queue and by key; return False if its kind is not indexed."""
-        if not self.dispatch.dispatch(found.record, found.record_bytes):
+        if not self.dispatch.dispatch(told.record, told.record_bytes):
             return False
-        self.keys.put(found.record)
+        self.keys.put(told.record)
         return True
 
     def index_copies(self, appended: Appended) -> None:
@@ -445,5 +458,5 @@ def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     return place
 
 
-def _no_parts(appended: Record | Appended) -> None:
+def _no_parts(appended: Told | Appended) -> None:
     """Apply nothing: a tool's store has no parts."""

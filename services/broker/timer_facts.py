@@ -18,16 +18,16 @@ from typing import Final
 
 import numpy as np
 
-from commitlog import properties
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import timer_set
 from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
 from services.broker.timer_ends import TimerEnd, name_hash
-from services.broker.timer_records import due_ms_of, names_of
+from services.broker.timer_records import names_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
 from timingwheel import partition
@@ -79,8 +79,9 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
 
 
 def _name(timers: Timers, timer: Record) -> None:
-    for name in names_of(properties.decode(timer.properties)):
-        timers.ends.name(name_hash(name), timer.physical_offset, due_ms_of(timer), timer.store_ms)
+    waits = timer_set(timer.properties)
+    for name in names_of(waits):
+        timers.ends.name(name_hash(name), timer.physical_offset, waits.due_ms, timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

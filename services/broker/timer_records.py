@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from commitlog import properties
+from commitlog.facts.facts import TimerSet
 from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
@@ -27,7 +28,7 @@ _TOPIC: Final = f"\x02{property_names.REAL_TOPIC}\x01"
 _QUEUE: Final = f"\x02{property_names.REAL_QUEUE_ID}\x01"
 _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
-_ID, _KEY, _ID_AND_KEY = "id", "key", "id key"
+_ID, _KEY = "id", "key"
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -110,12 +111,10 @@ def is_rebuilt(timer: Record) -> bool:
     return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
 
 
-def names_of(stored: dict[str, str]) -> list[TimerName]:
-    """Return the names that a timer record with these properties goes by: message id, and key if any."""
-    topic, key = stored.get(property_names.REAL_TOPIC, ""), stored.get(property_names.TIMER_KEY, "")
-    said = stored.get(property_names.TIMER_NAMES, _ID_AND_KEY)
-    names = [TimerName(topic, stored.get(property_names.MESSAGE_ID, ""))] if _ID in said else []
-    return [*names, TimerName(topic, key=key)] if key and _KEY in said else names
+def names_of(timer: TimerSet) -> list[TimerName]:
+    """Return the names that a timer goes by: message id, and key if any."""
+    names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
+    return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def moved_because(stored: dict[str, str]) -> str | None:

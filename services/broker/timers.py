@@ -47,7 +47,8 @@ from commitlog import record as records
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import FIRE, TIMER_TOPIC, End, Ending, endings
+from commitlog.facts.facts import Stamp, TimerEnded, TimerSet, timer_set
+from commitlog.kinds import FIRE, TIMER_TOPIC, End, endings
 from commitlog.limits import CLOCK_BACK_MS_MIN
 from commitlog.message import Message
 from commitlog.record import Record
@@ -194,17 +195,13 @@ class Timers:
 
     # Records.
 
-    def apply(self, record: Record) -> None:
-        """End the timers that a record says are over, and set the timer that the record is, if it is one."""
-        for ending in endings(record):
-            self._end(ending, record.store_ms, record.physical_offset)
-        if record.topic != TIMER_TOPIC:
+    def apply(self, fact: TimerEnded | TimerSet, stamp: Stamp) -> None:
+        """End a timer, or set one."""
+        if isinstance(fact, TimerEnded):
+            self._end(fact, stamp.store_ms, stamp.offset)
             return
-        stored = properties.of_record(record)
-        names = map(name_hash, timer_records.names_of(stored))
-        topic = stored.get(property_names.REAL_TOPIC, "")
-        due_ms = int(stored[property_names.DUE_MS])
-        self.apply_set(record, record.physical_offset, record.store_ms, due_ms, topic, names)
+        names = map(name_hash, timer_records.names_of(fact))
+        self.apply_set(stamp.stored, stamp.offset, stamp.store_ms, fact.due_ms, fact.topic, names)
 
     def apply_set(
         self,
@@ -287,7 +284,7 @@ class Timers:
         timer = self.read(found)
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
         names = self._names_kept(timer, found.timer_offset, now_ms)
-        if names != timer_records.names_of(properties.decode(new.properties)):
+        if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.go_by(new, names)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
@@ -499,7 +496,7 @@ class Timers:
         self.partitions.drop(self._disk)
         self.ends.drop()
 
-    def _end(self, ending: Ending, store_ms: int, ended_offset: int) -> None:
+    def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
         """End a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
@@ -537,7 +534,7 @@ class Timers:
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
         """Return the names of a timer that the one in its place gets."""
         store_ms = max(now_ms, self._store.last_store_ms)
-        names = timer_records.names_of(properties.decode(timer.properties))
+        names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:

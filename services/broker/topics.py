@@ -7,16 +7,16 @@ topic's halves are asked about in a way of their own: {"immunity_ms", "interval_
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from sys import intern
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.kinds import DEAD_LETTER_PREFIX, TOPIC_TOPIC
+from commitlog.facts.facts import Stamp, TopicSet, record_of
+from commitlog.kinds import DEAD_LETTER_PREFIX
 from commitlog.message import MessageType
-from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.snapshot import Rows
 from services.broker.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.settings import BrokerSettings
@@ -122,16 +122,15 @@ class Topics:
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
-    def apply(self, record: Record) -> None:
-        """Keep a topic as its record says."""
-        stored = json.loads(record.body)
-        name = intern(stored["name"])
+    def apply(self, fact: TopicSet, stamp: Stamp) -> None:
+        """Keep a topic."""
+        name = intern(fact.name)
         self._topics[name] = Topic(
             name,
-            MessageType(stored["message_type"]),
-            stored["queue_count"],
-            durable_at=record.physical_offset + 1,
-            check_back=_policy(stored.get("check_back")),
+            MessageType(fact.message_type),
+            fact.queue_count,
+            durable_at=stamp.offset + 1,
+            check_back=_policy(fact.check_back),
         )
 
     def learn(self, name: str, queue_id: int) -> None:
@@ -157,15 +156,9 @@ class Topics:
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
         """Append the record of a topic; return the topic as `apply` has it from there."""
-        body: dict[str, Any] = {
-            "name": topic.name,
-            "message_type": topic.message_type.value,
-            "queue_count": topic.queue_count,
-        }
-        if topic.check_back is not None:
-            body["check_back"] = _shape(topic.check_back)
-        record = Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM)
-        self._store.append(record, now_ms)
+        check_back = _shape(topic.check_back)
+        fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
+        self._store.append(record_of(fact), now_ms)
         written = self._topics[topic.name]
         assert written == replace(topic, durable_at=written.durable_at), "a topic is not what its record says"
         return written
@@ -179,7 +172,7 @@ def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:
     return None if policy is None else asdict(policy)
 
 
-def _policy(stored: dict[str, int] | None) -> CheckBackPolicy | None:
+def _policy(stored: Mapping[str, int] | None) -> CheckBackPolicy | None:
     return None if stored is None else CheckBackPolicy(**stored)
 
 

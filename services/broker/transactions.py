@@ -28,12 +28,13 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, TIMER_TOPIC
+from commitlog.facts.facts import HalfAsked, HalfEnded, HalfEndedLate, HalfStored, OfHalf, Stamp
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.carrying import Carrying
 from services.broker.errors import TooManyHalves
-from services.broker.half_receipts import AT_ONCE, HalfReceipts
+from services.broker.half_receipts import AT_ONCE, HalfReceipts, row_of
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -104,23 +105,23 @@ class Transactions:
         assert store_ms == stored_ms, "a half was promised another store time"
         due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
         row = (stored_ms, offset, queue_offset, due_ms)
-        self.receipts.apply_sent(topic, message_id, row)
+        self.receipts.apply(topic, message_id, row)
         receipt = self.receipts.receipt(topic, message_id, id_crc, row)
         if message.delivery_ms is None and not carries(message):
             self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
         return receipt
 
-    def apply(self, record: Record) -> None:
-        """Change halves as a record says: a half was sent, asked about, ended too late, or has ended."""
-        if record.topic == HALF_TOPIC:
-            self.receipts.apply(record)
-        elif record.topic == CHECK_TOPIC:
-            self._apply_check(record)
-        elif record.topic == LATE_TOPIC:
-            self.outcomes.came_late(record.half_offset, record.body.decode(), record.store_ms)
-        else:
-            outcome = half.outcome_of(record)
-            self.apply_end(record.half_offset, outcome, record.store_ms, record.physical_offset)
+    def apply(self, fact: OfHalf, stamp: Stamp) -> None:
+        """Change a half: it was sent, asked about, ended too late, or has ended."""
+        match fact:
+            case HalfStored():
+                self.receipts.apply(fact.topic, fact.message_id, row_of(fact, stamp))
+            case HalfAsked():
+                self._apply_asked(fact, stamp)
+            case HalfEndedLate():
+                self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
+            case HalfEnded():
+                self.apply_end(fact.half_offset, half.state_after(fact), stamp.store_ms, stamp.offset)
 
     def apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
         """Change a half that has ended, by what the record of its end says."""
@@ -129,19 +130,14 @@ class Transactions:
             self.unasked.discard(waiting.topic, half_offset)
         self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
 
-    def publish(self, record: Record) -> None:
+    def publish(self, fact: HalfStored | HalfEnded, stamp: Stamp) -> None:
         """Open a durable half and set its first check; of durable ends the oldest may be forgotten."""
-        if record.topic != HALF_TOPIC:
-            self.outcomes.forget(record.physical_offset, self._store.applied.ended_halves_max)
+        if isinstance(fact, HalfEnded):
+            self.outcomes.forget(stamp.offset, self._store.applied.ended_halves_max)
             return
-        stored = properties.of_record(record)
-        topic, crc = (
-            stored.get(property_names.REAL_TOPIC, ""),
-            half.id_crc(stored.get(property_names.MESSAGE_ID, "")),
-        )
-        first_ms = half.check_ms_of(record)
-        waiting = OpenHalf(record.store_ms, first_ms, 0, topic, crc)
-        self.publish_halves([(record.physical_offset, waiting)], record.physical_offset)
+        first_ms = half.check_ms_of(fact, stamp.store_ms)
+        waiting = OpenHalf(stamp.store_ms, first_ms, 0, fact.topic, half.id_crc(fact.message_id))
+        self.publish_halves([(stamp.offset, waiting)], stamp.offset)
 
     def publish_halves(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
         """Open durable halves, as (log offset, what is known); up to `published_offset` all is durable."""
@@ -444,13 +440,13 @@ class Transactions:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms)
 
-    def _apply_check(self, record: Record) -> None:
-        """Count a check, and set the next, as a record says."""
-        next_check_ms = half.check_ms_of(record)
-        waiting = self.outcomes.asked(record.half_offset, record.reconsume_times, next_check_ms)
+    def _apply_asked(self, fact: HalfAsked, stamp: Stamp) -> None:
+        """Count a check, and set the next."""
+        next_check_ms = half.check_ms_of(fact, stamp.store_ms)
+        waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
-            self.unasked.discard(waiting.topic, record.half_offset)
-            self._scheduler.schedule(Purpose.CHECK, record.half_offset, waiting.next_check_ms)
+            self.unasked.discard(waiting.topic, fact.half_offset)
+            self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
         """Let up to `count_max` halves be due now that wait for a producer of a topic."""

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
+from commitlog.facts import acks, lease_records
 from commitlog.kinds import (
     ACK_TOPIC,
     EPOCH_TOPIC,
@@ -36,7 +37,6 @@ from commitlog.kinds import (
     kind_of,
 )
 from commitlog.record import Record
-from consumequeue import acks, lease_records
 from services.broker.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.life import (

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
+from commitlog.facts import acks, lease_records
 from commitlog.kinds import (
     ACK_TOPIC,
     CHECK_TOPIC,
@@ -45,7 +46,6 @@ from commitlog.kinds import (
     kind_of_topic,
 )
 from commitlog.record import Record
-from consumequeue import acks, lease_records
 from consumequeue.attempts import Cause
 from services.broker.timer_records import moved_because
 from tidewheel import property_names

@@ -29,13 +29,13 @@ from typing import Any, Final
 from commitlog import imported, layout, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
+from commitlog.facts.acks import ranges_of
 from commitlog.lock import StoreLock
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
-from consumequeue.acks import ranges_of
 from services.broker.broker import Broker
 from services.broker.derived import QUEUES
 from services.broker.settings import BrokerSettings

@@ -18,14 +18,12 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from commitlog.facts.facts import EpochBegun, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
 from commitlog.inner_batch import message_count
-from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, OUTCOME_TOPIC, TIMER_TOPIC, End, endings, half_ended
+from commitlog.kinds import End
 from commitlog.record import Record
 from commitlog.recovery import Damage, Found
 from consumequeue.dispatch import is_indexed
-from services.broker.epoch import epoch_of
-from txn.half import outcome_of
-from txn.states import State
 
 
 class Breach(NamedTuple):
@@ -72,18 +70,20 @@ class Invariants:
             yield from self._place(record)
         if self.is_copied(record.physical_offset):
             return
-        if record.topic == HALF_TOPIC:
-            self.halves.stored.add(record.physical_offset)
-        elif record.topic == TIMER_TOPIC:
-            self.timers.stored.add(record.physical_offset)
-        elif record.topic == EPOCH_TOPIC:
-            yield from self._begin_epoch(record)
-        if half_ended(record) is not None:
-            yield from self._end_half(record)
-        for ending in endings(record):
-            yield from self._end(self.timers, ending.timer_offset, record)
-            if ending.end is End.DELIVERED:
-                yield from _early(record, ending.due_ms)
+        for fact in facts_of(record):
+            match fact:
+                case HalfStored():
+                    self.halves.stored.add(record.physical_offset)
+                case TimerSet():
+                    self.timers.stored.add(record.physical_offset)
+                case EpochBegun():
+                    yield from self._begin_epoch(fact, record)
+                case HalfEnded():
+                    yield from self._end_half(fact, record)
+                case TimerEnded():
+                    yield from self._end(self.timers, fact.timer_offset, record)
+                    if fact.end is End.DELIVERED:
+                        yield from _early(record, fact.due_ms)
 
     def is_lost(self, offset: int) -> bool:
         """Return whether damage covers this place of the log."""
@@ -98,8 +98,8 @@ class Invariants:
         """Return whether another broker wrote this place of the log."""
         return offset < self._imported_until
 
-    def _begin_epoch(self, record: Record) -> Iterator[Breach]:
-        before, self._epoch = self._epoch, epoch_of(record)
+    def _begin_epoch(self, begun: EpochBegun, record: Record) -> Iterator[Breach]:
+        before, self._epoch = self._epoch, begun.number
         if self._epoch <= before:
             yield Breach(record.physical_offset, f"begins epoch {self._epoch}, after epoch {before}")
 
@@ -112,14 +112,14 @@ class Invariants:
         if not self._may_be(pairs, named):
             yield Breach(record.physical_offset, f"ends a {pairs.name} at {named}, where there is none")
 
-    def _end_half(self, record: Record) -> Iterator[Breach]:
+    def _end_half(self, end: HalfEnded, record: Record) -> Iterator[Breach]:
         """Yield an expiry may be followed by the end that an operator chose; else there is one end."""
-        if record.topic != OUTCOME_TOPIC or outcome_of(record) is not State.EXPIRED:
-            yield from self._end(self.halves, record.half_offset, record)
+        if end.how != "EXPIRED":
+            yield from self._end(self.halves, end.half_offset, record)
             return
-        yield from self._end(self._expiries, record.half_offset, record)
-        if record.half_offset in self.halves.ended:
-            yield Breach(record.physical_offset, f"expires the half at {record.half_offset}, which had ended")
+        yield from self._end(self._expiries, end.half_offset, record)
+        if end.half_offset in self.halves.ended:
+            yield Breach(record.physical_offset, f"expires the half at {end.half_offset}, which had ended")
 
     def _may_be(self, pairs: Pairs, named: int) -> bool:
         return named in pairs.stored or named in self._kept or named < self._known_from or self.is_lost(named)

@@ -26,8 +26,9 @@ from typing import Final
 
 import numpy as np
 
-from commitlog import properties, snapshot
+from commitlog import snapshot
 from commitlog.disk import Disk
+from commitlog.facts.facts import timer_set
 from commitlog.kinds import TIMER_TOPIC, End, endings
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
@@ -38,7 +39,7 @@ from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
 from services.broker.timer_ends import ENDS, NAMES, end_extra, name_hash
 from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_records import due_ms_of, names_of
+from services.broker.timer_records import names_of
 from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside
 from services.store.opening import OpenStore
@@ -135,8 +136,9 @@ def _names(store: OpenStore, newest: Snapshot, timers: StoredTimers) -> Iterator
 
 
 def _names_of(timer: Record) -> Iterator[Fact]:
-    for name in names_of(properties.decode(timer.properties)):
-        yield *name_hash(name), timer.physical_offset, due_ms_of(timer), timer.store_ms
+    waits = timer_set(timer.properties)
+    for name in names_of(waits):
+        yield *name_hash(name), timer.physical_offset, waits.due_ms, timer.store_ms
 
 
 def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from commitlog.facts import acks
 from commitlog.published_log import open_log
-from consumequeue import acks
 from spark_jobs.log.decode import ALL, Wanted
 from spark_jobs.log.parts import part_batches
 from spark_jobs.log.slices import slices

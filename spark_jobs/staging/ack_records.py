@@ -1,4 +1,4 @@
-"""The ranges in many records of acknowledgements at once (for their bytes see `consumequeue.acks`).
+"""The ranges in many records of acknowledgements at once (for their bytes see `commitlog.facts.acks`).
 
 All bodies are gone through abreast: the first entry of each, then the second, as long as any has one. Only
 the acting groups' entries count; these are told by their bytes.
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from consumequeue import acks
+from commitlog.facts import acks
 from spark_jobs.log.ragged import Integers, Ranges, numbers_at
 from spark_jobs.staging.events import QUEUE_BITS
 

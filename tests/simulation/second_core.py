@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 from commitlog import record, store_format
 from commitlog.applied_limits import FILES_OF_NOW, OLDEST
+from commitlog.facts.facts import facts_of
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message
 from commitlog.record import Record
@@ -36,7 +37,7 @@ from services.broker.broker import Broker
 from services.broker.half_receipts import AT_ONCE
 from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
-from services.broker.store import Placed
+from services.broker.store import Placed, Told
 from services.broker.timer_records import timer_record
 from services.broker.values import SendReceipt
 from tests.memory_disk import MemoryDisk
@@ -260,8 +261,9 @@ def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
     store, transactions = broker.store, broker.transactions
 
-    def apply(new: Record) -> None:
-        broker.apply(record.decode(record.encode(new)))
+    def apply(told: Told) -> None:
+        read = record.decode(record.encode(told.record))
+        broker.apply(told._replace(record=read, facts=facts_of(read)))
 
     def placed(new: Record, now_ms: int) -> Placed:
         store.append(new, now_ms)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from commitlog.kinds import ACK_TOPIC, EPOCH_TOPIC
+from commitlog.facts.facts import EpochBegun, Finished
 from services.broker.broker import Broker
 from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
 from tests.simulation.second_core import SecondCore, World
@@ -39,14 +39,14 @@ def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
     assert second.epoch > 0
 
 
-@pytest.mark.parametrize(("topic", "table"), [(ACK_TOPIC, "groups"), (EPOCH_TOPIC, "epoch")])
+@pytest.mark.parametrize(("fact", "table"), [(Finished, "groups"), (EpochBegun, "epoch")])
 def test_a_core_that_applies_otherwise_is_found(
-    topic: str, table: str, monkeypatch: pytest.MonkeyPatch
+    fact: type, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_in = Broker.take_in
 
     def without_a_kind(self: Broker, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        self._appliers[topic] = lambda record: None
+        self._appliers[fact] = lambda fact, stamp: None
         take_in(self, encoded, end_offset, now_ms)
 
     monkeypatch.setattr(Broker, "take_in", without_a_kind)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from commitlog import properties
+from commitlog.facts.facts import timer_set
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
@@ -136,7 +136,7 @@ class Oracle:
             old, offset=new_offset, due_ms=due_ms, stored_ms=now_ms, armed_at=None, is_late_set=False,
             ended="", ended_offset=-1, ended_ms=0, is_seen=False,
         )  # fmt: skip
-        given = names_of(properties.of_record(by))
+        given = names_of(timer_set(by.properties))
         names = [name for name in old.names() if old_offset in self.names[name]]
         assert {name for name in names if self.names[name][-1] == old_offset} <= set(given), "a name is lost"
         for name in given:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from commitlog import kinds
+from commitlog.facts import acks, facts
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.sink import Part
-from consumequeue import acks
-from services.broker import timers
 from services.broker.broker import Broker
 from services.broker.housekeeping import Housekeeping
 from services.broker.receiving import Receiving
@@ -99,7 +98,7 @@ def cancels_are_not_applied(patch: pytest.MonkeyPatch) -> None:
     def others(record: Record) -> Iterator[Any]:
         return (one for one in kinds.endings(record) if one.end is not kinds.End.CANCELLED)
 
-    patch.setattr(timers, "endings", others)
+    patch.setattr(facts, "endings", others)
 
 
 def second_end_is_not_refused(patch: pytest.MonkeyPatch) -> None:

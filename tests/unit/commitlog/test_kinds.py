@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import kinds, properties
-from commitlog.kinds import End, Ending
+from commitlog.kinds import End, TimerEnded
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
@@ -61,25 +61,31 @@ def test_a_record_has_one_kind(given: Record, kind: str) -> None:
     ("given", "ends"),
     [
         (record("orders"), []),
-        (record("orders", TW_TIMER_OFFSET="7", TIMER_OUT_MS="50"), [Ending(7, End.DELIVERED, 50, "orders")]),
-        (record("orders", TW_TIMER_OFFSET="7", TW_VERB="FIRE"), [Ending(7, End.FIRED, 0, "orders")]),
-        (record("orders", TW_TIMER_OFFSET="7", TW_CANCELS="9 60"), [Ending(7, End.DELIVERED, 0, "orders")]),
+        (
+            record("orders", TW_TIMER_OFFSET="7", TIMER_OUT_MS="50"),
+            [TimerEnded(7, End.DELIVERED, 50, "orders")],
+        ),
+        (record("orders", TW_TIMER_OFFSET="7", TW_VERB="FIRE"), [TimerEnded(7, End.FIRED, 0, "orders")]),
+        (
+            record("orders", TW_TIMER_OFFSET="7", TW_CANCELS="9 60"),
+            [TimerEnded(7, End.DELIVERED, 0, "orders")],
+        ),
         (
             record("orders", TW_CANCELS="9 60", TW_CANCELS_TOPIC="late"),
-            [Ending(9, End.CANCELLED, 60, "late")],
+            [TimerEnded(9, End.CANCELLED, 60, "late")],
         ),
         (record("orders", TW_CANCELS="a user's own"), []),
         (
             record(kinds.VERB_TOPIC, TYPE_SYSTEM, TW_TIMER_OFFSET="7", TW_VERB="CANCEL", REAL_TOPIC="orders"),
-            [Ending(7, End.CANCELLED, 0, "orders")],
+            [TimerEnded(7, End.CANCELLED, 0, "orders")],
         ),
         (
             record(kinds.VERB_TOPIC, TYPE_SYSTEM, TW_TIMER_OFFSET="7", TW_VERB="UNREADABLE"),
-            [Ending(7, End.UNREADABLE, 0, "")],
+            [TimerEnded(7, End.UNREADABLE, 0, "")],
         ),
         (
             record(kinds.TIMER_TOPIC, TW_REPLACES="7", REAL_TOPIC="orders"),
-            [Ending(7, End.REPLACED, 0, "orders")],
+            [TimerEnded(7, End.REPLACED, 0, "orders")],
         ),
         (
             record(
@@ -89,12 +95,12 @@ def test_a_record_has_one_kind(given: Record, kind: str) -> None:
                 TW_REPLACED_DUE_MS="8",
                 REAL_TOPIC="orders",
             ),
-            [Ending(7, End.MOVED, 8, "orders")],
+            [TimerEnded(7, End.MOVED, 8, "orders")],
         ),
         (record("orders", TW_REPLACES="7"), []),
     ],
 )
-def test_a_record_ends_the_timers_that_it_names(given: Record, ends: list[Ending]) -> None:
+def test_a_record_ends_the_timers_that_it_names(given: Record, ends: list[TimerEnded]) -> None:
     assert list(kinds.endings(given)) == ends
     copy = properties.encode(kinds.without_endings(given.properties))
     replaced = Record(topic=kinds.TIMER_TOPIC, body=b"x", properties=copy)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits
+from commitlog.facts.lease_records import Kind, LeaseEntry
 from consumequeue.in_flight import InFlight, Lease, MessageGroups
-from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 
 QUEUE_END = 12

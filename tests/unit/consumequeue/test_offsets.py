@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumequeue import acks, lease_records, receipts
-from consumequeue.acks import Finished
+from commitlog.facts import acks, lease_records
+from commitlog.facts.acks import Finished
+from commitlog.facts.lease_records import Kind, LeaseEntry
+from consumequeue import receipts
 from consumequeue.attempts import Attempts, Failure
-from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from consumequeue.receipts import Receipt
 from tidewheel.errors import InvalidReceiptHandle

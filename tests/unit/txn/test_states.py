@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits, properties
+from commitlog.facts.facts import HalfAsked, HalfEnded, HalfStored, facts_of
 from commitlog.message import Message
-from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM
+from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
 from txn import half
 from txn.checkback import CheckBackPolicy
@@ -62,7 +63,9 @@ def test_an_outcome_names_its_half_and_is_read_back(state: State, keys: tuple[st
     stored.physical_offset = 77
     record = half.outcome_record(stored, state)
     assert (record.half_offset, record.type) == (77, TYPE_SYSTEM)
-    assert half.outcome_of(record) is state
+    (end,) = facts_of(record)
+    assert isinstance(end, HalfEnded)
+    assert half.state_after(end) is state
     assert properties.keys_of(properties.of_record(record)) == keys
 
 
@@ -103,20 +106,26 @@ def test_a_half_that_has_ended_does_not_end_again(ended: State, again: State) ->
         halves.end(5, again, 0, 20)
 
 
+def check_ms_of(record: Record) -> int:
+    (fact,) = facts_of(record)
+    assert isinstance(fact, HalfStored | HalfAsked)
+    return half.check_ms_of(fact, record.store_ms)
+
+
 def test_records_say_when_to_ask_next_and_older_ones_go_by_the_default_times() -> None:
     message = Message(topic="t", body=b"x", message_id="M1", check_immunity_ms=1_500)
     stored, asked = half.half_record(message, 0, 7_000), half.check_record(5, 2, 8_000)
-    assert (half.check_ms_of(stored), half.check_ms_of(asked)) == (7_000, 8_000)
+    assert (check_ms_of(stored), check_ms_of(asked)) == (7_000, 8_000)
     assert property_names.CHECK_MS not in properties.decode(half.committed_record(stored).properties)
     assert property_names.CHECK_MS not in properties.decode(
         half.committed_timer_record(stored, "w").properties
     )
-    assert half.check_ms_of(half.check_record(5, 2)) == 2 * limits.CHECK_INTERVAL_MS
+    assert check_ms_of(half.check_record(5, 2)) == 2 * limits.CHECK_INTERVAL_MS
     kept = {
         name: value for name, value in properties.decode(stored.properties).items() if name != "TW_CHECK_MS"
     }
     stored.store_ms, stored.properties = 100, properties.encode(kept)
-    assert half.check_ms_of(stored) == 2_100
+    assert check_ms_of(stored) == 2_100
     del kept[property_names.CHECK_IMMUNITY_SECONDS]
     stored.properties = properties.encode(kept)
-    assert half.check_ms_of(stored) == 100 + limits.CHECK_IMMUNITY_MS
+    assert check_ms_of(stored) == 100 + limits.CHECK_IMMUNITY_MS

@@ -12,7 +12,6 @@ from tests.unit.apply_reads import Core
 
 ROOTS = [
     *(("Broker", name) for name in ("apply", "apply_run", "_table_of_appliers")),
-    *(("Schedules", name) for name in ("_deleted", "_paused", "_resumed", "_passed")),  # from a table
     *(("Transactions", name) for name in ("publish", "publish_halves")),  # open halves, and ended ones
 ]
 PLACES = "where this core keeps it; no table holds the place"

@@ -10,13 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog import record as records
+from commitlog.facts.facts import facts_of
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
-from commitlog.recovery import Found
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.copies import Copies
 from services.broker.settings import BrokerSettings
+from services.broker.store import Told
 from services.broker.timer_records import Replaced, due_ms_of, timer_record
 from services.broker.timer_source import name_hashes, ready_record
 from tests.memory_disk import MemoryDisk
@@ -107,8 +108,9 @@ class Pair:
         log, record = self.by_row._log, records.decode(encoded)
         log.room_for([len(encoded)])
         log.append_encoded(bytearray(encoded))
-        self.by_row.store._appended.append((log.end_offset, Found(record, len(encoded))))
-        self.by_row.apply(record)
+        told = Told(record, len(encoded), facts_of(record))
+        self.by_row.store._appended.append((log.end_offset, told))
+        self.by_row.apply(told)
         return record
 
     def _come_due(self, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
+from commitlog.facts.facts import GroupJoined
 from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter, parse_tags
 from consumequeue.sql_filter import parse_sql
@@ -442,7 +443,7 @@ def test_a_filter_that_cannot_be_read_any_more_matches_everything(
     bench: Bench,
 ) -> None:
     bench.take("blue")
-    bench.broker.groups._write({"group": "g", "topic": "t", "filter": ["SQL", "a ! 1"]}, bench.now_ms)
+    bench.broker.groups._write(GroupJoined("g", "t", filter=["SQL", "a ! 1"]), bench.now_ms)
     bench.flush()
     bench.restart()
     bench.send("red")

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from commitlog import applied_limits
+from commitlog.facts.facts import HalfStored, facts_of, stamp_of
 from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import recall
 from services.broker.broker import Broker
-from services.broker.half_receipts import HalfReceipts
+from services.broker.half_receipts import HalfReceipts, row_of
 from services.broker.settings import BrokerSettings
 from services.broker.values import SendReceipt
 from tests.applied import limited
@@ -34,6 +35,12 @@ def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Re
     return record
 
 
+def apply(receipts: HalfReceipts, record: Record) -> None:
+    (fact,) = facts_of(record)
+    assert isinstance(fact, HalfStored)
+    receipts.apply(fact.topic, fact.message_id, row_of(fact, stamp_of(record)))
+
+
 def receipt(number: int, due_ms: int | None = None) -> SendReceipt:
     name = f"M{number}"
     handle = "" if due_ms is None else recall.encode("t", due_ms, name, "b")
@@ -49,7 +56,7 @@ def names(receipts: HalfReceipts) -> list[str]:
 @pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
 def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
     receipts, again = made(), made()
-    receipts.apply(stored(7, due_ms=due_ms))
+    apply(receipts, stored(7, due_ms=due_ms))
     again.thaw(json.loads(json.dumps([*receipts.freeze()])))
     for one in (receipts, again):
         assert one.known("t", "M7", NOW_MS) == receipt(7, due_ms)
@@ -69,22 +76,22 @@ def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count
 ) -> None:
     receipts = made()
     for number, store_ms in enumerate((0, 1, KEPT_MS, KEPT_MS + 1)):
-        receipts.apply(stored(number, store_ms))
+        apply(receipts, stored(number, store_ms))
     assert names(receipts) == ["M2", "M3"]
     limited(monkeypatch, half_receipts_max=2)
-    receipts.apply(stored(2, KEPT_MS + 2))
+    apply(receipts, stored(2, KEPT_MS + 2))
     assert names(receipts) == ["M3", "M2"], "a name that comes again is the newest"
-    receipts.apply(stored(4, KEPT_MS + 2))
+    apply(receipts, stored(4, KEPT_MS + 2))
     assert names(receipts) == ["M2", "M4"]
 
 
 def test_after_a_pause_the_old_ones_go_a_few_at_a_time() -> None:
     receipts = made()
     for number in range(20):
-        receipts.apply(stored(number))
+        apply(receipts, stored(number))
     counts = []
     for number in range(20, 30):
-        receipts.apply(stored(number, NOW_MS + KEPT_MS))
+        apply(receipts, stored(number, NOW_MS + KEPT_MS))
         counts.append(len(receipts))
     assert counts == [17, 14, 11, 8, 5, 6, 7, 8, 9, 10]
     assert receipts.known("t", "M19", NOW_MS + KEPT_MS) is None

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
+from commitlog.facts import acks
+from commitlog.facts.acks import Finished
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.layout import SNAPSHOTS
 from commitlog.message import MessageType
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from consumequeue import acks
-from consumequeue.acks import Finished
 from consumequeue.filter import EVERYTHING
 from services.broker.group_values import From, Start
 from services.broker.values import Retire

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
+from commitlog.facts.lease_records import Kind, LeaseEntry
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.in_flight import InFlight, Lease
-from consumequeue.lease_records import Kind, LeaseEntry
 from consumequeue.offsets import GroupOffsets
 from services.broker.errors import MessageNotFound
 from services.broker.group_values import GroupPolicy

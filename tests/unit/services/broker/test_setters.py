@@ -40,20 +40,13 @@ ROOTS: Final = {
     "apply",
     "apply_run",
     "apply_set",
-    "apply_sent",
     "apply_end",
-    "apply_occurrence",
     "thaw",
-} | {
-    "apply_group",
-    "apply_finished",
-    "apply_leases",
 }
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("transactions.py", "publish_halves"): "the same",
     ("groups.py", "_made"): "an untouched row is no part of the state",
-    ("schedules.py", "_deleted"): "apply calls it by its verb",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
     (
         "store.py",

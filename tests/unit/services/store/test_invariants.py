@@ -43,12 +43,10 @@ def half(queue_offset: int = 0) -> Record:
 
 
 def timer(replaces: int = -1, queue_offset: int = 0, verb: str = "") -> Record:
-    marks = {
-        property_names.REPLACES: str(replaces),
-        property_names.REPLACED_DUE_MS: "7",
-        property_names.VERB: verb,
-    }
-    stored = properties.encode(marks) if replaces >= 0 else b""
+    marks = {property_names.DUE_MS: "1000", property_names.VERB: verb}
+    if replaces >= 0:
+        marks |= {property_names.REPLACES: str(replaces), property_names.REPLACED_DUE_MS: "7"}
+    stored = properties.encode(marks)
     return Record(topic=TIMER_TOPIC, body=b"x", queue_offset=queue_offset, properties=stored)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from commitlog import keep, layout, properties
+from commitlog.facts import acks
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record, encode
-from consumequeue import acks
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from spark_jobs.source import LogReader

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumequeue import acks
-from consumequeue.acks import Finished
+from commitlog.facts import acks
+from commitlog.facts.acks import Finished
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.events import QUEUE_BITS
 

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from consumequeue.acks import read_text, text
+from commitlog.facts.acks import read_text, text
 
 _QUEUE: Final = struct.Struct(">HH")
 _ENTRY: Final = struct.Struct(">BBHQQQQ")
