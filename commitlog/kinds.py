@@ -133,15 +133,6 @@ def kind_of_topic(name: str) -> str:
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
 
 
-def half_ended(record: Record) -> int | None:
-    """Return the offset of the half that a record ends; None if it ends no half.
-
-    A commit ends a half, and so does the outcome of a half that was not committed.
-    """
-    is_end = record.type == TYPE_COMMIT or record.topic == OUTCOME_TOPIC
-    return record.half_offset if is_end else None
-
-
 def endings(record: Record) -> Iterator[TimerEnded]:
     """Yield the ends of timers that a record tells."""
     if _OURS not in record.properties:

@@ -22,18 +22,24 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
-from commitlog import properties
 from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
-from commitlog.facts import acks, lease_records
+from commitlog.facts import acks
+from commitlog.facts.facts import (
+    Fact,
+    Finished,
+    HalfAsked,
+    HalfEnded,
+    HalfEndedLate,
+    LeaseChanged,
+    TimerEnded,
+    facts_of,
+)
 from commitlog.kinds import (
-    ACK_TOPIC,
     EPOCH_TOPIC,
     HALF_TOPIC,
-    LEASE_TOPIC,
     TIMER_TOPIC,
     VERB_TOPIC,
     endings,
-    half_ended,
     kind_of,
 )
 from commitlog.record import Record
@@ -49,7 +55,6 @@ from services.explain.life import (
     place_of,
     standing,
 )
-from tidewheel import property_names
 from tidewheel.errors import ClientMistake
 from txn.half import claimed_offset
 
@@ -201,7 +206,7 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     for one in chain(
         log.holding(ended, first_offset, last_end), log.holding([*waiting, *queues], first_offset)
     ):
-        if _refers(one, anchors, places):
+        if any(_refers(fact, anchors, places) for fact in facts_of(one)):
             yield one
 
 
@@ -213,29 +218,24 @@ def _needle(one: Record) -> bytes:
 
 def _ends(named: Collection[Record]) -> dict[int, int]:
     """Return the halves and timers that these records end: their log offset, and that of the record."""
-    ends = {
-        half: one.physical_offset
-        for one in named
-        if (half := half_ended(one)) is not None and _value(one, property_names.OUTCOME) != EXPIRED
+    told = [(fact, one.physical_offset) for one in named for fact in facts_of(one)]
+    halves = {
+        fact.half_offset: at for fact, at in told if isinstance(fact, HalfEnded) and fact.how != EXPIRED
     }
-    return ends | {ended.timer_offset: one.physical_offset for one in named for ended in endings(one)}
+    return halves | {fact.timer_offset: at for fact, at in told if isinstance(fact, TimerEnded)}
 
 
-def _refers(one: Record, anchors: Collection[int], places: set[Place]) -> bool:
-    if one.topic == ACK_TOPIC:
-        return any(
-            first <= place.queue_offset < first + count
-            for _, topic, queue_id, ranges, _ in acks.decode(one.body)
-            for place in places
-            if (place.topic, place.queue_id) == (topic, queue_id)
-            for first, count in ranges
-        )
-    if one.topic == LEASE_TOPIC:
-        return any(
-            Place(topic, queue_id, entry.queue_offset) in places
-            for (_, topic, queue_id), entry in lease_records.decode(one.body)
-        )
-    return one.half_offset in anchors or any(ended.timer_offset in anchors for ended in endings(one))
+def _refers(fact: Fact, anchors: Collection[int], places: set[Place]) -> bool:
+    match fact:
+        case Finished():
+            return any(place.is_in(fact) for place in places)
+        case LeaseChanged((_, topic, queue_id), entry):
+            return Place(topic, queue_id, entry.queue_offset) in places
+        case HalfEnded() | HalfAsked() | HalfEndedLate():
+            return fact.half_offset in anchors
+        case TimerEnded():
+            return fact.timer_offset in anchors
+    return False
 
 
 def _standings(named: Collection[Record], events: Collection[Event]) -> list[Standing]:
@@ -249,10 +249,6 @@ def _standings(named: Collection[Record], events: Collection[Event]) -> list[Sta
         Standing(message_id, topic, " ".join(keys), standing(of_message(message_id, topic)))
         for (message_id, topic), keys in messages.items()
     ]
-
-
-def _value(one: Record, name: str) -> str:
-    return properties.value_of(one.properties, name)
 
 
 def _nowhere(log: SearchedLog, name: str, topic: str) -> str:

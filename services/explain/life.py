@@ -21,31 +21,36 @@ A dead letter that an operator redrove or purged is acknowledged by the operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
-from commitlog.facts import acks, lease_records
+from commitlog.facts.facts import (
+    Fact,
+    Finished,
+    HalfAsked,
+    HalfEnded,
+    HalfEndedLate,
+    LeaseChanged,
+    TimerEnded,
+    facts_of,
+)
+from commitlog.facts.lease_records import Kind
 from commitlog.kinds import (
-    ACK_TOPIC,
-    CHECK_TOPIC,
     DEAD_LETTER_PREFIX,
     FIRE,
     HALF_TOPIC,
-    LATE_TOPIC,
-    LEASE_TOPIC,
     MESSAGES,
     OPERATORS,
     OUTCOME_TOPIC,
     TIMER_TOPIC,
     VERB_TOPIC,
     End,
-    endings,
     kind_of,
     kind_of_topic,
 )
-from commitlog.record import Record
+from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.attempts import Cause
 from services.broker.timer_records import moved_because
 from tidewheel import property_names
@@ -64,6 +69,12 @@ class Place(NamedTuple):
     topic: str
     queue_id: int
     queue_offset: int
+
+    def is_in(self, fact: Finished) -> bool:
+        """Return whether a group has finished, or passed over, the message here."""
+        return (self.topic, self.queue_id) == (fact.topic, fact.queue_id) and any(
+            first <= self.queue_offset < first + count for first, count in fact.ranges
+        )
 
 
 class Ids(NamedTuple):
@@ -143,16 +154,32 @@ def place_of(one: Record) -> Place | None:
 
 def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
     """Yield what a record says of the subjects."""
-    if one.topic in _REFERRING:
-        yield from _REFERRING[one.topic](one, subjects)
-        return
-    told = [*_ended_by(one, subjects)]
+    told = [event for fact in facts_of(one) for event in _told(fact, one, subjects)]
     if one.topic == TIMER_TOPIC:
         yield from told
-    if one.topic != VERB_TOPIC and (ids := ids_of(one)).message_id in subjects.message_ids:
+    if one.type != TYPE_SYSTEM and (ids := ids_of(one)).message_id in subjects.message_ids:
         yield _own_event(one, ids, properties.decode(one.properties))
     if one.topic != TIMER_TOPIC:
         yield from told
+
+
+def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
+    """Yield what a fact says of the subjects, but of the record's own message (`_own_event`)."""
+    match fact:
+        case TimerEnded():
+            yield from _ended(fact, one, subjects)
+        case HalfAsked():
+            note = f"its producer how it ended, time {fact.asked_count}"
+            yield from _of_half(fact.half_offset, "asked", note, one, subjects)
+        case HalfEndedLate():
+            note = f"its producer's {fact.asked_for}: the half had expired"
+            yield from _of_half(fact.half_offset, "refused", note, one, subjects)
+        case HalfEnded() if one.topic == OUTCOME_TOPIC:
+            yield _outcome(fact, one, subjects)
+        case Finished() if not fact.is_passed:
+            yield from _acknowledged(fact, one, subjects)
+        case LeaseChanged():
+            yield from _leased(fact, one, subjects)
 
 
 def standing(events: Iterable[Event]) -> str:
@@ -330,91 +357,61 @@ def _given_up(one: Record, stored: dict[str, str]) -> str:
     )
 
 
-def _ended_by(one: Record, subjects: Subjects) -> Iterator[Event]:
-    """Yield the ends of subjects' timers that a record tells, but of its own message, which came of one."""
-    for ended in endings(one):
-        if ended.end in (End.DELIVERED, End.FIRED):
-            continue
-        ids = subjects.anchors.get(ended.timer_offset) or (ids_of(one) if one.topic == VERB_TOPIC else None)
-        if ids is not None:
-            what, note = ending(ended.end, one)
-            is_named = ended.end in (End.CANCELLED, End.UNREADABLE)
-            told = f"{note}; timer @{ended.timer_offset:,}" if is_named else note
-            yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, told)
+def _ended(fact: TimerEnded, one: Record, subjects: Subjects) -> Iterator[Event]:
+    """Yield the end of a subject's timer, but that of the record's own message, which came of one."""
+    if fact.end in (End.DELIVERED, End.FIRED):
+        return
+    ids = subjects.anchors.get(fact.timer_offset) or (ids_of(one) if one.topic == VERB_TOPIC else None)
+    if ids is not None:
+        what, note = ending(fact.end, one)
+        is_named = fact.end in (End.CANCELLED, End.UNREADABLE)
+        told = f"{note}; timer @{fact.timer_offset:,}" if is_named else note
+        yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, told)
 
 
-def _asked(one: Record, subjects: Subjects) -> Iterator[Event]:
-    if half := subjects.anchors.get(one.half_offset):
-        note = f"its producer how it ended, time {one.reconsume_times}"
-        yield Event(one.physical_offset, one.store_ms, "asked", half.topic, half.message_id, note)
+def _of_half(half_offset: int, what: str, note: str, one: Record, subjects: Subjects) -> Iterator[Event]:
+    if half := subjects.anchors.get(half_offset):
+        yield Event(one.physical_offset, one.store_ms, what, half.topic, half.message_id, note)
 
 
-def _late(one: Record, subjects: Subjects) -> Iterator[Event]:
-    if half := subjects.anchors.get(one.half_offset):
-        note = f"its producer's {one.body.decode()}: the half had expired"
-        yield Event(one.physical_offset, one.store_ms, "refused", half.topic, half.message_id, note)
+def _outcome(fact: HalfEnded, one: Record, subjects: Subjects) -> Event:
+    ids = subjects.anchors.get(fact.half_offset) or ids_of(one)
+    what = "expired" if fact.how == EXPIRED else "rolled back"
+    note = _because(f"the half @{fact.half_offset:,}", properties.decode(one.properties))
+    return Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
-def _outcome(one: Record, subjects: Subjects) -> Iterator[Event]:
-    stored = properties.decode(one.properties)
-    ids = subjects.anchors.get(one.half_offset) or ids_of(one)
-    what = "expired" if stored.get(property_names.OUTCOME) == EXPIRED else "rolled back"
-    note = _because(f"the half @{one.half_offset:,}", stored)
-    yield Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
+def _acknowledged(fact: Finished, one: Record, subjects: Subjects) -> Iterator[Event]:
+    is_settled = fact.group == OPERATORS
+    what = "settled" if is_settled else "acknowledged"
+    note = "its dead letter was redriven or purged" if is_settled else f"by group {fact.group}"
+    for place, ids in subjects.places.items():
+        if place.is_in(fact):
+            yield _of_place(what, note, fact.group, place, ids, one)
 
 
-def _acknowledged(one: Record, subjects: Subjects) -> Iterator[Event]:
-    for group, topic, queue_id, ranges, is_passed in acks.decode(one.body):
-        for place, ids in subjects.places.items():
-            is_there = (place.topic, place.queue_id) == (topic, queue_id)
-            if (
-                is_there
-                and not is_passed
-                and any(first <= place.queue_offset < first + count for first, count in ranges)
-            ):
-                is_settled = group == OPERATORS
-                what = "settled" if is_settled else "acknowledged"
-                note = "its dead letter was redriven or purged" if is_settled else f"by group {group}"
-                yield Event(
-                    one.physical_offset,
-                    one.store_ms,
-                    what,
-                    ids.topic,
-                    ids.message_id,
-                    note,
-                    queue_id,
-                    place.queue_offset,
-                    group=group,
-                )
+def _leased(fact: LeaseChanged, one: Record, subjects: Subjects) -> Iterator[Event]:
+    (group, topic, queue_id), entry = fact
+    place = Place(topic, queue_id, entry.queue_offset)
+    if (ids := subjects.places.get(place)) is not None:
+        is_leased = entry.kind == Kind.LEASED
+        by = f"attempt {entry.attempts} of group {group}, client {entry.client_id or 'unknown'}"
+        why = "" if is_leased or not entry.cause else f": {_CAUSES[Cause(entry.cause)]}"
+        yield _of_place("leased" if is_leased else "attempt ended", by + why, group, place, ids, one)
 
 
-def _leases(one: Record, subjects: Subjects) -> Iterator[Event]:
-    for (group, topic, queue_id), entry in lease_records.decode(one.body):
-        ids = subjects.places.get(Place(topic, queue_id, entry.queue_offset))
-        if ids is not None:
-            is_leased = entry.kind == lease_records.Kind.LEASED
-            by = f"attempt {entry.attempts} of group {group}, client {entry.client_id or 'unknown'}"
-            why = "" if is_leased or not entry.cause else f": {_CAUSES[Cause(entry.cause)]}"
-            yield Event(
-                one.physical_offset,
-                one.store_ms,
-                "leased" if is_leased else "attempt ended",
-                ids.topic,
-                ids.message_id,
-                by + why,
-                queue_id,
-                entry.queue_offset,
-                group=group,
-            )
-
-
-_REFERRING: Final[dict[str, Callable[[Record, Subjects], Iterator[Event]]]] = {
-    CHECK_TOPIC: _asked,
-    LATE_TOPIC: _late,
-    OUTCOME_TOPIC: _outcome,
-    ACK_TOPIC: _acknowledged,
-    LEASE_TOPIC: _leases,
-}
+def _of_place(what: str, note: str, group: str, place: Place, ids: Ids, one: Record) -> Event:
+    return Event(
+        one.physical_offset,
+        one.store_ms,
+        what,
+        ids.topic,
+        ids.message_id,
+        note,
+        place.queue_id,
+        place.queue_offset,
+        group=group,
+    )
 
 
 def _number(text: str) -> int | None:

@@ -105,9 +105,3 @@ def test_a_record_ends_the_timers_that_it_names(given: Record, ends: list[TimerE
     copy = properties.encode(kinds.without_endings(given.properties))
     replaced = Record(topic=kinds.TIMER_TOPIC, body=b"x", properties=copy)
     assert [one for one in kinds.endings(replaced) if one.end in (End.MOVED, End.REPLACED)] == []
-
-
-def test_a_half_ends_by_its_commit_or_by_an_outcome() -> None:
-    assert kinds.half_ended(record("orders", TYPE_COMMIT, 40)) == 40
-    assert kinds.half_ended(record(kinds.OUTCOME_TOPIC, TYPE_SYSTEM, 40)) == 40
-    assert kinds.half_ended(record("orders")) is None
