@@ -5,7 +5,7 @@ it becomes visible (queued, armed, or open to be ended). After a restart the sam
 lead to the same state. Calls run to completion and are not for several threads; time comes as an argument,
 effects go out as values (`services.broker.values`), and the shell does what they say.
 
-    verb --append--> `apply`: the parts change, ahead of the disk ....flush.... `_publish`: visible to others
+    verb --append--> `apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
     start, follower: the same records --> `apply`, `_publish`
 
 Whatever a part knows that is in no record (what is in flight, what is ready) is derived, and made anew by a
@@ -245,7 +245,7 @@ class Broker:
             HalfStored: self.transactions.publish,
             HalfEnded: self.transactions.publish,
             LogCut: self.housekeeping.publish,
-            TimerSet: lambda _, stamp: self.timers.publish((stamp.offset,)),
+            TimerSet: self.timers.publish,
         }
 
     @classmethod
@@ -726,7 +726,7 @@ class Broker:
         self.transactions.publish_halves(halves, messages[-1][2])
         if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
             self._has_new_plan = True
-            self.timers.publish(timers)
+            self.timers.arm(timers)
 
     def _publish_many(self, appended: Appended) -> list[str]:
         """Make timers' delivered messages visible; return the topics that have something new."""

@@ -231,7 +231,11 @@ class Timers:
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
-    def publish(self, timer_offsets: Iterable[int]) -> None:
+    def publish(self, fact: TimerSet, stamp: Stamp) -> None:
+        """Arm a timer whose record is durable."""
+        self.arm((stamp.offset,))
+
+    def arm(self, timer_offsets: Iterable[int]) -> None:
         """Arm timers whose records are durable: each is delivered when due, unless it has ended already."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
@@ -186,3 +188,26 @@ def test_each_fact_has_one_part_that_applies_it() -> None:
     broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
     assert broker._appliers.keys() == kinds_of_facts(Fact)
     assert broker._publishers.keys() <= broker._appliers.keys()
+
+
+ROW = re.compile(r"^\| (`[A-Z].+?) \| `(\w+)` \| (?:`(\w+)`)? ?\|", re.MULTILINE)
+
+
+def test_architecture_says_which_part_applies_and_publishes_each_fact() -> None:
+    broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
+    text = (Path(__file__).parents[4] / "docs" / "ARCHITECTURE.md").read_text()
+    table = text[text.index("| fact | who applies it |") :].split("\n\n")[0]
+    said = {
+        fact: (applies, publishes)
+        for facts, applies, publishes in ROW.findall(table)
+        for fact in re.findall(r"`(\w+)`", facts)
+    }
+    owners = {
+        fact.__name__: (_owner(apply), _owner(broker._publishers.get(fact)))
+        for fact, apply in broker._appliers.items()
+    }
+    assert said == owners
+
+
+def _owner(function: Any) -> str:
+    return "" if function is None else type(function.__self__).__name__
