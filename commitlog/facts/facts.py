@@ -64,6 +64,7 @@ from commitlog.kinds import TimerEnded as TimerEnded
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
 
+_OURS: Final = b"TW_"
 _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
@@ -313,17 +314,14 @@ def stamp_of(record: Record) -> Stamp:
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
     """Return what a record says, in the order in which it is to be applied."""
-    topic, stored = record.topic, record.properties
+    read, stored = _READERS.get(record.topic), record.properties
+    is_commit = record.type == TYPE_COMMIT
+    if read is None and not is_commit and _OURS not in stored:
+        return ()  # most records of most logs
     told: list[Fact] = [*endings(record)]
-    if topic == TIMER_TOPIC:
-        told.append(timer_set(stored))
-    if record.type == TYPE_COMMIT:
+    if is_commit:
         told.append(HalfEnded(record.half_offset, "COMMIT"))
-    read = _READERS.get(topic)
-    if read is not None:
-        told += read(record)
-    elif _SCHEDULE in stored:
-        told += _ran(record)
+    told += (read or _ran)(record)
     return tuple(told)
 
 
@@ -412,7 +410,14 @@ def _schedule(record: Record) -> Iterator[Fact]:
             yield SchedulePassed(said["name"], said["until_ms"], said.get("trouble"))
 
 
+def _timer(record: Record) -> Iterator[Fact]:
+    yield timer_set(record.properties)
+    yield from _ran(record)
+
+
 def _ran(record: Record) -> Iterator[ScheduleRan]:
+    if _SCHEDULE not in record.properties:
+        return
     stored = properties.of_record(record)
     if occurrence := stored.get(property_names.OCCURRENCE_MS):
         yield ScheduleRan(stored[property_names.SCHEDULE], int(occurrence))
@@ -489,6 +494,7 @@ def _passed_said(fact: SchedulePassed) -> dict[str, Any]:
 
 
 _READERS: Final[Mapping[str, Callable[[Record], Iterable[Fact]]]] = {
+    TIMER_TOPIC: _timer,
     HALF_TOPIC: _half,
     CHECK_TOPIC: _asked,
     LATE_TOPIC: _late,

@@ -163,8 +163,8 @@ def test_one_record_ends_a_half_sets_a_timer_and_ends_two() -> None:
     assert facts_of(stored(committed)) == (
         TimerEnded(5, End.REPLACED, 50, "t"),
         TimerEnded(6, End.CANCELLED, 60, "late"),
-        TimerSet(9_000, "t", "M1", ""),
         HalfEnded(77, "COMMIT"),
+        TimerSet(9_000, "t", "M1", ""),
     )
 
 
