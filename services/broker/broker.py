@@ -477,7 +477,9 @@ class Broker:
 
         The open records of groups are closed first, so all that was decided so far goes with this flush.
         """
-        self.groups.open_records.close()
+        if not self.groups.open_records.is_empty:
+            self._has_new_plan = True
+            self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
