@@ -28,7 +28,7 @@ LACKING_COLUMN = Sign(("42703",), (1054,), ("has no column named", "no such colu
 DUPLICATE_KEY = Sign(numbers=(1062,))
 ROLLED_BACK = Sign(("40001", "40P01"), (1213, 1020))
 LOCK_TIMED_OUT = Sign(("55P03",), (1205,), ("database is locked",))
-SAVEPOINT_GONE = Sign(numbers=(1305,), words=("no such savepoint",))
+SAVEPOINT_GONE = Sign(("3B001",), (1305,), ("no such savepoint",))
 TRANSACTION_FAILED = Sign(("25P02",))
 
 

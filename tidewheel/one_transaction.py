@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from tidewheel.database_errors import SAVEPOINT_GONE, TRANSACTION_FAILED, says
 from tidewheel.databases import MYSQL
@@ -59,12 +59,21 @@ _COMMITS_IN_MYSQL: Final = re.compile(
 )
 
 _ENDED: Final = (
-    "The transaction ended inside its block: a deadlock rolled it back, or a statement ended it. "
+    "The transaction ended inside its block, or a savepoint around the block did: a deadlock rolled it back, "
+    "or a statement ended it. "
     "Let a deadlock's error out of the block, and repeat the whole transaction."
+)
+
+_FAILED: Final = (
+    "A statement failed inside the block, and its error was swallowed: PostgreSQL commits nothing of "
+    "such a transaction. Let the error out of the block, or run the statement in begin_nested()."
 )
 
 _proofs: WeakKeyDictionary[Connection, list[_Proof]] = WeakKeyDictionary()
 """The proofs of the blocks that are open on a connection, the outermost first."""
+
+_watched: WeakSet[Connection] = WeakSet()
+"""Connections whose transaction is watched to its end."""
 
 
 @contextmanager
@@ -119,43 +128,60 @@ def one_database(session: Session, engine: Engine) -> Iterator[None]:
 def watch_to_its_end(connection: Connection) -> None:
     """Refuse what ends the connection's transaction unseen, from now to its commit, on MySQL and MariaDB.
 
-    Not inside a savepoint, with which its proof would be gone, nor inside a block, which has one of its own.
+    Inside a savepoint or a block, whose end would take the proof along, that one's own proof is enough: the
+    watch takes over before the first statement behind it.
 
     Raises:
         RefusedByState: for a statement that commits, and at the commit when the transaction is another one.
     """
-    proofs = _proofs.setdefault(connection, [])
-    if connection.dialect.name not in MYSQL or connection.in_nested_transaction() or proofs:
+    if connection.dialect.name not in MYSQL:
         return
-    savepoint = f"tidewheel_{uuid4().hex}"
-    connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
-    proofs.append(partial(_prove, savepoint, lambda _: None))
+    _watched.add(connection)
+    _mark_watched(connection)
     if not event.contains(connection, "commit", _prove_all):
         event.listen(connection, "commit", _prove_all)
         event.listen(connection, "rollback", _forget)
         event.listen(connection, "before_cursor_execute", _refuse_while_watched)
 
 
+def _mark_watched(connection: Connection) -> None:
+    proofs = _proofs.setdefault(connection, [])
+    if proofs or connection.in_nested_transaction():
+        return
+    savepoint = f"tidewheel_{uuid4().hex}"
+    proofs.append(partial(_prove, savepoint, lambda _: None))  # first: its own statement is watched, too
+    connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
+
+
 def _prove_all(connection: Connection) -> None:
     proofs = _proofs.get(connection, [])
     while proofs:
-        proofs.pop()(connection)
+        try:
+            proofs[-1](connection)
+        finally:
+            proofs.pop()
+    _watched.discard(connection)
 
 
 def _forget(connection: Connection) -> None:
     _proofs.get(connection, []).clear()
+    _watched.discard(connection)
 
 
 def _refuse_while_watched(connection: Connection, _cursor: Any, statement: str, *_: object) -> None:
-    if _proofs.get(connection):
+    if connection in _watched:
         _refuse_commits(connection, statement)
+        _mark_watched(connection)
 
 
 def _begun(
     connection: Connection, complete: Callable[[Connection], object]
 ) -> AbstractContextManager[_Proof]:
-    """Mark the transaction; return the block that has the proof of it."""
-    if connection.dialect.name == "postgresql":
+    """Mark the transaction; return the block that has the proof of it.
+
+    PostgreSQL's number is that of the whole transaction: a savepoint tells of a return to an earlier one.
+    """
+    if connection.dialect.name == "postgresql" and not connection.in_nested_transaction():
         return _listening(connection, partial(_prove_number, _number(connection)))
     savepoint = f"tidewheel_{uuid4().hex}"
     connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
@@ -176,8 +202,7 @@ def _listening(connection: Connection, prove: _Proof) -> Iterator[_Proof]:
         _refuse_commits(_connection, statement)
 
     def prove_all(connection: Connection) -> None:
-        while proofs:
-            proofs.pop()(connection)
+        _prove_all(connection)
 
     proofs.append(prove)
     event.listen(connection, "before_cursor_execute", refuse)
@@ -197,6 +222,8 @@ def _prove(savepoint: str, complete: Callable[[Connection], object], connection:
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {savepoint}")
     except DBAPIError as error:
+        if says(error, TRANSACTION_FAILED):
+            raise RefusedByState(_FAILED) from error
         if not says(error, SAVEPOINT_GONE):
             raise
         if connection.dialect.name in MYSQL:
@@ -219,10 +246,7 @@ def _prove_number(number: int, connection: Connection) -> None:
     except DBAPIError as error:
         if not says(error, TRANSACTION_FAILED):
             raise
-        raise RefusedByState(
-            "A statement failed inside the block, and its error was swallowed: PostgreSQL commits nothing of "
-            "such a transaction. Let the error out of the block, or run the statement in begin_nested()."
-        ) from error
+        raise RefusedByState(_FAILED) from error
     if not is_same:
         raise RefusedByState(_ENDED)
 

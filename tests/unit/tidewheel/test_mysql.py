@@ -228,6 +228,41 @@ def test_a_transaction_of_the_outbox_that_is_committed_in_the_middle_is_refused(
     assert len(rows(engine)) == (0 if statement in COMMITTING else 1)
 
 
+def add_in_savepoint(session: Session) -> None:
+    with session.begin_nested():
+        outbox.add(session, message(b"1"))
+
+
+def add_in_block(session: Session) -> None:
+    with once(session, "g", "orders/M1"):
+        outbox.add(session, message(b"1"))
+
+
+@pytest.mark.parametrize("add", [add_in_savepoint, add_in_block])
+@pytest.mark.parametrize("statement", [*COMMITTING, *UNSEEN, "ROLLBACK"])
+def test_a_transaction_of_the_outbox_is_watched_behind_a_savepoint_and_a_block(
+    engine: Engine, statement: str, add: Step
+) -> None:
+    with sessionmaker(engine)() as session:
+        add(session)
+        with pytest.raises((RefusedByState, OperationalError)):
+            execute_and_commit(session, statement)
+        session.rollback()
+    assert len(rows(engine)) == (1 if statement in UNSEEN else 0)
+
+
+def test_a_block_may_be_committed_in_a_watched_transaction(engine: Engine) -> None:
+    with sessionmaker(engine)() as session:
+        with once(session, "g", "orders/M1"):
+            outbox.add(session, message(b"1"))
+            session.commit()
+        add_in_savepoint(session)
+        with session.begin_nested():
+            add_in_block(session)
+        session.commit()
+    assert len(rows(engine)) == 3
+
+
 def execute_and_commit(session: Session, statement: str) -> None:
     session.execute(text(statement))
     session.commit()

@@ -6,7 +6,7 @@ that ends with an error is never taken for done while a part of its rows is miss
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,35 @@ def test_an_error_that_is_swallowed_costs_no_rows_unseen(engine: Engine, server:
 
     is_done = BLOCKS[block](engine, swallow)
     assert (orders(engine), is_done) == (([1], False) if server == "postgresql" else ([1, 7], True))
+
+
+def test_a_guard_inside_a_savepoint_that_is_rolled_back_in_its_block_is_refused(engine: Engine) -> None:
+    """The guard's row would be gone, and what follows would stand, and come again with the next delivery."""
+    with (
+        pytest.raises(RefusedByState, match="savepoint around the block"),
+        sessionmaker(engine).begin() as session,
+    ):
+        savepoint = session.begin_nested()
+        with once(session, "g", "t/1"):
+            insert(session, 7)
+            savepoint.rollback()
+            insert(session, 8)
+    assert orders(engine) == [1]
+
+
+def test_an_error_that_is_swallowed_inside_a_savepoint_costs_no_rows_unseen(
+    engine: Engine, server: str
+) -> None:
+    with (
+        pytest.raises(RefusedByState) if server == "postgresql" else nullcontext(),
+        sessionmaker(engine).begin() as session,
+        session.begin_nested(),
+        once(session, "g", "t/1"),
+    ):
+        insert(session, 7)
+        with suppress(DBAPIError):
+            insert(session, 1)
+    assert orders(engine) == ([1] if server == "postgresql" else [1, 7])
 
 
 class Model(DeclarativeBase):
