@@ -85,11 +85,11 @@ from tidewheel.database_arguments import (
     session_from,
 )
 from tidewheel.database_errors import told_to_repeat
-from tidewheel.databases import create_tables, delete_before
+from tidewheel.databases import create_tables
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
 from tidewheel.one_transaction import async_one_transaction, one_database, one_transaction
-from tidewheel.own_transactions import own_transaction
+from tidewheel.own_transactions import delete_before, own_transaction
 
 with needing("txn"):
     from sqlalchemy import Connection, insert, select

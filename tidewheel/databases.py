@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tidewheel.database_arguments import refuse_no_engine, refuse_no_time
+from tidewheel.database_arguments import refuse_no_engine
 from tidewheel.database_errors import DUPLICATE_KEY, says
 from tidewheel.errors import UnknownChoice
 from tidewheel.extras import needing
 
 with needing("txn"):
-    from sqlalchemy import bindparam, delete, insert, inspect, select, tuple_
+    from sqlalchemy import insert, inspect
     from sqlalchemy.dialects import mysql, postgresql, sqlite
     from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
     from sqlalchemy.exc import IntegrityError
@@ -26,7 +26,7 @@ with needing("txn"):
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from sqlalchemy import Column, Connection, Dialect, Engine, Index, MetaData, Table
+    from sqlalchemy import Connection, Dialect, Engine, Index, MetaData, Table
 
 MYSQL: Final = ("mysql", "mariadb")
 COLLATIONS: Final = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
@@ -130,34 +130,3 @@ def insert_if_new(connection: Connection, table: Table, row: Mapping[str, object
             return False
         raise
     return True
-
-
-def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """Delete rows whose time is before a time, in steps of a transaction each; return how many."""
-    refuse_no_engine(engine)
-    refuse_no_time(before_ms)
-    deleted = 0
-    step = delete_some_of_mysql if engine.dialect.name in MYSQL else delete_some
-    while some := step(engine, column, before_ms, rows_max):
-        deleted += some
-    return deleted
-
-
-def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """One step of `delete_before`."""
-    keys = tuple(column.table.primary_key)
-    old = select(*keys).where(column < before_ms).limit(rows_max)
-    with engine.begin() as connection:
-        return connection.execute(delete(column.table).where(tuple_(*keys).in_(old))).rowcount
-
-
-def delete_some_of_mysql(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
-    """Do the same row by row: InnoDB locks whatever row a search for more than one comes by."""
-    keys = tuple(column.table.primary_key)
-    is_one = [column < before_ms, *(key == bindparam(f"one_{key.name}") for key in keys)]
-    with engine.begin() as connection:
-        old = connection.execute(select(*keys).where(column < before_ms).limit(rows_max)).all()
-        if old:
-            found = [{f"one_{key.name}": value for key, value in zip(keys, row, strict=True)} for row in old]
-            connection.execute(delete(column.table).where(*is_one), found)
-    return len(old)

@@ -58,7 +58,6 @@ from tidewheel.databases import (
     KNOWN,
     MYSQL,
     create_tables,
-    delete_before,
     insert_if_new,
     tables_sql,
 )
@@ -67,6 +66,7 @@ from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.one_transaction import async_one_transaction, one_database, one_transaction
 from tidewheel.outbox_table import OUTBOX_ID
+from tidewheel.own_transactions import delete_before
 
 with needing("txn"):
     from sqlalchemy import (

@@ -42,13 +42,14 @@ from typing import TYPE_CHECKING
 from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import explained, refuse_autocommit
 from tidewheel.database_arguments import refuse_no_session
-from tidewheel.databases import create_tables, delete_before
+from tidewheel.databases import create_tables
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.one_transaction import watch_to_its_end
 from tidewheel.outbox_parked import Counts, OutboxRow, counts, parked, replay, row_of_id, waiting
 from tidewheel.outbox_relay import Relay, Round
 from tidewheel.outbox_table import OUTBOX_ID, REMEDY, metadata, outbox_sql, outbox_table, row_of
+from tidewheel.own_transactions import delete_before
 
 with needing("txn"):
     from sqlalchemy import Connection, insert

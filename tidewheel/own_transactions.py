@@ -18,17 +18,18 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tidewheel.database_arguments import refuse_no_engine
+from tidewheel.database_arguments import refuse_no_engine, refuse_no_time
 from tidewheel.databases import MYSQL
 from tidewheel.extras import needing
 
 with needing("txn"):
+    from sqlalchemy import bindparam, delete, select, tuple_
     from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Column, Connection, Engine
 
 _READ_COMMITTED: Final = "ISOLATION LEVEL READ COMMITTED"
 _READS_DIRTY: Final = "PRAGMA read_uncommitted"
@@ -134,3 +135,34 @@ def _without_dirty_reads(connection: Connection) -> Iterator[None]:
     finally:
         if is_dirty and not connection.invalidated:
             driver.execute(f"{_READS_DIRTY} = 1")
+
+
+def delete_before(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """Delete rows whose time is before a time, in steps of a transaction each; return how many."""
+    refuse_no_engine(engine)
+    refuse_no_time(before_ms)
+    deleted = 0
+    step = delete_some_of_mysql if engine.dialect.name in MYSQL else delete_some
+    while some := step(engine, column, before_ms, rows_max):
+        deleted += some
+    return deleted
+
+
+def delete_some(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """One step of `delete_before`."""
+    keys = tuple(column.table.primary_key)
+    old = select(*keys).where(column < before_ms).limit(rows_max)
+    with own_transaction(engine) as connection:
+        return connection.execute(delete(column.table).where(tuple_(*keys).in_(old))).rowcount
+
+
+def delete_some_of_mysql(engine: Engine, column: Column[Any], before_ms: int, rows_max: int) -> int:
+    """Do the same row by row: InnoDB locks whatever row a search for more than one comes by."""
+    keys = tuple(column.table.primary_key)
+    is_one = [column < before_ms, *(key == bindparam(f"one_{key.name}") for key in keys)]
+    with own_transaction(engine) as connection:
+        old = connection.execute(select(*keys).where(column < before_ms).limit(rows_max)).all()
+        if old:
+            found = [{f"one_{key.name}": value for key, value in zip(keys, row, strict=True)} for row in old]
+            connection.execute(delete(column.table).where(*is_one), found)
+    return len(old)

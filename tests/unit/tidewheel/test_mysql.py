@@ -494,10 +494,15 @@ def test_marks_that_a_deadlock_undid_are_made_again(engine: Engine) -> None:
     assert len(producer.sent) == 3
 
 
-def test_forget_waits_for_no_open_transaction(engine: Engine, barrier: Barrier) -> None:
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_forget_waits_for_no_open_transaction(engine: Engine, barrier: Barrier, level: Any) -> None:
+    """A row of the guard's is the first of its index while its transaction is open."""
     impatient = create_engine(
-        engine.url, connect_args={"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+        engine.url,
+        connect_args={"init_command": "SET SESSION innodb_lock_wait_timeout = 1"},
+        isolation_level=level,
     )
+    guarded(engine)
     for number in range(20):
         assert barrier.outcome(f"M{number}") is Outcome.ROLLED_BACK
     ends_ms = idempotence.wall_clock_ms() + 1
@@ -506,6 +511,8 @@ def test_forget_waits_for_no_open_transaction(engine: Engine, barrier: Barrier) 
     later_ids.ids = ["M05"]
     with later.transaction(later_ids, half()):
         assert Barrier(sessionmaker(impatient)).forget(ends_ms) == 20
+    with sessionmaker(engine).begin() as session, once(session, "g", "orders/M2"):
+        assert idempotence.forget(impatient, ends_ms) == 1
     with engine.connect() as connection:
         assert list(connection.execute(select(barrier_table.c.message_id)).scalars()) == ["M05"]
     impatient.dispose()

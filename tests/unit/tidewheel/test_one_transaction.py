@@ -132,15 +132,16 @@ def test_an_error_that_is_swallowed_costs_no_rows_unseen(engine: Engine, server:
 
 def test_a_guard_inside_a_savepoint_that_is_rolled_back_in_its_block_is_refused(engine: Engine) -> None:
     """The guard's row would be gone, and what follows would stand, and come again with the next delivery."""
-    with (
-        pytest.raises(RefusedByState, match="savepoint around the block"),
-        sessionmaker(engine).begin() as session,
-    ):
+
+    def guard(session: Session) -> None:
         savepoint = session.begin_nested()
         with once(session, "g", "t/1"):
-            insert(session, 7)
-            savepoint.rollback()
-            insert(session, 8)
+            half_by_half(lambda _: savepoint.rollback(), session)
+
+    with sessionmaker(engine)() as session:
+        with pytest.raises(RefusedByState, match="savepoint around the block"):
+            guard(session)
+        session.commit()
     assert orders(engine) == [1]
 
 
