@@ -4,7 +4,7 @@
 and the commands print what they were given.
 
 Everything that commands print goes through here. What is printed for people is lines: on a terminal, what is
-not printable in a line is written out (`services.process.printable`), since bodies, keys, properties, client
+not printable in a line is written out (`tidewheel.printable`), since bodies, keys, properties, client
 ids and errors are a stranger's, and could move the cursor or forge a line. JSON is as it is.
 
 A table is for reading and for copying from: a cell is never cut, but for lists of names (`some`), and only
@@ -24,7 +24,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from services.process.errors import StdoutFailed
-from services.process.printable import one_line
+from tidewheel.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 
 from services.cli import output
 from services.cli.api import Api
-from services.process.printable import one_line
+from tidewheel.printable import one_line
 
 Answer = dict[str, Any]
 

@@ -18,9 +18,9 @@ from services.cli import output
 from services.cli.api import HttpOption
 from services.cli.durations import parse_ms
 from services.cli.status import AUDITS, EXIT_CODES, AuditsOption, lines, rows_of
-from services.process.printable import one_line
 from services.status.judgement import worst
 from tidewheel.errors import ConfigurationError
+from tidewheel.printable import one_line
 
 app = typer.Typer(add_completion=False)
 

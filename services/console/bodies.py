@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from services.process.printable import one_line
+from tidewheel.printable import one_line
 
 CHARACTERS_MAX: Final = 8_192
 BYTES_MAX: Final = 512

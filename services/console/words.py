@@ -1,6 +1,6 @@
 """How templates show what strangers wrote, and moments: filters of Jinja.
 
-A text is shown with control characters and marks of direction written out (`services.process.printable`), cut
+A text is shown with control characters and marks of direction written out (`tidewheel.printable`), cut
 at a length, and isolated (`<bdi>` in the templates); Jinja escapes the markup.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from services.process.printable import one_line
 from services.times.display import away, exactly, span, wall
+from tidewheel.printable import one_line
 
 LINE_CHARACTERS_MAX: Final = 200
 UNKNOWN: Final = "not known"

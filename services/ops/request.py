@@ -25,8 +25,8 @@ from services.ops.callers import caller_of
 from services.ops.errors import RequestTooLarge
 from services.ops.field_words import SYNONYMS
 from services.ops.long_texts import end_of_text, read_json
-from services.process.printable import one_line
 from tidewheel.errors import ClientMistake
+from tidewheel.printable import one_line
 
 LIMIT_DEFAULT = 20
 LIMIT_MAX = 1_000

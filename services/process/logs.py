@@ -8,8 +8,8 @@ from typing import Final, TextIO, cast
 
 import structlog
 
-from services.process.printable import one_line
 from services.process.streams import Unfailing
+from tidewheel.printable import one_line
 
 TRACEBACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)

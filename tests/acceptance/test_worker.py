@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -494,6 +496,44 @@ def test_the_command_runs_the_worker_of_a_module(client: Client, serving: Servin
     assert "w13 of group shop: handle, 3 at once" in ran.stderr
     assert "HTTP Request" not in ran.stderr
     assert left(client, "w13") == []
+
+
+FAILING = """
+import os, signal
+from tidewheel import Worker
+
+worker = Worker()
+
+@worker.consume("w15", group="shop", dead_on=[ValueError])
+def handle(message):
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise ValueError(f"no order {message.text}")
+"""
+
+
+def test_an_error_that_quotes_a_body_neither_moves_the_cursor_nor_forges_a_line(
+    client: Client, serving: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    client.send(
+        "w15", "\x1b]0;owned\x07\x1b[2J\r2026-11-28 all is well\n2026-11-28 INFO forged\x9b31m\u202egnp.exe"
+    )
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*COMMAND, "work", "failing:worker"], cwd=tmp_path, stderr=theirs,
+        env=os.environ | {"TIDEWHEEL_HTTP": serving.http},
+    ) as process:  # fmt: skip
+        assert process.wait(SECONDS) == 0
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # at the end of what a terminal got
+        while more := os.read(ours, 65_536):
+            shown += more
+    os.close(ours)
+    lines = shown.decode().replace("\r\n", "\n").removesuffix("\n").split("\n")
+    assert all(line.isprintable() for line in lines), lines
+    assert [line for line in lines if "forged" in line and not line.startswith("  ")] == []
+    assert any(r"no order \x1b]0;owned" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,12 @@ import os
 import sys
 import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidewheel.client.http import LIBRARIES
 from tidewheel.client.worker import CONCURRENCY_MAX, Worker
 from tidewheel.errors import ConfigurationError, TidewheelError
+from tidewheel.printable import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("worker", metavar="MODULE:NAME")
     parser.add_argument("--concurrency", type=int, default=None)
     given = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter((OnTerminal if sys.stderr.isatty() else logging.Formatter)(LOG_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for name in LIBRARIES:  # each writes a line for each request
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
@@ -50,6 +53,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(own_lines(error.cause), file=sys.stderr, end="")
         print(f"{error.code} {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+
+
+class OnTerminal(logging.Formatter):
+    """Writes out what is not printable: an error may quote a body, which is a stranger's.
+
+    A message is one line; lines of a traceback are set in, so that none is taken for a message.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 # of logging
+        """Return the message as one line."""
+        return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 # of logging
+        """Return a traceback, set in."""
+        return "\n".join(f"  {one_line(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class Unimportable(ConfigurationError):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from services.cli import output
 from services.cli.output import print_table, table_lines
-from services.process.printable import one_line
+from tidewheel.printable import one_line
 
 ID = "01F3A2B4C5D6E7F8091A2B3C4D5E6F7081"
 WHY = "the consumer held it for an hour and said nothing, and then it came again and again"
