@@ -18,7 +18,11 @@ from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, tab
 from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
-from tidewheel.sqlite_savepoints import begin_before_savepoints
+from tidewheel.sqlite_savepoints import (
+    begin_before_savepoints,
+    commits_by_itself,
+    is_in_lone_savepoint,
+)
 
 with needing("txn"):
     from sqlalchemy import (
@@ -161,9 +165,7 @@ def commits_each_statement(connection: Connection) -> bool:
         return connection.get_isolation_level() == "AUTOCOMMIT" if told is None else bool(told)
     connection.execute(text("SELECT 1"))
     driver: Any = connection.connection.driver_connection
-    own = getattr(driver, "_conn", driver)  # aiosqlite's; `autocommit` is of Python 3.12 and newer
-    is_set = driver.isolation_level is None or getattr(own, "autocommit", None) is True
-    return is_set and not driver.in_transaction
+    return commits_by_itself(driver) and (not driver.in_transaction or is_in_lone_savepoint(connection))
 
 
 @contextmanager

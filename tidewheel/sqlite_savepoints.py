@@ -15,6 +15,7 @@ Weak spot: a savepoint that was set before this module was imported.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tidewheel.extras import needing
 
@@ -24,6 +25,9 @@ with needing("txn"):
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+_alone: WeakSet[Connection] = WeakSet()
+"""Connections whose outermost savepoint was set outside of a transaction."""
+
 
 def begin_before_savepoints() -> None:
     """Let each savepoint of SQLite be set inside a transaction, from now on, once for the process."""
@@ -31,9 +35,25 @@ def begin_before_savepoints() -> None:
         event.listen(Engine, "savepoint", _begin)
 
 
+def commits_by_itself(driver: Any) -> bool:
+    """Return whether a connection of sqlite3, or aiosqlite, is in a transaction only where BEGIN was sent."""
+    own = getattr(driver, "_conn", driver)  # aiosqlite's; `autocommit` is of Python 3.12 and newer
+    return driver.isolation_level is None or getattr(own, "autocommit", None) is True
+
+
+def is_in_lone_savepoint(connection: Connection) -> bool:
+    """Return whether the connection is in a savepoint whose end commits, as no transaction is around it."""
+    return connection in _alone and connection.in_nested_transaction()
+
+
 def _begin(connection: Connection, _name: str) -> None:
-    if connection.dialect.name != "sqlite":
+    if connection.dialect.name != "sqlite" or connection.in_nested_transaction():
         return
     driver: Any = connection.connection.driver_connection
-    if driver.isolation_level is not None and not driver.in_transaction:
+    _alone.discard(connection)
+    if driver.in_transaction:
+        return
+    if commits_by_itself(driver):
+        _alone.add(connection)
+    else:
         connection.exec_driver_sql("BEGIN")
