@@ -112,7 +112,9 @@ def row_of(message: NewMessage | Message, key: str | None, created_ms: int) -> d
         ClientMistake: when no broker would take it, or the table does not keep what it says.
     """
     if key is not None:
-        text(key, "key")
+        refuse_unstorable(key, "key")
+        if "\0" in key:
+            raise ClientMistake("key holds a NUL, which PostgreSQL does not store. Leave it out.")
     said = fields_of_new(message, created_ms) if isinstance(message, NewMessage) else fields_of(message)
     outbox_id = uuid4().hex
     said["properties"] = sendable_properties(said, outbox_id, created_ms)
@@ -165,10 +167,15 @@ def refuse_no_texts(said: Mapping[str, Any]) -> None:
     properties = said["properties"]
     for value in (said["tag"], said["message_group"], *said["keys"], *properties, *properties.values()):
         if value is not None:
-            try:
-                text(value, "A tag, key, group or property").encode()
-            except UnicodeEncodeError as error:
-                raise ClientMistake(f"A text cannot be held by UTF-8: {error}.") from None
+            refuse_unstorable(value, "A tag, key, group or property")
+
+
+def refuse_unstorable(value: object, field: str) -> None:
+    """Refuse a value that is no text, or that UTF-8 cannot hold."""
+    try:
+        text(value, field).encode()
+    except UnicodeEncodeError as error:
+        raise ClientMistake(f"A text cannot be held by UTF-8: {error}.") from None
 
 
 def fields_of(message: Message) -> dict[str, Any]:

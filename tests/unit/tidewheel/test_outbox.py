@@ -320,6 +320,13 @@ def refuse(error: Exception) -> Callable[[Message], object]:
     return inside
 
 
+@pytest.mark.parametrize("key", ["a\0b", "\ud800", 7])
+def test_a_key_of_the_order_that_a_database_cannot_keep_is_refused(engine: Engine, key: Any) -> None:
+    with sessionmaker(engine).begin() as session, pytest.raises(ClientMistake):
+        outbox.add(session, message(b"1"), key)
+    assert rows(engine) == []
+
+
 REFUSALS = [NotFound("No topic."), ClientMistake("No."), NotFoundException("no topic")]
 
 
