@@ -61,6 +61,22 @@ def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
         seen.add(table.name)
 
 
+def refuse_lossy_charset(connection: Connection) -> None:
+    """Refuse a connection for which the server replaces letters by "?", without an error.
+
+    It does so for what is read, and, where it is not strict, for what is written, too.
+
+    Raises:
+        ConfigurationError: for a character set other than utf8mb4.
+    """
+    told = str(connection.execute(text("SELECT @@character_set_results")).scalar_one())
+    if told != "utf8mb4":
+        raise ConfigurationError(
+            f"The connection's character set is {told}, in which keys, tags and groups would lose letters. "
+            "Put charset=utf8mb4 into the engine's URL."
+        )
+
+
 def refuse_server_that_waits(connection: Connection) -> None:
     """Refuse a server that cannot skip a locked row.
 

@@ -30,7 +30,7 @@ from tidewheel.errors import (
     RefusedByState,
     UnknownChoice,
 )
-from tidewheel.mysql_tables import refuse_server_that_waits
+from tidewheel.mysql_tables import refuse_lossy_charset, refuse_server_that_waits
 from tidewheel.outbox_claims import RETRY_MS, RETRY_MS_MAX, LeasedRows, LockedRows, Sent
 from tidewheel.outbox_table import REMEDY, message_of, new_message_of, outbox_table
 
@@ -92,6 +92,7 @@ class Relay:
             refuse_unfit_table(connection, outbox_table, REMEDY)
             if engine.dialect.name in MYSQL:
                 refuse_server_that_waits(connection)
+                refuse_lossy_charset(connection)
         self._send, self._batch, self._clock_ms = send_by(producer), batch, clock_ms
         self._claims = claims_of(engine, lease_ms, elapsed_ms)
         self._park_after = park_after

@@ -447,6 +447,15 @@ def test_a_relay_refuses_a_table_without_transactions(engine: Engine) -> None:
         Relay(engine, Producing())
 
 
+@pytest.mark.parametrize("charset", ["utf8", "latin1"])
+def test_a_relay_refuses_a_connection_that_loses_letters(engine: Engine, charset: str) -> None:
+    """The server would hand it a turtle as "?": it would not find the key again, and send another tag."""
+    lossy = create_engine(engine.url.update_query_dict({"charset": charset}))
+    with pytest.raises(ConfigurationError, match="charset=utf8mb4"):
+        Relay(lossy, Producing())
+    lossy.dispose()
+
+
 def test_a_large_message_comes_whole(engine: Engine) -> None:
     large = b"\xff" * (4 * 1024 * 1024)
     with sessionmaker(engine).begin() as session:
