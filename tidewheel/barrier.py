@@ -66,6 +66,7 @@ from tidewheel.barrier_halves import (
 from tidewheel.barrier_table import (
     barrier_sql,
     barrier_table,
+    create_tables,
     database_name,
     draw_database_name,
     explained,
@@ -85,7 +86,6 @@ from tidewheel.database_arguments import (
     session_from,
 )
 from tidewheel.database_errors import told_to_repeat
-from tidewheel.databases import create_tables
 from tidewheel.errors import ConfigurationError, RefusedByState, TransactionEnded
 from tidewheel.extras import needing
 from tidewheel.one_transaction import async_one_transaction, one_database, one_transaction
@@ -150,8 +150,12 @@ class Barrier:
             refuse_other_database(self._engine, async_sessions().get_bind().engine)
 
     def create_table(self) -> None:
-        """Create the barrier's tables where they are missing."""
-        create_tables(self._engine, metadata)
+        """Create the barrier's tables where they are missing.
+
+        Raises:
+            ConfigurationError: when one is there of an older version, or unfit in MySQL.
+        """
+        create_tables(self._engine, metadata, REMEDY)
 
     @contextmanager
     def answering(self, client: Client, *topics: str) -> Iterator[None]:

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from tidewheel.database_arguments import refuse_no_engine
 from tidewheel.database_errors import LACKING_COLUMN, LACKING_TABLE, says
-from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, tables_sql
+from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, statements_of, tables_sql
 from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
@@ -96,6 +97,30 @@ def _name() -> Select[Any]:
     return select(database_table.c.name).where(database_table.c.number == 1)
 
 
+def create_tables(engine: Engine, metadata: MetaData, remedy: str) -> None:
+    """Create tables of ours where they are missing.
+
+    A MariaDB may be reached by a URL of MySQL; its collation has its own name all the same.
+
+    Raises:
+        ConfigurationError: when a table is there already and cannot be used: CREATE changes nothing in it.
+    """
+    refuse_no_engine(engine)
+    if engine.dialect.name != "mysql":
+        metadata.create_all(engine)
+    with engine.connect() as connection:
+        if engine.dialect.name == "mysql":
+            server = "mariadb" if getattr(connection.dialect, "is_mariadb", False) else "mysql"
+            there = set(inspect(connection).get_table_names())
+            for table in metadata.tables.values():
+                if table.name not in there:
+                    for statement in statements_of(table, server):
+                        connection.exec_driver_sql(statement)
+            connection.commit()
+        for table in metadata.tables.values():
+            refuse_unfit_table(connection, table, remedy)
+
+
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:
     """Refuse a database whose table is missing or older than this version.
 
@@ -110,7 +135,7 @@ def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> Non
     if lacking:
         raise ConfigurationError(
             f"The table {table.name} is of an older version, without {', '.join(lacking)}. "
-            f"Rename or drop it when no half is open (tidewheel txn summary), then: {remedy}"
+            f"Rename or drop it when nothing in it is needed any more, then: {remedy}"
         )
     refuse_unfit_mysql_table(connection, table)
 

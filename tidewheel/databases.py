@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tidewheel.database_arguments import refuse_no_engine
 from tidewheel.database_errors import DUPLICATE_KEY, says
 from tidewheel.errors import UnknownChoice
 from tidewheel.extras import needing
 
 with needing("txn"):
-    from sqlalchemy import insert, inspect
+    from sqlalchemy import insert
     from sqlalchemy.dialects import mysql, postgresql, sqlite
     from sqlalchemy.dialects.mysql.mariadb import MariaDBDialect
     from sqlalchemy.exc import IntegrityError
@@ -26,7 +25,7 @@ with needing("txn"):
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from sqlalchemy import Connection, Dialect, Engine, Index, MetaData, Table
+    from sqlalchemy import Connection, Dialect, Index, MetaData, Table
 
 MYSQL: Final = ("mysql", "mariadb")
 COLLATIONS: Final = {"mysql": "utf8mb4_0900_bin", "mariadb": "utf8mb4_nopad_bin"}
@@ -93,25 +92,6 @@ def statements_of(table: Table, dialect: str) -> Iterator[str]:
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         if dialect in index.info.get("dialects", DIALECTS):
             yield str(CreateIndex(index).compile(dialect=made))
-
-
-def create_tables(engine: Engine, metadata: MetaData) -> None:
-    """Create tables of ours where they are missing.
-
-    A MariaDB may be reached by a URL of MySQL; its collation has its own name all the same.
-    """
-    refuse_no_engine(engine)
-    if engine.dialect.name != "mysql":
-        metadata.create_all(engine)
-        return
-    with engine.connect() as connection:
-        server = "mariadb" if getattr(connection.dialect, "is_mariadb", False) else "mysql"
-        there = set(inspect(connection).get_table_names())
-        for table in metadata.tables.values():
-            if table.name not in there:
-                for statement in statements_of(table, server):
-                    connection.exec_driver_sql(statement)
-        connection.commit()
 
 
 def insert_if_new(connection: Connection, table: Table, row: Mapping[str, object]) -> bool:

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained, refuse_autocommit
+from tidewheel.barrier_table import create_tables, explained, refuse_autocommit
 from tidewheel.client.handles import Message
 from tidewheel.database_arguments import (
     refuse_no_async_session,
@@ -57,7 +57,6 @@ from tidewheel.databases import (
     EXACT,
     KNOWN,
     MYSQL,
-    create_tables,
     insert_if_new,
     tables_sql,
 )
@@ -133,8 +132,12 @@ Index("tidewheel_consumed_when", consumed_table.c.consumed_ms)
 
 
 def create_table(engine: Engine) -> None:
-    """Create `tidewheel_consumed` where it is missing (with Alembic: `consumed_table.to_metadata`)."""
-    create_tables(engine, metadata)
+    """Create `tidewheel_consumed` where it is missing (with Alembic: `consumed_table.to_metadata`).
+
+    Raises:
+        ConfigurationError: when one is there of an older version, or unfit in MySQL.
+    """
+    create_tables(engine, metadata, REMEDY)
 
 
 def consumed_sql(dialect: str) -> str:

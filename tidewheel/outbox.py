@@ -40,9 +40,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidewheel.barrier import wall_clock_ms
-from tidewheel.barrier_table import explained, refuse_autocommit
+from tidewheel.barrier_table import create_tables, explained, refuse_autocommit
 from tidewheel.database_arguments import refuse_no_session
-from tidewheel.databases import create_tables
 from tidewheel.extras import needing
 from tidewheel.mysql_tables import refuse_unfit_mysql_table
 from tidewheel.one_transaction import watch_to_its_end
@@ -85,8 +84,12 @@ FORGET_ROWS = 10_000
 
 
 def create_table(engine: Engine) -> None:
-    """Create `tidewheel_outbox` where it is missing (with Alembic: `outbox_table.to_metadata`)."""
-    create_tables(engine, metadata)
+    """Create `tidewheel_outbox` where it is missing (with Alembic: `outbox_table.to_metadata`).
+
+    Raises:
+        ConfigurationError: when one is there of an older version, or unfit in MySQL.
+    """
+    create_tables(engine, metadata, REMEDY)
 
 
 def add(session: Session | Connection, message: NewMessage | Message, key: str | None = None) -> None:

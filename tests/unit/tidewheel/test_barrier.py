@@ -304,6 +304,8 @@ def test_a_table_of_an_older_version_is_one_clear_sentence(engine: Engine) -> No
         pass
     with pytest.raises(ConfigurationError, match=r"older version(?s:.*)create_table"):
         Barrier(sessionmaker(engine)).forget(1)
+    with pytest.raises(ConfigurationError, match="older version, without outcome, created_ms"):
+        Barrier(sessionmaker(engine)).create_table()
 
 
 def test_the_plain_sql_makes_the_table(engine: Engine, server: str) -> None:

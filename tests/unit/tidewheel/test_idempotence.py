@@ -398,6 +398,8 @@ def test_a_table_of_an_older_version_is_told_from_a_column_that_it_lacks(engine:
         pass
     with pytest.raises(ConfigurationError, match=r"older version.*identity.*create_table"):
         idempotence.forget(engine, 1)
+    with pytest.raises(ConfigurationError, match="older version, without identity"):
+        idempotence.create_table(engine)
 
 
 def test_a_missing_table_and_an_engine_without_transactions_are_clear_sentences(

@@ -644,6 +644,10 @@ def test_a_missing_or_older_table_is_one_clear_sentence(engine: Engine) -> None:
         outbox.add(session, message(b"x"))
     with pytest.raises(ConfigurationError, match=r"older version(?s:.*)create_table"):
         outbox.forget(engine, 1)
+    with pytest.raises(ConfigurationError, match=r"older version, without .*nothing in it is needed"):
+        Relay(engine, Producing())
+    with pytest.raises(ConfigurationError, match="tidewheel_outbox is of an older version, without"):
+        outbox.create_table(engine)
 
 
 def test_the_plain_sql_makes_the_table(engine: Engine, server: str) -> None:
