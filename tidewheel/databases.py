@@ -61,8 +61,14 @@ DRIVERS: Final = {
 
 
 def way_of_url(url: str) -> str:
-    """Return what to write where a URL's driver is missing, or empty."""
-    named = DRIVERS.get(url.partition(":")[0])
+    """Return what to write where a URL cannot be read or its driver is missing; empty for a stranger's."""
+    scheme, parted, _ = url.partition("://")
+    if not parted or ":" in scheme:
+        return " Write a URL, such as sqlite:///shop.db or postgresql+psycopg://USER@HOST/DATABASE"
+    if scheme in DRIVERS.values():
+        library = "psycopg[binary]" if scheme == DRIVERS["postgresql"] else "tidewheel-client[mysql]"
+        return f" Install it: pip install '{library}'"
+    named = DRIVERS.get(scheme.partition("+")[0])
     return f" Name the driver: {named}://USER@HOST/DATABASE" if named else ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidewheel.databases import way_of_url
 from tidewheel.extras import CLIENT_EXTRAS, EXTRAS, missing
 
 ROOT = Path(__file__).parents[3]
@@ -47,3 +48,15 @@ def test_the_distributions_have_one_version() -> None:
     assert broker["version"] == client["version"]
     assert f"tidewheel-client=={client['version']}" in broker["dependencies"]
     assert broker["optional-dependencies"]["txn"] == [f"tidewheel-client[txn]=={client['version']}"]
+
+
+@pytest.mark.parametrize(
+    ("url", "library"),
+    [
+        ("mysql+pymysql://u@h/x", "tidewheel-client[mysql]"),
+        ("mariadb+pymysql://u@h/x", "tidewheel-client[mysql]"),
+        ("postgresql+psycopg://u@h/x", "psycopg[binary]"),
+    ],
+)
+def test_a_driver_that_is_named_and_not_there_is_to_be_installed(url: str, library: str) -> None:
+    assert way_of_url(url) == f" Install it: pip install '{library}'"

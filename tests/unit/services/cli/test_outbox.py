@@ -114,6 +114,9 @@ def test_a_row_is_shown_with_all_that_will_be_sent(url: str) -> None:
         (("ls", "--db", "mysql://u@h/x"), "mysql+pymysql://USER"),
         (("ls", "--db", "mariadb://u@h/x"), "mariadb+pymysql://USER"),
         (("ls", "--db", "postgres://u@h/x"), "postgresql+psycopg://USER"),
+        (("ls", "--db", "mysql+mysqlconnector://u@h/x"), "Name the driver: mysql+pymysql://USER"),
+        (("ls", "--db", "shop.db"), "Write a URL, such as sqlite:///shop.db"),
+        (("ls", "--db", "jdbc:mysql://h/x"), "Write a URL, such as sqlite:///shop.db"),
         (("ls", "--db", "sqlite://"), "no table tidewheel_outbox"),
     ],
 )
