@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ from services.cli.timer_views import (
 )
 from services.cli.times import parse_due_ms, parse_moment_ms
 from services.status.verdicts import ended_line, verdict_line
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
 app = typer.Typer(
     add_completion=False,
@@ -95,13 +96,15 @@ def histogram(
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
     wanted = filtered(topic, prefix, key, tag, from_, until)
-    answer = Api(http).get("timers", "histogram", width=width, **wanted)
+    api = Api(http)
+    answer = api.get("timers", "histogram", width=width, **wanted)
     if as_json:
         output.print_json(answer)
         return
     windows = answer["windows"]
     if not windows:
-        output.say(EMPTY)
+        if is_there(api, topic):
+            output.say(EMPTY)
         return
     output.print_table(("from", "", "timers", ""), histogram_rows(windows[:limit]))
     if len(windows) > limit:
@@ -139,7 +142,8 @@ def list_timers(
         output.print_json(page)
         return
     if not page["timers"]:
-        output.say(EMPTY)
+        if is_there(api, topic):
+            output.say(EMPTY)
         return
     output.print_table(TABLE, map(timer_row, page["timers"]))
     if page["after"]:
@@ -175,9 +179,10 @@ def show(
     Example: tidewheel timer show --topic orders --key order:7
     """
     name = Named(topic, key, id_, handle)
-    answer = Api(http).get("timers", "one", **name.given())
+    api = Api(http)
+    answer = api.get("timers", "one", **name.given())
     if "verdict" in answer:
-        tell_verdict(answer, name, as_json, (), ended_line)
+        tell_verdict(api, answer, name, as_json, (), ended_line)
     output.print_json(answer) if as_json else output.show(*timer_lines(answer))
 
 
@@ -216,8 +221,9 @@ def cancel(
         prefix=prefix, tag=tag, until=until, yes=yes, detach=detach, dry_run=dry_run, **{"from": from_}
     )
     name = Named(topic, key, id_, handle)
-    answer = Api(http).post("timers", "cancel", body=name.given() | {"reason": reason})
-    tell_verdict(answer, name, as_json, ("CANCELLED", "ALREADY"))
+    api = Api(http)
+    answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("CANCELLED", "ALREADY"))
 
 
 @app.command()
@@ -258,8 +264,9 @@ def move(
         prefix=prefix, tag=tag, until=until, yes=yes, detach=detach, dry_run=dry_run, **{"from": from_}
     )
     name = Named(topic, key, id_, handle)
-    answer = Api(http).post("timers", "move", body=name.given() | target | {"reason": reason})
-    tell_verdict(answer, name, as_json, ("MOVED",))
+    api = Api(http)
+    answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("MOVED",))
 
 
 @app.command()
@@ -277,8 +284,9 @@ def fire(
     Example: tidewheel timer fire --topic orders --key order:7
     """
     name = Named(topic, key, id_, handle)
-    answer = Api(http).post("timers", "fire", body=name.given() | {"reason": reason})
-    tell_verdict(answer, name, as_json, ("FIRED",))
+    api = Api(http)
+    answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("FIRED",))
 
 
 @app.command()
@@ -338,6 +346,7 @@ class Named:
 
 
 def tell_verdict(
+    api: Api,
     answer: dict[str, Any],
     name: Named,
     as_json: bool,
@@ -349,13 +358,26 @@ def tell_verdict(
         output.print_json(answer)
     else:
         output.show(line(answer, str(name), name.topic))
-    if answer["verdict"] == "NEVER_SET" and name.key:
-        listing = f"tidewheel timer ls --topic {name.topic} --key {name.key}"
+    if answer["verdict"] == "NEVER_SET" and is_there(api, name.topic) and name.key:
+        listing = shlex.join(["tidewheel", "timer", "ls", "--topic", name.topic, "--key", name.key])
         output.say(
             f"--key is a timer key (send --timer-key). Those with a message key are listed by:  {listing}"
         )
     if answer["verdict"] not in good:
         raise typer.Exit(REFUSED)
+
+
+def is_there(api: Api, topic: str) -> bool:
+    """Return whether a topic exists, if one was named; say so if it does not."""
+    try:
+        if topic:
+            api.get("topics", topic)
+    except NotFound as error:
+        output.say(f"{error.code} {error}")
+        return False
+    except AccessRefused:  # who may use a timer need not be let look at its topic
+        return True
+    return True
 
 
 def filtered(topic: str, prefix: str, key: str, tag: str, from_: str, until: str) -> dict[str, Any]:

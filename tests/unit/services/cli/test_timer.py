@@ -222,6 +222,20 @@ def test_who_gives_a_message_key_for_a_timer_key_is_told_the_difference(commands
     assert "order:8" in commands.told(*listing)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [("cancel", "--key", "a b"), ("fire", "--key", "k"), ("show", "--id", "M"), ("ls",), ("histogram",)],
+)
+def test_a_topic_that_does_not_exist_is_named(commands: Commands, arguments: tuple[str, ...]) -> None:
+    """Before, a slip in its name was a timer that was never set, or a list without any."""
+    verb, *others = arguments
+    done = commands.run("timer", verb, "--topic", "deadlines-nowhere", *others)
+    assert done.returncode == (4 if others else 0)
+    assert done.stderr.startswith("TW-151 The topic does not exist. ")
+    assert "deadlines-nowhere" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_send_names_its_time_and_its_timer(commands: Commands) -> None:
     noon, evening = (f"{datetime.now(UTC) + timedelta(days=9):%Y-%m-%d}T{hour}:00Z" for hour in (12, 20))
     first = commands.send("--at", evening, "--timer-key", "k")
