@@ -40,6 +40,10 @@ def kind_of(thing: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+SECONDS_OF_NOW = range(1_000_000_000, 10_000_000_000)
+"""Times from 2001 to 2286 in seconds; as milliseconds they lie before May 1970."""
+
+
 def refuse_no_engine(engine: object) -> None:
     """Refuse what is no Engine."""
     if isinstance(engine, Engine):
@@ -144,9 +148,19 @@ def refuse_no_message(message: object, *attributes: str) -> None:
 
 
 def refuse_no_time(before_ms: object) -> None:
-    """Refuse what is no number of milliseconds: a database may take it for later than every time."""
-    if not isinstance(before_ms, int):
+    """Refuse what is no time in milliseconds: a database may take it for later than every time."""
+    if isinstance(before_ms, bool) or not isinstance(before_ms, int) or before_ms < 0:
         raise ClientMistake(f"before_ms is {shown(before_ms)}: give whole milliseconds since 1970.")
+    if before_ms in SECONDS_OF_NOW:
+        raise ClientMistake(
+            f"before_ms is {before_ms}, which is in early 1970, or in seconds: give {before_ms * 1000}."
+        )
+
+
+def refuse_no_count(value: object, field: str) -> None:
+    """Refuse what is no whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ClientMistake(f"{field} is {shown(value)}: give a whole number, 1 or more.")
 
 
 def row_ids(ids: Iterable[int]) -> list[int]:

@@ -21,7 +21,7 @@ from tidewheel.barrier import wall_clock_ms
 from tidewheel.barrier_table import refuse_unfit_table
 from tidewheel.client.calls import send
 from tidewheel.client.clients import AsyncClient, Client
-from tidewheel.database_arguments import refuse_no_engine, sending_of
+from tidewheel.database_arguments import refuse_no_count, refuse_no_engine, sending_of
 from tidewheel.databases import KNOWN, MYSQL
 from tidewheel.errors import (
     ClientMistake,
@@ -73,6 +73,7 @@ class Relay:
     Raises:
         UnknownChoice: when the database is none that the outbox works on, or too old.
         ConfigurationError: when the outbox's table is missing or of an older version, or for an AsyncClient.
+        ClientMistake: for a number of rows, senders, refusals or milliseconds that is none.
     """
 
     def __init__(
@@ -88,6 +89,10 @@ class Relay:
         elapsed_ms: Callable[[], int] = elapsed_clock_ms,
     ) -> None:
         refuse_no_engine(engine)
+        for value, field in ((batch, "batch"), (senders, "senders"), (lease_ms, "lease_ms")):
+            refuse_no_count(value, field)
+        if park_after is not None:
+            refuse_no_count(park_after, "park_after")
         with engine.connect() as connection:
             refuse_unfit_table(connection, outbox_table, REMEDY)
             if engine.dialect.name in MYSQL:

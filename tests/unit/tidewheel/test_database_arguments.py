@@ -154,6 +154,12 @@ SAYING: list[tuple[Callable[[Engine], object], str]] = [
     (lambda engine: outbox.replay(engine, [ROW]), r"such as row\.id"),
     (lambda engine: outbox.forget(engine, datetime.now(UTC)), "milliseconds since 1970"),
     (lambda engine: idempotence.forget(engine, "1"), "milliseconds since 1970"),
+    (lambda engine: outbox.forget(engine, -1), "milliseconds since 1970"),
+    (lambda engine: idempotence.forget(engine, 1_790_000_000), "in seconds: give 1790000000000"),
+    (lambda engine: Relay(engine, CLIENT, park_after=0), "park_after is 0: give a whole number, 1 or more"),
+    (lambda engine: Relay(engine, CLIENT, lease_ms="1m"), "lease_ms is '1m'"),  # type: ignore[arg-type]
+    (lambda engine: Relay(engine, CLIENT, batch=True), "batch is True"),
+    (lambda engine: Relay(engine, CLIENT, senders=-1), "senders is -1"),
     (lambda engine: Barrier(sessionmaker(engine)).forget("1"), "milliseconds since 1970"),
     (lambda engine: transacted(engine, "http://127.0.0.1:1", official()), "this is str"),
     (lambda engine: transacted(engine, None, official()), "this is NoneType"),
