@@ -18,7 +18,7 @@ from tidewheel.database_errors import LACKING_COLUMN, LACKING_TABLE, says
 from tidewheel.databases import EXACT, KNOWN, MYSQL, insert_if_new, only_on, statements_of, tables_sql
 from tidewheel.errors import ConfigurationError, UnknownChoice
 from tidewheel.extras import needing
-from tidewheel.mysql_tables import refuse_unfit_mysql_table
+from tidewheel.mysql_tables import look_again, refuse_unfit_mysql_table
 from tidewheel.sqlite_savepoints import (
     begin_before_savepoints,
     commits_by_itself,
@@ -119,6 +119,7 @@ def create_tables(engine: Engine, metadata: MetaData, remedy: str) -> None:
             connection.commit()
         for table in metadata.tables.values():
             refuse_unfit_table(connection, table, remedy)
+    look_again(engine)
 
 
 def refuse_unfit_table(connection: Connection, table: Table, remedy: str) -> None:

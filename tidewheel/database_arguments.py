@@ -157,10 +157,10 @@ def refuse_no_time(before_ms: object) -> None:
         )
 
 
-def refuse_no_count(value: object, field: str) -> None:
-    """Refuse what is no whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ClientMistake(f"{field} is {shown(value)}: give a whole number, 1 or more.")
+def refuse_no_count(value: object, field: str, least: int = 1) -> None:
+    """Refuse what is no whole number, or less than the least."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ClientMistake(f"{field} is {shown(value)}: give a whole number, {least} or more.")
 
 
 def row_ids(ids: Iterable[int]) -> list[int]:

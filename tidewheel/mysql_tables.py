@@ -61,6 +61,11 @@ def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
         seen.add(table.name)
 
 
+def look_again(engine: Engine) -> None:
+    """Let the next use look at the tables, which somebody may alter before it."""
+    _fit.pop(engine, None)
+
+
 def refuse_lossy_charset(connection: Connection) -> None:
     """Refuse a connection for which the server replaces letters by "?", without an error.
 

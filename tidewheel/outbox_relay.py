@@ -89,8 +89,9 @@ class Relay:
         elapsed_ms: Callable[[], int] = elapsed_clock_ms,
     ) -> None:
         refuse_no_engine(engine)
-        for value, field in ((batch, "batch"), (senders, "senders"), (lease_ms, "lease_ms")):
-            refuse_no_count(value, field)
+        refuse_no_count(batch, "batch")
+        refuse_no_count(senders, "senders")
+        refuse_no_count(lease_ms, "lease_ms", least=0)
         if park_after is not None:
             refuse_no_count(park_after, "park_after")
         with engine.connect() as connection:
