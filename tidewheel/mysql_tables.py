@@ -62,7 +62,7 @@ def refuse_unfit_mysql_table(connection: Connection, table: Table) -> None:
 
 
 def look_again(engine: Engine) -> None:
-    """Let the next use look at the tables, which somebody may alter before it."""
+    """Forget which tables were fit: the next use reads their engine and collation again."""
     _fit.pop(engine, None)
 
 

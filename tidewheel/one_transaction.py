@@ -179,7 +179,8 @@ def _begun(
 ) -> AbstractContextManager[_Proof]:
     """Mark the transaction; return the block that has the proof of it.
 
-    PostgreSQL's number is that of the whole transaction: a savepoint tells of a return to an earlier one.
+    In PostgreSQL a transaction keeps its number across ROLLBACK TO: inside a savepoint the proof is a
+    savepoint, too.
     """
     if connection.dialect.name == "postgresql" and not connection.in_nested_transaction():
         return _listening(connection, partial(_prove_number, _number(connection)))

@@ -1,1 +1,1 @@
-"""What a record means: the facts of records, and the bodies in which those of groups are written."""
+"""The facts of records, and the bodies of acknowledgements and leases."""

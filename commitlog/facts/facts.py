@@ -1,4 +1,4 @@
-"""What a record means, as facts: plain values that the broker, its tools and `explain` go by.
+"""Facts: the meaning of a record as plain values, for the broker, its tools and `explain`.
 
 A fact says one thing, and a record tells one or several: a committed half that carries a cancel and sets a
 timer which takes the place of another is one record, so that a crash leaves all of it or nothing.
@@ -27,7 +27,7 @@ timer which takes the place of another is one record, so that a crash leaves all
    stored is the record's own, not a fact.
 2. `record_of` makes the record of a fact that is told by JSON alone (`TOPICS`). Acknowledgements and leases
    are gathered, and written by `acks` and `lease_records`; the others are told by messages.
-3. A record of a kind that a later release writes tells no facts.
+3. A record of a kind that a later release writes tells no facts; a verb that is not known raises KeyError.
 
 Cost: 0.3 us for a message that tells none; JSON bodies take some us, and are few.
 """
@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 from commitlog import properties
 from commitlog.applied_limits import OLDEST
@@ -395,21 +395,6 @@ def _topic(record: Record) -> Iterator[TopicSet]:
     yield TopicSet(said["name"], said["message_type"], said["queue_count"], said.get("check_back"))
 
 
-def _schedule(record: Record) -> Iterator[Fact]:
-    said = json.loads(record.body)
-    match said["verb"]:
-        case "set":
-            yield ScheduleSet(said["schedule"], said["after_ms"])
-        case "delete":
-            yield ScheduleDeleted(said["name"])
-        case "pause":
-            yield SchedulePaused(said["name"])
-        case "resume":
-            yield ScheduleResumed(said["name"], said["after_ms"])
-        case "pass":
-            yield SchedulePassed(said["name"], said["until_ms"], said.get("trouble"))
-
-
 def _timer(record: Record) -> Iterator[Fact]:
     yield timer_set(record.properties)
     yield from _ran(record)
@@ -438,14 +423,17 @@ def _epoch(record: Record) -> Iterator[EpochBegun]:
     yield EpochBegun(int(said["epoch"]), str(said.get("node", "")), int(said.get("version", OLDEST)))
 
 
-def _rights(record: Record) -> Iterator[Fact]:
+def _by_verb(record: Record) -> Iterator[Fact]:
     said = json.loads(record.body)
-    values = {name: value for name, value in said.items() if name != "verb"}
-    if (told := _RIGHTS.get(said["verb"])) is not None:
-        yield told(**values)
+    yield _BY_VERB[said.pop("verb")](**said)
 
 
-_RIGHTS: Final[Mapping[str, type]] = {
+_BY_VERB: Final[Mapping[str, type]] = {
+    "set": ScheduleSet,
+    "delete": ScheduleDeleted,
+    "pause": SchedulePaused,
+    "resume": ScheduleResumed,
+    "pass": SchedulePassed,
     "user": UserSet,
     "gone": UserRemoved,
     "token": TokenMade,
@@ -453,7 +441,7 @@ _RIGHTS: Final[Mapping[str, type]] = {
     "rules": RulesSet,
     "no rules": RulesRemoved,
 }
-_VERBS: Final = {told: verb for verb, told in _RIGHTS.items()}
+_VERBS: Final = {told: verb for verb, told in _BY_VERB.items()}
 
 
 def _group_said(fact: GroupJoined) -> dict[str, Any]:
@@ -488,9 +476,11 @@ def _topic_said(fact: TopicSet) -> dict[str, Any]:
     )
 
 
-def _passed_said(fact: SchedulePassed) -> dict[str, Any]:
-    said = {"verb": "pass", "name": fact.name, "until_ms": fact.until_ms}
-    return said if fact.trouble is None else said | {"trouble": fact.trouble}
+def _verb_said(fact: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {"verb": _VERBS[type(fact)]} | fact._asdict()
+    if said.get("trouble", "") is None:
+        del said["trouble"]
+    return said
 
 
 _READERS: Final[Mapping[str, Callable[[Record], Iterable[Fact]]]] = {
@@ -503,10 +493,10 @@ _READERS: Final[Mapping[str, Callable[[Record], Iterable[Fact]]]] = {
     LEASE_TOPIC: _leases,
     GROUP_TOPIC: _group,
     TOPIC_TOPIC: _topic,
-    SCHEDULE_TOPIC: _schedule,
+    SCHEDULE_TOPIC: _by_verb,
     RETENTION_TOPIC: _cut,
     EPOCH_TOPIC: _epoch,
-    AUTH_TOPIC: _rights,
+    AUTH_TOPIC: _by_verb,
 }
 _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     PolicySet: PolicySet._asdict,
@@ -514,23 +504,16 @@ _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     FiltersForgotten: lambda fact: {"group": fact.group, "topic": fact.topic, "forgotten": fact.filters},
     GroupJoined: _group_said,
     TopicSet: _topic_said,
-    ScheduleSet: lambda fact: {"verb": "set"} | fact._asdict(),
-    ScheduleDeleted: lambda fact: {"verb": "delete"} | fact._asdict(),
-    SchedulePaused: lambda fact: {"verb": "pause"} | fact._asdict(),
-    ScheduleResumed: lambda fact: {"verb": "resume"} | fact._asdict(),
-    SchedulePassed: _passed_said,
     LogCut: _cut_said,
     EpochBegun: _epoch_said,
-    **{told: lambda fact: {"verb": _VERBS[type(fact)]} | fact._asdict() for told in _RIGHTS.values()},
+    **dict.fromkeys(_VERBS, _verb_said),
 }
 TOPICS: Final[Mapping[type, str]] = {
     **dict.fromkeys((PolicySet, GroupLeft, FiltersForgotten, GroupJoined), GROUP_TOPIC),
     TopicSet: TOPIC_TOPIC,
-    **dict.fromkeys(
-        (ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed), SCHEDULE_TOPIC
-    ),
+    **dict.fromkeys(_VERBS.keys() - {*get_args(OfRights)}, SCHEDULE_TOPIC),
     LogCut: RETENTION_TOPIC,
     EpochBegun: EPOCH_TOPIC,
-    **dict.fromkeys(_VERBS, AUTH_TOPIC),
+    **dict.fromkeys(get_args(OfRights), AUTH_TOPIC),
 }
 """By fact, the topic of records that tell it and nothing else."""

@@ -345,7 +345,7 @@ class Groups:
         for queue_id, offset in fact.positions.items():
             key = GroupQueue(group, topic, queue_id)
             self._frozen.before_change(key)
-            self._in_flight.pop(key, None)  # with its leases: whoever wrote the record has ended them
+            self._in_flight.pop(key, None)  # its leases have ended: the verb ended them before the record
             self._offsets[key] = GroupOffsets(offset)
 
     def apply_without_filters(self) -> None:

@@ -3,10 +3,11 @@
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
 Thousands of acknowledgements a second would be as many records; so they share one, in which neighbours are
-one range. What is added here was applied when it was decided, by what a start calls with the records' facts,
-so closing changes nothing: what it appends is not applied again. Among the records of one turn the leases
-come first. That changes nothing either: a lease that ended is followed by the message's end, never the other
-way round. Whatever else changes a group's offsets (a record of a group, or of retention) closes these first.
+one range. An entry is applied when it is decided, by the function that a start calls with the record's fact.
+Closing therefore changes no state: the records that it appends are not applied again. Among the records of
+one turn the leases come first. That changes nothing either: a lease that ended is followed by the message's
+end, never the other way round. Whatever else changes a group's offsets (a record of a group, or of retention)
+closes these first.
 
 The next flush takes whole what was appended before it, and closes first. So whoever added something waits
 for the log to be durable beyond its present end (`durable_at`), be it one record or several.

@@ -78,7 +78,7 @@ def drawn(chance: Random, count: int) -> Iterator[Record]:
 
 
 def told_by(one: Record) -> Iterator[Told]:
-    """What an audit is to read of a record: its facts, and that a message without any was sent."""
+    """The events of a record: one for each fact, and one for a message that ends no half and no timer."""
     facts = facts_of(one)
     for fact in facts:
         yield from ((one.physical_offset, code, ref) for code, ref in _event(fact, one))
