@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -38,6 +42,32 @@ def pytest_xdist_auto_num_workers() -> int:
     return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 1
 
 
+@pytest.hookimpl(trylast=True)  # behind pytest's own, which writes between the dots of the tests
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a worker that dies of a fault leave the stacks of its threads."""
+    if is_worker(config):
+        faulthandler.enable(stacks_of(os.getpid()).open("w"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(report: Any) -> None:
+    """Add a dead worker's exit code and stacks to what is reported of the test that it ran."""
+    process = report.node.gateway._io.popen
+    code, stacks = process.wait(), stacks_of(process.pid)
+    report.longrepr = f"{report.longrepr}\nexit code {code}\n{stacks.read_text()}"
+    stacks.unlink()
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Return whether this process runs a share of the tests."""
+    return hasattr(config, "workerinput")
+
+
+def stacks_of(pid: int) -> Path:
+    """Return the file for the stacks of a worker's threads."""
+    return Path(gettempdir(), f"tidewheel-stacks-{pid}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest tests: at the end there are many short ones to share, and nobody waits."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
@@ -53,10 +83,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-def pytest_unconfigure() -> None:
+def pytest_unconfigure(config: pytest.Config) -> None:
     """End and delete what all tests of this process shared."""
     kept_java.end_all()
     mariadb.forget_made()
+    if is_worker(config):
+        stacks_of(os.getpid()).unlink()
 
 
 class Unheard(logging.Handler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, dropwhile
 from threading import Thread
 
 import pytest
@@ -66,7 +66,7 @@ def stored_in(log: KafkaLog, offset: int = 0) -> list[tuple[int, bytes]]:
 
 
 def append_at_last(log: KafkaLog, stored: bytes) -> int | None:
-    """Append as soon as Kafka takes it."""
+    """Append as soon as Kafka takes it; an append that was not answered before may be in the log as well."""
     while True:
         with suppress(Unknown):
             return append(log, stored)
@@ -219,8 +219,8 @@ def test_a_server_that_is_killed_loses_nothing_and_comes_back(log: KafkaLog, clu
         log.read(1, ALL)
     node.start()
     node.wait()
-    assert append_at_last(log, b"three") == 1, "what was given up is never sent"
-    assert stored_in(log, 1) == [(1, b"three")]
+    append_at_last(log, b"three")
+    assert {one for _, one in stored_in(log, 1)} == {b"three"}, "what was given up is never sent"
 
 
 @pytest.mark.usefixtures("soon")
@@ -236,7 +236,11 @@ def test_what_a_paused_server_has_not_answered_lands_before_later_appends_or_nev
     finally:
         node.go_on()
     append_at_last(log, b"three")
-    assert [one for _, one in stored_in(log) if one != b"two"] == [b"one", b"three"]
+    first, *others = (one for _, one in stored_in(log))
+    assert first == b"one"
+    later = list(dropwhile(b"two".__eq__, others))
+    assert others.count(b"two") <= 1
+    assert set(later) == {b"three"}, "each append of it that was not answered may be in the log too"
 
 
 def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
