@@ -56,9 +56,9 @@ from commitlog.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM, StoreDamaged
 from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS, QUEUES_ASIDE, QUEUES_WHOLE
-from commitlog.record import TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
+from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.aside import delete_aside, put_aside
-from consumequeue.entry import ENTRY_BYTES, Entry, lite_code, tags_code
+from consumequeue.entry import ENTRY_BYTES, Entry, encode, lite_code, tags_code
 from consumequeue.queue import (
     UNKNOWN,
     ConsumeQueue,
@@ -189,19 +189,24 @@ class Dispatch:
         """Index one durable record; return False if its kind is not indexed."""
         if not is_indexed(record):
             return False
+        self.give_way(record)
         key = (record.topic, record.queue_id)
-        queue = self._queues.get(key) or self.queue(*key)
-        if self._frozen.is_open:
-            self._frozen.before_change(key)
-        # Of an imported log only: our own gives no queue offset twice, there `put` reports the bug.
-        if record.physical_offset < self._imported_until and record.queue_offset < queue.end_offset:
+        self.dispatch_runs([(key, record.queue_offset, entries_of(record, record_bytes))])
+        return True
+
+    def give_way(self, record: Record) -> None:
+        """Cut a queue of an imported log where a record has an offset that another had before it.
+
+        Our own log gives no queue offset twice; there `put_many` reports the bug.
+        """
+        if record.physical_offset >= self._imported_until or not is_indexed(record):
+            return
+        queue = self.queue(record.topic, record.queue_id)
+        if record.queue_offset < queue.end_offset:
+            if self._frozen.is_open:
+                self._frozen.before_change(queue.key)
             self._unsynced |= dict.fromkeys(queue.cut(record.queue_offset))
             self._tails.look(queue)
-        for queue_offset in range(record.queue_offset, record.queue_offset + message_count(record)):
-            queue.put(queue_offset, entry_of(record, record_bytes, queue_offset))
-        if queue.tail_bytes >= max(self._tails.least_bytes, 2 * queue.noted_bytes):
-            self._tails.look(queue)
-        return True
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
         """Let the queue of a durable record, if it is empty, begin at an offset below the record's.
@@ -763,6 +768,15 @@ def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
     """
     for one in stored_queues(frozen):
         yield from files_of(one)
+
+
+def entries_of(record: Record, record_bytes: int) -> bytes:
+    """Return the queue entries of a record back to back: one, or those of the messages of an inner batch."""
+    first = record.queue_offset
+    if not record.sys_flag & INNER_BATCH:
+        return encode(entry_of(record, record_bytes, first))
+    offsets = range(first, first + message_count(record))
+    return b"".join(encode(entry_of(record, record_bytes, offset)) for offset in offsets)
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:

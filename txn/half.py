@@ -92,6 +92,14 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
     )
 
 
+def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
+    """Return the stored properties of the half of a message, and the fact that they tell."""
+    immunity_ms = message.check_immunity_ms
+    immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
+    fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
+    return half_properties(message, queue_id, check_ms), fact
+
+
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
     """Return the stored properties of the half of a message."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"

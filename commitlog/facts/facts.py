@@ -37,7 +37,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, Protocol, get_args
 
 from commitlog import properties
 from commitlog.applied_limits import OLDEST
@@ -68,16 +68,20 @@ _OURS: Final = b"TW_"
 _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
-class Stamp(NamedTuple):
+class Stamp(Protocol):
     """Where and when the record of facts was stored: log offset, queue offset, ms since 1970.
 
     `stored` is the record itself, or its bytes: for those who keep it, not for those who read facts.
     """
 
-    offset: int
-    queue_offset: int
-    store_ms: int
-    stored: Record | bytes
+    @property
+    def offset(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def store_ms(self) -> int: ...
+    @property
+    def stored(self) -> Record | bytes: ...
 
 
 class TimerSet(NamedTuple):
@@ -305,11 +309,6 @@ OfSchedule = (
 )  # fmt: skip
 OfRights = UserSet | UserRemoved | TokenMade | TokenRevoked | RulesSet | RulesRemoved
 Fact = TimerEnded | TimerSet | OfHalf | OfGroup | TopicSet | OfSchedule | LogCut | EpochBegun | OfRights
-
-
-def stamp_of(record: Record) -> Stamp:
-    """Return where and when a record was stored."""
-    return Stamp(record.physical_offset, record.queue_offset, record.store_ms, record)
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:

@@ -248,7 +248,7 @@ class Access:
                 self._forget_token(one.id)
 
     def _append(self, fact: OfRights, now_ms: int) -> int:
-        return self._store.append(record_of(fact), now_ms)
+        return self._store.append(record_of(fact), now_ms).end_offset
 
     def check_known(self, name: str) -> None:
         """Raise `UserNotFound` unless there is a user of a name."""

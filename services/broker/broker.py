@@ -5,8 +5,8 @@ it becomes visible (queued, armed, or open to be ended). After a restart the sam
 lead to the same state. Calls run to completion and are not for several threads; time comes as an argument,
 effects go out as values (`services.broker.values`), and the shell does what they say.
 
-    verb --append--> `apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
-    start, follower: the same records --> `apply`, `_publish`
+    verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
+    start, follower: the same records --> `_apply`, `_publish`
 
 Whatever a part knows that is in no record (what is in flight, what is ready) is derived, and made anew by a
 start. A change that skips the log is lost by the next start, and only tests that restart find that.
@@ -30,6 +30,7 @@ from commitlog.assertions import require_assertions
 from commitlog.disk import Disk
 from commitlog.facts.facts import (
     EpochBegun,
+    Fact,
     HalfEnded,
     HalfStored,
     LogCut,
@@ -42,13 +43,11 @@ from commitlog.facts.facts import (
     TimerSet,
     TopicSet,
     facts_of,
-    stamp_of,
 )
 from commitlog.flush import Flush, Sync
-from commitlog.kinds import TIMER_TOPIC
 from commitlog.log import CommitLog
 from commitlog.message import MessageType
-from commitlog.record import decode
+from commitlog.record import Record, decode
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.retention import Retirement
 from commitlog.sink import LogSink
@@ -56,10 +55,11 @@ from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived, timer_facts
 from services.broker.access import Access
+from services.broker.appended import Appended, appended_of
 from services.broker.burying import Burying
 from services.broker.carrying import Carrying
 from services.broker.checkpoint import Checkpoint
-from services.broker.copies import Appended
+from services.broker.copies import TimersDelivered
 from services.broker.dead_letters import DeadLetters
 from services.broker.epoch import Epoch
 from services.broker.finding import Finding
@@ -82,7 +82,7 @@ from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
 from services.broker.start_damage import above_cut, find_at_start
 from services.broker.statistics import Gauges, Statistics
-from services.broker.store import Keyed, Store, Told
+from services.broker.store import Store
 from services.broker.timer_delivery import TimerDelivery
 from services.broker.timer_files import TIMER_FILES
 from services.broker.timer_views import TimerViews
@@ -155,8 +155,8 @@ class Broker:
         self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
-        self.store.apply_to_parts = self.apply
-        self.store.apply_run_to_parts = self.apply_run
+        self.store.apply_to_parts = self._apply
+        self.store.close_open_records = self.groups.open_records.close
         assert self._parts.keys() >= LATER_PARTS - {SHARED}, "a part that snapshots may lack is no part"
 
     def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
@@ -230,6 +230,7 @@ class Broker:
             TopicSet: self.topics.apply,
             LogCut: self.housekeeping.apply,
             EpochBegun: self._apply_epoch,
+            TimersDelivered: self._apply_delivered,
         }
 
     def _apply_epoch(self, fact: EpochBegun, stamp: Stamp) -> None:
@@ -239,14 +240,25 @@ class Broker:
         if was_for_before and not self.store.is_for_before:
             self.groups.apply_without_filters()
 
-    def _table_of_publishers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the part that a fact changes once its record is durable."""
+    def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
+        """Change every part as many records, as columns, say; a test holds it against each by itself."""
+        self.store.apply_run(run)
+        for topic, queue_id in run.copies.queues_used():
+            self.topics.learn(topic, queue_id)
+        self.timers.apply(run, stamp)
+
+    def _table_of_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
+        """Return the part that facts change once their records are durable."""
         return {
-            HalfStored: self.transactions.publish,
-            HalfEnded: self.transactions.publish,
+            **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
             TimerSet: self.timers.publish,
+            TimersDelivered: self._publish_delivered,
         }
+
+    def _publish_delivered(self, durable: Sequence[tuple[TimersDelivered, Stamp]]) -> None:
+        for run, _ in durable:
+            self.store.index_run(run)
 
     @classmethod
     def open(
@@ -293,7 +305,7 @@ class Broker:
         # What damage took is known only as far as the scan has come, so timers look at its list as it grows.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
-            broker._replay(_told(found))
+            broker._replay(found, facts_of(found.record))
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 broker.store.keys.spill(log.first_offset)
                 broker.store.dispatch.write()
@@ -493,7 +505,7 @@ class Broker:
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a durable flush visible; return whom to wake.
 
-        Straight messages are gathered and published together, which spares a message most of the work; but
+        Records of queues are gathered and published together, which spares a message most of the work; but
         never past another record, since visibility follows the order of the log.
         """
         durable_before = self._log.durable_offset
@@ -502,22 +514,20 @@ class Broker:
             self._log.files.used_reserve = False
             self.housekeeping.reserve_is_gone()
         woken, self.groups.woken = self.groups.woken, {}
-        messages: list[Keyed] = []
-        for found in self.store.flushed(flush):
-            if not isinstance(found, (Told, Appended)):
-                messages.append(found)
-                if not is_system(topic := found[0][0]):
-                    woken[topic] = None
+        queued: list[Appended] = []
+        for one in self.store.flushed(flush):
+            if one.queue is None:
+                self._publish(queued)
+                self._publish((one,))
+                queued = []
+                woken |= dict.fromkeys(one.topics())
                 continue
-            if messages:
-                self._publish_messages(messages)
-                messages = []
-            if isinstance(found, Appended):
-                woken |= dict.fromkeys(self._publish_many(found))
-            elif topic := self._publish(found):
+            queued.append(one)
+            if not is_system(topic := one.queue[0]):
                 woken[topic] = None
-                self.lite.arrived(found.record)
-        self._publish_messages(messages)
+                if isinstance(one.stored, Record):
+                    self.lite.arrived(one.stored)
+        self._publish(queued)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1
         return _notified([*woken, *self.lite.take_woken()])
@@ -708,55 +718,28 @@ class Broker:
             )
         return effects
 
-    def _publish(self, told: Told) -> str:
-        """Make a durable record visible; return the topic that has something new to receive, or ""."""
-        self._has_new_plan = True
-        record = told.record
-        is_queued = self.store.index(told)
-        for fact in told.facts:
-            if (publish := self._publishers.get(type(fact))) is not None:
-                publish(fact, stamp_of(record))
-        return record.topic if is_queued and not is_system(record.topic) else ""
-
-    def _publish_messages(self, messages: list[Keyed]) -> None:
-        """Make messages visible that were appended by `Store.append_message`, in log order."""
-        if not messages:
-            return
-        assert messages[-1][2] < self._log.durable_offset, "a message is shown before it is durable"
-        self.store.index_messages(messages)
-        halves = [(message[2], message[-1]) for message in messages if message[-1] is not None]
-        self.transactions.publish_halves(halves, messages[-1][2])
-        if timers := [offset for (topic, _), _, offset, *_ in messages if topic == TIMER_TOPIC]:
-            self._has_new_plan = True
-            self.timers.arm(timers)
-
-    def _publish_many(self, appended: Appended) -> list[str]:
-        """Make timers' delivered messages visible; return the topics that have something new."""
-        self._has_new_plan = True
-        self.store.index_copies(appended)
-        return [topic for topic, _ in appended.copies.queues_used()]
-
-    def apply(self, told: Told) -> None:
-        """Change every part as the facts of a record of the log say.
+    def _apply(self, appended: Appended) -> None:
+        """Change every part but the store as the facts of a record say.
 
         No clock, no setting, no disk: a start applies the record years later, perhaps elsewhere.
         """
         self._has_new_plan = True
-        record = told.record
-        self.store.apply(record)
-        self.topics.learn(record.topic, record.queue_id)
-        if told.facts:
-            stamp, appliers = stamp_of(record), self._appliers
-            for fact in told.facts:
-                appliers[type(fact)](fact, stamp)
+        if appended.queue is not None:
+            self.topics.learn(*appended.queue)
+        for fact in appended.facts:
+            self._appliers[type(fact)](fact, appended)
 
-    def apply_run(self, run: Appended) -> None:
-        """Change every part as many records, as columns, say; a test holds it against `apply` of each."""
-        self._has_new_plan = True
-        self.store.apply_run(run)
-        for topic, queue_id in run.copies.queues_used():
-            self.topics.learn(topic, queue_id)
-        self.timers.apply_run(run)
+    def _publish(self, durable: Sequence[Appended]) -> None:
+        """Make durable records visible, in log order: index them, and publish what their facts say."""
+        self.store.index(durable)
+        told: dict[Callable[[Sequence[tuple[Any, Stamp]]], None], list[tuple[Any, Stamp]]] = {}
+        for one in durable:
+            for fact in one.facts:
+                if (publish := self._publishers.get(type(fact))) is not None:
+                    told.setdefault(publish, []).append((fact, one))
+        for publish, facts in told.items():
+            self._has_new_plan = True
+            publish(facts)
 
     @property
     def local_sink(self) -> LogSink:
@@ -796,23 +779,21 @@ class Broker:
             flush.write()
             self._log.flushed(flush)
         for each in found:
-            told = _told(each)
-            for fact in told.facts:
+            facts = facts_of(each.record)
+            for fact in facts:
                 if isinstance(fact, LogCut):
                     self.housekeeping.keep_before(fact)
-            self._replay(told)
+            self._replay(each, facts)
         self._log.took_in()
         self.store.dispatch.write()
 
-    def _replay(self, told: Told) -> None:
+    def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
         """Take in a durable record: a start does just what a broker does when it appends and flushes."""
-        self.store.expect(told.record)
-        self.apply(told)
-        self._publish(told)
-
-
-def _told(found: Found) -> Told:
-    return Told(found.record, found.record_bytes, facts_of(found.record))
+        durable = appended_of(found.record, found.record_bytes, facts)
+        self.store.expect(found.record)
+        self.store.apply(durable)
+        self._apply(durable)
+        self._publish((durable,))
 
 
 def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:

@@ -2,7 +2,7 @@
 
 A copy is the record as it will lie in its queue, except for the fields that `commitlog.bulk` stamps. Beside
 the bytes goes, as arrays, what the record says: its queue, its tag, the hashes of its names, what of which
-timer. So a run is applied as columns (`apply_run` of the broker's parts), as `apply` would one by one.
+timer. So a run is one fact of columns, `TimersDelivered`, in place of a `TimerEnded` and a topic for each.
 """
 
 from __future__ import annotations
@@ -85,13 +85,12 @@ class Copies:
 
 
 @dataclass(slots=True, eq=False)
-class Appended:
-    """Copies that have their places in the log, all in one segment and with one store time."""
+class TimersDelivered:
+    """The fact of a run of copies: their places in log and queues, of one segment, and their store time."""
 
     copies: Copies
     physical_offsets: Integers
     queue_offsets: Integers
-    end_offset: int
     store_ms: int
 
     def __post_init__(self) -> None:

@@ -45,7 +45,7 @@ class Epoch:
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
-        return self._store.append(record_of(EpochBegun(number, node, version or OLDEST)), now_ms)
+        return self._store.append(record_of(EpochBegun(number, node, version or OLDEST)), now_ms).end_offset
 
     def apply(self, fact: EpochBegun, stamp: Stamp) -> None:
         """Begin an epoch, and apply by its version."""

@@ -502,9 +502,8 @@ class Groups:
         self.open_records.take_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a record of a group behind all that was decided before; return what must be durable."""
-        self.open_records.close()
-        return self._store.append(record_of(fact), now_ms)
+        """Append a record of a group; return what must be durable."""
+        return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
         """List each topic's groups anew where they have changed since the last checkpoint."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from commitlog.facts.facts import HalfStored, Stamp, facts_of, stamp_of
+from commitlog.facts.facts import HalfStored, facts_of
 from commitlog.record import Record
 from commitlog.table import Table
 from services.broker import recall
@@ -58,7 +58,7 @@ class HalfReceipts:
     def receipt_of(self, record: Record) -> SendReceipt:
         """Return the receipt of a half, by its record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
-        row = row_of(fact, stamp_of(record))
+        row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def apply(self, topic: str, message_id: str, row: Row) -> None:
@@ -96,7 +96,6 @@ def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int
     return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms
 
 
-def row_of(fact: HalfStored, stamp: Stamp) -> Row:
+def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
     """Return the row of a half."""
-    due_ms = AT_ONCE if fact.due_ms is None else fact.due_ms
-    return stamp.store_ms, stamp.offset, stamp.queue_offset, due_ms
+    return store_ms, offset, queue_offset, AT_ONCE if fact.due_ms is None else fact.due_ms

@@ -43,6 +43,7 @@ groups in one turn, 6 us for a group.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -269,7 +270,6 @@ class Housekeeping:
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         if self._uncut is None:
             self._uncut = deque(dispatch.keys())  # a queue that comes later begins above the cut
-        self._groups.open_records.close()  # a lease of before the cut comes before it in the log
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
@@ -334,15 +334,16 @@ class Housekeeping:
             if cut.is_done:
                 self._store.cut(cut.cut_offset)
 
-    def publish(self, cut: LogCut, stamp: Stamp) -> None:
-        """Take in that a cut is durable: what it cut off is deleted at the next look, which comes at once."""
-        if cut.queues is None:
-            return
-        self._note_missed(cut)
-        if cut.is_done:
-            assert cut.cut_offset <= self._store.log.first_offset, "a cut is applied first"
-            self._running, self._deletable_offset = None, cut.cut_offset
-            self._scheduler.schedule(Purpose.HOUSE, 0, 0)
+    def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
+        """Take in durable cuts: what they cut off is deleted at the next look, which comes at once."""
+        for cut, _ in durable:
+            if cut.queues is None:
+                continue
+            self._note_missed(cut)
+            if cut.is_done:
+                assert cut.cut_offset <= self._store.log.first_offset, "a cut is applied first"
+                self._running, self._deletable_offset = None, cut.cut_offset
+                self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
         """Note what groups missed; a cut is told once, of all its records."""

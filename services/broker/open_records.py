@@ -31,6 +31,7 @@ from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.offset_ranges import OffsetRanges
+from services.broker.appended import Decided
 from services.broker.store import Store
 
 
@@ -86,7 +87,7 @@ class OpenRecords:
     def _append(self, topic: str, parts: Iterable[bytes]) -> None:
         for body in _bodies(parts):
             record = Record(topic=topic, body=body, sys_flag=TYPE_SYSTEM)
-            self._store.append(record, self._newest_ms, is_applied=True)
+            self._store.append(Decided(record), self._newest_ms)
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from consumequeue.entry import tags_code
 from consumequeue.name_hash import digest_of
 from consumequeue.timerindex import hashes_of
 from services.broker import recall
+from services.broker.appended import Draft, NewMessage
 from services.broker.carrying import Carrying
 from services.broker.errors import KeyPending
 from services.broker.housekeeping import Housekeeping
@@ -32,7 +33,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.timer_ends import Named, NameWords, key_words
-from services.broker.timer_records import Replaced, replaced_by, timer_record
+from services.broker.timer_records import Replaced, new_timer, replaced_by, timer_record
 from services.broker.timers import Timers
 from services.broker.topics import Topics
 from services.broker.transactions import Transactions
@@ -120,11 +121,9 @@ class Sending:
                 first = self._first_stored(message, stored)
                 if first is not None:
                     return first
-            placed = self._store.append_message(
-                message, stored, topic.name, queue_id, now_ms, id_digest=id_digest
-            )
-            self._count(message)
-            return SendReceipt(message.message_id, placed[0], placed[1], "", "", placed[1] + 1)
+            new = NewMessage(message, stored, topic.name, queue_id, id_digest=id_digest)
+            appended = self._store.append(new, now_ms)
+            return self._stored(message, appended.queue_offset, appended.offset)
         record = message_record(message, queue_id)
         first = self._first_plain(message, record.properties)
         if first is not None:
@@ -154,20 +153,18 @@ class Sending:
         keyed = key_words(message)
         replaced = self._replaced(message, keyed, now_ms)
         if carried is None and replaced is None:
-            names = (named,) if keyed is None else (named, keyed)
-            queue_offset, offset, _, _ = self._timers.set(message, queue_id, names, now_ms)
+            new: Draft = new_timer(message, queue_id)
             replaced_offset = -1
         else:
-            record = timer_record(message, queue_id, replaced)
+            new = timer_record(message, queue_id, replaced)
             if carried:
-                self._carrying.prepare(carried, record, now_ms)
-                self._timers.mark_replaced(record, now_ms)
-            self._store.append(record, now_ms)
-            queue_offset, offset = record.queue_offset, record.physical_offset
-            replaced_offset = replaced_by(record.properties)
-        self._count(message)
+                self._carrying.prepare(carried, new, now_ms)
+                self._timers.mark_replaced(new, now_ms)
+            replaced_offset = replaced_by(new.properties)
+        appended = self._store.append(new, now_ms)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
-        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
+        receipt = self._stored(message, appended.queue_offset, appended.offset)
+        return receipt._replace(recall_handle=handle, replaced_offset=replaced_offset)
 
     # Earlier tries.
 

@@ -11,11 +11,8 @@
 
 Whoever is told of a record waits until the log is durable beyond its offset.
 
-A record comes by one of three ways; they lead to the same state and differ in what they cost:
-
-    append           a draft           any record; its facts are applied by every part that takes them
-    append_message   a message         one that means nothing to other parts: encoded once, never read again
-    append_copies    encoded records   timers that are due, many at once: stamped and applied as columns
+A draft is of one of four kinds, each with an encoder, which makes `Appended` of it; a start makes the same
+of the records that it reads (`services.broker.appended`).
 
 Weak spot: what is appended and not durable is known to the parts already. Nothing takes it back: a core whose
 flush has failed is dropped, and the store opened anew.
@@ -24,23 +21,24 @@ flush has failed is dropped, and the store opened anew.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import intern
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from commitlog import applied_limits, bulk, imported, inner_batch, limits, properties
+from commitlog import applied_limits, bulk, imported, inner_batch, limits
 from commitlog.applied_limits import AppliedLimits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import Fact, facts_of
 from commitlog.flush import Flush
+from commitlog.kinds import GROUP_TOPIC, RETENTION_TOPIC
 from commitlog.log import CommitLog
-from commitlog.message import Host, Message
+from commitlog.message import Host
 from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
 from commitlog.recovery import Found
 from commitlog.retention import SegmentAge
@@ -50,35 +48,17 @@ from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
 from consumequeue.keyindex import KeyIndex, other_keys_of
 from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
-from services.broker.copies import Appended, Copies
+from services.broker.appended import Appended, Decided, Draft, NewMessage, appended_of
+from services.broker.copies import Copies, TimersDelivered
 from services.broker.damage import FoundDamage
 from services.broker.recent_ids import NEWEST_COUNT, RecentIds
-from services.broker.same_message import is_sent
 from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
-from tidewheel import property_names
-from txn.outcomes import OpenHalf
 
-_REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
-
-Keyed = tuple[tuple[str, int], int, int, bytes, bytes, Collection[str], str, OpenHalf | None]
-"""A message that was appended without a draft, for the indexes.
-
-Its queue (topic, queue id), its offset there, its log offset, its queue entry; the digest of its id, its
-keys, by which it is found, and the topic under which; and of a half what is known of it once it is durable.
-"""
-
-
-class Told(NamedTuple):
-    """A record that was appended, and the facts that the parts apply and publish."""
-
-    record: Record
-    record_bytes: int
-    facts: tuple[Fact, ...]
-
-
-Placed = tuple[int, int, int, bytes]
-"""Of a message that was appended without a draft: queue offset, log offset, store time (ms), record."""
+_OF_OFFSETS: Final = frozenset((GROUP_TOPIC, RETENTION_TOPIC))
+"""Records by which offsets of groups change, so that they come behind what groups have decided before."""
+_new: Final = tuple.__new__
+"""Makes a named tuple at a third of its own price."""
 
 
 class Store:
@@ -98,15 +78,21 @@ class Store:
         self.host = host
         self.version = applied_limits.OLDEST
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[tuple[int, Told | Keyed | Appended]] = deque()
+        self._appended: deque[Appended] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
         """The ids that came lately; None in a store that takes no messages."""
         self.may_begin_at = 0
         """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
-        self.apply_to_parts: Callable[[Told], None] = _no_parts
-        self.apply_run_to_parts: Callable[[Appended], None] = _no_parts
+        self.apply_to_parts: Callable[[Appended], None] = _no_parts
+        self.close_open_records: Callable[[], None] = _nothing_open
+        self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
+            Record: self._encode,
+            Decided: self._encode_decided,
+            NewMessage: self._encode_message,
+            Copies: self._stamp,
+        }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
         """Return the durable record at a log offset where one was stored.
@@ -200,115 +186,98 @@ class Store:
         """Whether so much waits for the disk that what the broker itself appends waits, too."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
-    def append(self, new: Record, now_ms: int, *, is_applied: bool = False) -> int:
-        """Append a draft, which is stamped, and apply it to every part, unless what it says is applied.
+    def append(self, new: Draft, now_ms: int) -> Appended:
+        """Stamp a draft, encode and gather it for the flush, and apply its facts to every part.
 
-        Return the log offset that must be durable before any client is told of the record.
+        No client may be told of it before the log is durable up to `end_offset`. Of copies this appends as
+        many, from the first on, as the present segment takes.
         """
-        new.store_ms = max(self.last_store_ms, now_ms)
+        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
+        appended = self._encoders[type(new)](new, store_ms)
+        self._appended.append(appended)
+        self.apply(appended)
+        self.apply_to_parts(appended)
+        return appended
+
+    def _encode(self, new: Record, store_ms: int) -> Appended:
+        if new.topic in _OF_OFFSETS:
+            self.close_open_records()
+            store_ms = max(store_ms, self.last_store_ms)
+        return self._gathered(new, store_ms, facts_of(new))
+
+    def _encode_decided(self, new: Decided, store_ms: int) -> Appended:
+        return self._gathered(new.record, store_ms, ())
+
+    def _gathered(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
+        new.store_ms = store_ms
         new.store_host = self.host
         is_queued = new.type != TYPE_SYSTEM
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
-        end_offset = self.log.end_offset
-        assert not self._appended or self._appended[-1][0] < end_offset, "flushes give out in log order"
-        told = Told(new, end_offset - new.physical_offset, () if is_applied else facts_of(new))
-        self._appended.append((end_offset, told))
-        if is_applied:
-            self.apply(new)
-        else:
-            self.apply_to_parts(told)
-        return end_offset
+        return appended_of(new, self.log.end_offset - new.physical_offset, facts)
 
-    def append_message(
-        self,
-        message: Message,
-        stored: bytes,
-        topic: str,
-        queue_id: int,
-        now_ms: int,
-        ended: int | None = None,
-        half: OpenHalf | None = None,
-        id_digest: bytes = b"",
-    ) -> Placed:
-        """Append a message under `topic` with these properties; the caller applies it to its own part.
-
-        The same as `append` of a record that means nothing to other parts, without a draft, and without
-        reading it again to be applied or indexed. It commits the half at the offset `ended`, if any; `half`
-        is what is to be known of the message once it is durable, if it is a half itself. `id_digest` is that
-        of its id where the caller knows it.
-        """
-        assert ended is None or half is None, "a message commits a half or is one"
-        log, key = self.log, (topic, queue_id)
-        queue_offset = self._next_offsets.get(key, 0)
-        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
-        sys_flag = (0 if ended is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
+    def _encode_message(self, new: NewMessage, store_ms: int) -> Appended:
+        message, stored, topic, queue_id, facts, half_offset, id_digest = new
+        log, queue = self.log, (topic, queue_id)
+        queue_offset = self._next_offsets.get(queue, 0)
+        sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
         # Encoded again where the segment has no room: the record holds its own offset, and begins the next
         # one.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
                 topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
-                message.born_ms, message.born_host, store_ms, self.host, 0, 0, ended or 0,
+                message.born_ms, message.born_host, store_ms, self.host, 0, 0, half_offset or 0,
             )  # fmt: skip
             if log.gather(encoded):
                 break
-        self.last_store_ms = store_ms
-        self._segment_store_ms[log.segment_of(offset)] = store_ms
+        return _new(Appended, (
+            offset, log.end_offset, queue_offset, store_ms, facts, encoded, queue,
+            ENTRY_FORMAT.pack(offset, len(encoded), tags_code(message.tag)), half_offset is None,
+            id_digest or digest_of(message.topic, message.message_id), message.topic, other_keys_of(message),
+        ))  # fmt: skip
+
+    def _stamp(self, copies: Copies, store_ms: int) -> Appended:
+        copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
+        assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
+        ends, offset = np.cumsum(copies.record_bytes), self.log.end_offset
+        starts = ends - copies.record_bytes
+        queue_offsets = self._next_offsets_for(copies)
+        bulk.stamp(copies.content, starts, ends, offset + starts, queue_offsets, store_ms)
+        self.log.append_encoded(copies.content)
+        run = TimersDelivered(copies, offset + starts, queue_offsets, store_ms)
+        return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
+
+    def apply(self, appended: Appended) -> None:
+        """Take in a record's queue offset, store time, its segment's age, and the id of a message."""
+        offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
+        if store_ms > self.last_store_ms:
+            self.last_store_ms = store_ms
+        self._segment_store_ms[self.log.segment_of(offset)] = store_ms
         if store_ms >= self.times.next_ms:
             self.times.note(store_ms, offset)
-        self._next_offsets[key] = queue_offset + 1
-        if not id_digest:
-            id_digest = digest_of(message.topic, message.message_id)
-        if ended is None and (ids := self.ids) is not None:
+        if queue is not None:
+            next_offsets = self._next_offsets
+            if queue_offset >= next_offsets.get(queue, 0):
+                next_offsets[queue] = queue_offset + 1
+        if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
                 ids.settle()
             ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
-        record_bytes = len(encoded)
-        new_entry = ENTRY_FORMAT.pack(offset, record_bytes, tags_code(message.tag))
-        names = other_keys_of(message)
-        appended = key, queue_offset, offset, new_entry, id_digest, names, message.topic, half
-        self._appended.append((offset + record_bytes, appended))
-        return queue_offset, offset, store_ms, encoded
-
-    def append_copies(self, copies: Copies, now_ms: int) -> Appended:
-        """Append and apply as many of the copies, from the first on, as the present segment takes."""
-        store_ms = max(self.last_store_ms, now_ms)
-        copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
-        assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
-        ends = np.cumsum(copies.record_bytes)
-        starts = ends - copies.record_bytes
-        physical_offsets = self.log.end_offset + starts
-        queue_offsets = self._next_offsets_for(copies)
-        bulk.stamp(copies.content, starts, ends, physical_offsets, queue_offsets, store_ms)
-        self.log.append_encoded(copies.content)
-        appended = Appended(copies, physical_offsets, queue_offsets, self.log.end_offset, store_ms)
-        self._appended.append((appended.end_offset, appended))
-        self.apply_run_to_parts(appended)
-        return appended
-
-    def apply(self, record: Record) -> None:
-        """Take in a record's queue offset, store time, its segment's age, and the id of a message."""
-        self.last_store_ms = max(self.last_store_ms, record.store_ms)
-        self._note_segment(record.physical_offset, record.store_ms)
-        if self.ids is not None and is_sent(record):
-            self._note_id(self.ids, record)
-        if record.type != TYPE_SYSTEM:
-            self.used(record.topic, record.queue_id, record.queue_offset)
 
     def expect(self, record: Record) -> None:
         """Let a queue have a gap at its begin where damage of the log has taken its first records.
 
-        Call it at a start, before `apply`: a queue offset is given out once, and none is left out.
+        Call it at a start, before `apply`: a queue offset is given out once, and none is left out. A queue of
+        an imported log gives way to a record with an offset that it has.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
             self.dispatch.begin_with_gap(record, expected)
+        self.dispatch.give_way(record)
 
-    def apply_run(self, run: Appended) -> None:
-        """Take in queue offsets, store time and age of many records of one segment, which are all queued."""
-        self.last_store_ms = max(self.last_store_ms, run.store_ms)
-        self._note_segment(int(run.physical_offsets[0]), run.store_ms)
+    def apply_run(self, run: TimersDelivered) -> None:
+        """Take in the queue offsets of many records."""
         codes, places, begins = run.copies.by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
@@ -382,63 +351,47 @@ class Store:
         """The number of records that are appended and not durable."""
         return len(self._appended)
 
-    def flushed(self, flush: Flush) -> Iterator[Told | Keyed | Appended]:
+    def flushed(self, flush: Flush) -> Iterator[Appended]:
         """Move the durable offset; yield the records that are durable now, in log order."""
         before_offset = self.log.durable_offset
         self.log.flushed(flush)
         durable_offset = self.log.durable_offset
         assert before_offset <= durable_offset <= self.log.end_offset, "durable goes forward, within the log"
-        while self._appended and self._appended[0][0] <= durable_offset:
-            yield self._appended.popleft()[1]
+        while self._appended and self._appended[0].end_offset <= durable_offset:
+            yield self._appended.popleft()
 
-    def index_messages(self, messages: Sequence[Keyed]) -> None:
-        """Index durable messages, in log order, by queue and by key."""
+    def index(self, durable: Sequence[Appended]) -> None:
+        """Index durable records, in log order, by queue and by key; those that are queued."""
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
-        for key, queue_offset, physical_offset, new_entry, id_digest, names, topic, _ in messages:
-            if (run := runs.get(key)) is None:
-                runs[key] = queue_offset, [new_entry]  # which is all of it where there are many queues
+        for offset, _, queue_offset, _, _, _, queue, entries, _, id_digest, topic, names in durable:
+            if queue is None:
+                continue
+            if (run := runs.get(queue)) is None:
+                runs[queue] = queue_offset, [entries]  # which is all of it where there are many queues
             else:
-                run[1].append(new_entry)
-            digests.append(id_digest)
-            offsets.append(physical_offset)
+                run[1].append(entries)
+            if id_digest:
+                digests.append(id_digest)
+                offsets.append(offset)
             for name in names:
                 digests.append(digest_of(topic, name))
-                offsets.append(physical_offset)
+                offsets.append(offset)
         self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
         self.keys.put_digests(digests, offsets)
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
             self.ids.settle()
 
-    def index(self, told: Told) -> bool:
-        """Index one durable record by queue and by key; return False if its kind is not indexed."""
-        if not self.dispatch.dispatch(told.record, told.record_bytes):
-            return False
-        self.keys.put(told.record)
-        return True
-
-    def index_copies(self, appended: Appended) -> None:
+    def index_run(self, run: TimersDelivered) -> None:
         """Index many durable records by queue and by key."""
-        self.dispatch.dispatch_runs(appended.entries())
-        self.keys.put_many(*appended.names())
+        self.dispatch.dispatch_runs(run.entries())
+        self.keys.put_many(*run.names())
 
     def index_keys(self, found: Found) -> None:
         """Index one record by key alone, at a start, where memory must not grow."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
-
-    def _note_segment(self, physical_offset: int, store_ms: int) -> None:
-        self._segment_store_ms[self.log.segment_of(physical_offset)] = store_ms
-        self.times.note(store_ms, physical_offset)
-
-    def _note_id(self, ids: RecentIds, record: Record) -> None:
-        stored = record.properties
-        topic = properties.value_of(stored, property_names.REAL_TOPIC) if _REAL_TOPIC in stored else ""
-        message_id = properties.value_of(stored, property_names.MESSAGE_ID)
-        ids.put(digest_of(topic or record.topic, message_id), record.physical_offset)
-        if len(ids.newest) >= NEWEST_COUNT:
-            ids.settle()
 
     def _next_offsets_for(self, copies: Copies) -> Integers:
         codes, places, begins = copies.by_queue()
@@ -458,5 +411,9 @@ def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     return place
 
 
-def _no_parts(appended: Told | Appended) -> None:
+def _no_parts(appended: Appended) -> None:
     """Apply nothing: a tool's store has no parts."""
+
+
+def _nothing_open() -> None:
+    """Close nothing: the store of a tool has no groups."""

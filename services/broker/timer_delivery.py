@@ -39,7 +39,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
-from services.broker.copies import Appended, Copies
+from services.broker.copies import Copies, TimersDelivered
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS, QueueTable, TimerSource, ready_record
@@ -233,9 +233,10 @@ class TimerDelivery:
         since_ms = np.maximum(copies.due_ms, set_ms)
         done = 0
         while done < len(copies):
-            appended = self._store.append_copies(copies.part(done, len(copies)), now_ms)
-            self._count_late_copies(appended, since_ms[done : done + len(appended.copies)])
-            done += len(appended.copies)
+            (run,) = self._store.append(copies.part(done, len(copies)), now_ms).facts
+            assert isinstance(run, TimersDelivered), "copies tell another fact"
+            self._count_late_run(run, since_ms[done : done + len(run.copies)])
+            done += len(run.copies)
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _not_ended(self, rows: Rows, path: str) -> Rows:
@@ -274,11 +275,11 @@ class TimerDelivery:
                 due_ms[place] = due_ms_of(record.decode(bytes(content[start : ends[place]])))
         return due_ms
 
-    def _count_late_copies(self, appended: Appended, since_ms: Integers) -> None:
-        codes, places, begins = appended.copies.by_queue()
-        topics = [appended.copies.queues[code][0] for code in codes]
+    def _count_late_run(self, run: TimersDelivered, since_ms: Integers) -> None:
+        codes, places, begins = run.copies.by_queue()
+        topics = [run.copies.queues[code][0] for code in codes]
         since_ms = since_ms[places]
-        self._count_late(topics, begins, since_ms, appended.store_ms - since_ms)
+        self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
         """Return the records of rows back to back; records that lie close together are read at once.

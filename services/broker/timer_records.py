@@ -20,6 +20,7 @@ from commitlog.facts.facts import TimerSet
 from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
+from services.broker.appended import NewMessage
 from services.broker.values import TimerName
 from tidewheel import property_names
 
@@ -63,6 +64,14 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
         born_ms=message.born_ms,
         born_host=message.born_host,
     )
+
+
+def new_timer(message: Message, queue_id: int) -> NewMessage:
+    """Return a delayed message as a timer that replaces no other, with the fact that it tells."""
+    due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
+    assert due_ms is not None, "a message without a delivery time is no timer"
+    fact = TimerSet(due_ms, message.topic, message.message_id, key)
+    return NewMessage(message, timer_properties(message, queue_id), TIMER_TOPIC, 0, (fact,))
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:

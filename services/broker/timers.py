@@ -34,7 +34,7 @@ right, but its topic counts one too many from then on.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from errno import EIO
@@ -48,18 +48,17 @@ from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import Stamp, TimerEnded, TimerSet, timer_set
-from commitlog.kinds import FIRE, TIMER_TOPIC, End, endings
+from commitlog.kinds import FIRE, End, endings
 from commitlog.limits import CLOCK_BACK_MS_MIN
-from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from services.broker import recall, timer_records
-from services.broker.copies import Appended
+from services.broker.copies import TimersDelivered
 from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
-from services.broker.store import Placed, Store
-from services.broker.timer_ends import Named, NameWords, TimerEnd, TimerEnds, name_hash
+from services.broker.store import Store
+from services.broker.timer_ends import Named, TimerEnd, TimerEnds, name_hash
 from services.broker.timer_files import Doubt, TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
@@ -142,19 +141,6 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def set(self, message: Message, queue_id: int, names: Iterable[NameWords], now_ms: int) -> Placed:
-        """Append and apply a timer that replaces no other, without reading its record again.
-
-        `names` are the hashes of its message id and of its key, if it has one.
-        """
-        topic, due_ms = message.topic, message.delivery_ms
-        assert due_ms is not None, "a message without a delivery time is no timer"
-        stored = timer_records.timer_properties(message, queue_id)
-        placed = self._store.append_message(message, stored, TIMER_TOPIC, 0, now_ms)
-        _, timer_offset, store_ms, encoded = placed
-        self.apply_set(encoded, timer_offset, store_ms, due_ms, topic, names)
-        return placed
-
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
         """Return the timer that a name means now, if that timer waits."""
         found = self.ends.named(name)
@@ -195,31 +181,20 @@ class Timers:
 
     # Records.
 
-    def apply(self, fact: TimerEnded | TimerSet, stamp: Stamp) -> None:
-        """End a timer, or set one."""
-        if isinstance(fact, TimerEnded):
-            self._end(fact, stamp.store_ms, stamp.offset)
-            return
-        names = map(name_hash, timer_records.names_of(fact))
-        self.apply_set(stamp.stored, stamp.offset, stamp.store_ms, fact.due_ms, fact.topic, names)
+    def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
+        """Set a timer, or end one, or many that were delivered."""
+        match fact:
+            case TimerSet():
+                for name in timer_records.names_of(fact):
+                    self.ends.name(name_hash(name), stamp.offset, fact.due_ms, stamp.store_ms)
+                self._unarmed.add(stamp.offset, stamp.stored)
+                self.pending_by_topic[fact.topic] += 1
+            case TimerEnded():
+                self._end(fact, stamp.store_ms, stamp.offset)
+            case TimersDelivered():
+                self._apply_delivered(fact)
 
-    def apply_set(
-        self,
-        timer: Record | bytes,
-        timer_offset: int,
-        store_ms: int,
-        due_ms: int,
-        topic: str,
-        names: Iterable[NameWords],
-    ) -> None:
-        """Set a timer that ends no other, by what its record says; `timer` is the record, or its bytes."""
-        for name in names:
-            self.ends.name(name, timer_offset, due_ms, store_ms)
-        self._unarmed.add(timer_offset, timer, due_ms)
-        self.pending_by_topic[topic] += 1
-
-    def apply_run(self, run: Appended) -> None:
-        """End the timers of many delivered messages, given as columns."""
+    def _apply_delivered(self, run: TimersDelivered) -> None:
         copies, offsets = run.copies, run.physical_offsets
         self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
         for timer_offset in copies.ended.tolist() if self.in_doubt else ():
@@ -231,17 +206,13 @@ class Timers:
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
-    def publish(self, fact: TimerSet, stamp: Stamp) -> None:
-        """Arm a timer whose record is durable."""
-        self.arm((stamp.offset,))
-
-    def arm(self, timer_offsets: Iterable[int]) -> None:
+    def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
         """Arm timers whose records are durable: each is delivered when due, unless it has ended already."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
-        for timer_offset in timer_offsets:
-            due_ms = self._unarmed.take(timer_offset)
-            if due_ms is not None:
+        for fact, stamp in durable:
+            timer_offset, due_ms = stamp.offset, fact.due_ms
+            if self._unarmed.drop(timer_offset):
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
                 # Into the wheel by its due time, not its sort key: after the clock was set back, it is
@@ -675,10 +646,10 @@ class Near:
 
 
 class Unarmed:
-    """The timers that wait for their flush: records by offset, with their due times, in log order."""
+    """The timers that wait for their flush: records by offset, in log order."""
 
     def __init__(self) -> None:
-        self._records: dict[int, tuple[Record | bytes, int]] = {}
+        self._records: dict[int, Record | bytes] = {}
         self._last_offset = -1
 
     @property
@@ -689,22 +660,17 @@ class Unarmed:
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
-    def add(self, timer_offset: int, timer: Record | bytes, due_ms: int) -> None:
+    def add(self, timer_offset: int, timer: Record | bytes) -> None:
         """Keep a timer record that was appended, or its bytes, until its flush."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
-        self._records[timer_offset] = timer, due_ms
+        self._records[timer_offset] = timer
 
     def record(self, timer_offset: int) -> Record | None:
         """Return the record of an unarmed timer; None if the timer is none."""
-        timer, _ = self._records.get(timer_offset, (None, 0))
+        timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def drop(self, timer_offset: int) -> bool:
-        """Forget a timer that has ended; return False if it was not unarmed."""
+        """Forget a timer that has ended, or is durable; return False if it was not unarmed."""
         return self._records.pop(timer_offset, None) is not None
-
-    def take(self, timer_offset: int) -> int | None:
-        """Hand out the due time of a timer that is durable now; None if it has ended."""
-        _, due_ms = self._records.pop(timer_offset, (None, None))
-        return due_ms

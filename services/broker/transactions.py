@@ -10,9 +10,8 @@ older one the log tells: a half that is in the log and in none of those has ende
 committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
 has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
 
-Two ways lead into the log: a record that is applied like any other, and the short one (`send`,
-`_commit`), which spares a half and its commit a draft and a second reading. Both end in `apply_end` and
-`publish_halves`.
+A half and its commit are appended from the message, with the fact that they tell: no record is made, nor read
+again (`send`, `_commit`).
 
 Weak spot: each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is being
 asked about, which `check_asked` ends. The last is with the caller: one that takes a question and never
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any, Final
 
 from commitlog import limits, properties
@@ -32,9 +30,10 @@ from commitlog.facts.facts import HalfAsked, HalfEnded, HalfEndedLate, HalfStore
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
+from services.broker.appended import NewMessage
 from services.broker.carrying import Carrying
 from services.broker.errors import TooManyHalves
-from services.broker.half_receipts import AT_ONCE, HalfReceipts, row_of
+from services.broker.half_receipts import HalfReceipts, row_of
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
@@ -97,58 +96,46 @@ class Transactions:
         """Store a message as a half, whose commit goes to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
-        stored = half.half_properties(message, queue_id, check_ms)
-        id_crc, stored_ms = half.id_crc(message_id), max(self._store.last_store_ms, now_ms)
-        waiting = OpenHalf(stored_ms, check_ms, 0, topic, id_crc)
-        placed = self._store.append_message(message, stored, HALF_TOPIC, 0, now_ms, half=waiting)
-        queue_offset, offset, store_ms, encoded = placed
-        assert store_ms == stored_ms, "a half was promised another store time"
-        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
-        row = (stored_ms, offset, queue_offset, due_ms)
-        self.receipts.apply(topic, message_id, row)
-        receipt = self.receipts.receipt(topic, message_id, id_crc, row)
+        stored, fact = half.half_of(message, queue_id, check_ms)
+        appended = self._store.append(NewMessage(message, stored, HALF_TOPIC, 0, (fact,)), now_ms)
+        offset, end_offset, queue_offset, store_ms, *_ = appended
+        row = row_of(fact, store_ms, offset, queue_offset)
+        receipt = self.receipts.receipt(topic, message_id, half.id_crc(message_id), row)
         if message.delivery_ms is None and not carries(message):
-            self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, len(encoded)))
+            self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, end_offset - offset))
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
         """Change a half: it was sent, asked about, ended too late, or has ended."""
         match fact:
             case HalfStored():
-                self.receipts.apply(fact.topic, fact.message_id, row_of(fact, stamp))
+                row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
+                self.receipts.apply(fact.topic, fact.message_id, row)
             case HalfAsked():
                 self._apply_asked(fact, stamp)
             case HalfEndedLate():
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
             case HalfEnded():
-                self.apply_end(fact.half_offset, half.state_after(fact), stamp.store_ms, stamp.offset)
+                self._apply_end(fact.half_offset, half.state_after(fact), stamp.store_ms, stamp.offset)
 
-    def apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """Change a half that has ended, by what the record of its end says."""
+    def _apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
         self._scheduler.cancel(Purpose.CHECK, half_offset)
         if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
             self.unasked.discard(waiting.topic, half_offset)
         self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
 
-    def publish(self, fact: HalfStored | HalfEnded, stamp: Stamp) -> None:
-        """Open a durable half and set its first check; of durable ends the oldest may be forgotten."""
-        if isinstance(fact, HalfEnded):
-            self.outcomes.forget(stamp.offset, self._store.applied.ended_halves_max)
-            return
-        first_ms = half.check_ms_of(fact, stamp.store_ms)
-        waiting = OpenHalf(stamp.store_ms, first_ms, 0, fact.topic, half.id_crc(fact.message_id))
-        self.publish_halves([(stamp.offset, waiting)], stamp.offset)
-
-    def publish_halves(self, halves: Sequence[tuple[int, OpenHalf]], published_offset: int) -> None:
-        """Open durable halves, as (log offset, what is known); up to `published_offset` all is durable."""
-        assert not halves or halves[-1][0] <= published_offset, "a half is opened before it is durable"
-        for first_ms, due_together in groupby(halves, lambda one: one[1].next_check_ms):
-            offsets = []
-            for half_offset, waiting in due_together:
-                self.outcomes.stored(half_offset, waiting)
-                offsets.append(half_offset)
+    def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
+        """Open durable halves and set their first checks; of durable ends the oldest may be forgotten."""
+        due_together: dict[int, list[int]] = {}
+        for fact, stamp in durable:
+            if isinstance(fact, HalfStored):
+                first_ms = half.check_ms_of(fact, stamp.store_ms)
+                waiting = OpenHalf(stamp.store_ms, first_ms, 0, fact.topic, half.id_crc(fact.message_id))
+                self.outcomes.stored(stamp.offset, waiting)
+                due_together.setdefault(first_ms, []).append(stamp.offset)
+        for first_ms, offsets in due_together.items():
             self._scheduler.schedule_many(Purpose.CHECK, offsets, first_ms)
-        self.outcomes.forget(published_offset, self._store.applied.ended_halves_max)
+        self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
         """Raise `TooManyHalves` while no more may wait for their ends."""
@@ -187,10 +174,10 @@ class Transactions:
         """Commit an open half that is remembered as it was sent, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
-        placed = self._store.append_message(message, stored, topic, queue_id, now_ms, half_offset)
-        _, offset, store_ms, _ = placed
+        ended = (HalfEnded(half_offset, "COMMIT"),)
+        new = NewMessage(message, stored, topic, queue_id, ended, half_offset)
+        offset = self._store.append(new, now_ms).offset
         assert offset > half_offset, "a half is committed before it is stored"
-        self.apply_end(half_offset, State.COMMITTED, store_ms, offset)
         self._statistics.commits[topic] += 1
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
@@ -438,7 +425,7 @@ class Transactions:
                 self._carrying.prepare(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)
-        return self._store.append(ending, now_ms)
+        return self._store.append(ending, now_ms).end_offset
 
     def _apply_asked(self, fact: HalfAsked, stamp: Stamp) -> None:
         """Count a check, and set the next."""

@@ -16,13 +16,12 @@ from typing import Final
 from commitlog import limits
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.message import MessageType
-from commitlog.record import Record
+from commitlog.record import Record, decode
 from consumequeue.attempts import Failure
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.in_flight import InFlight
 from consumequeue.sql_filter import parse_sql
 from services.broker.group_values import GroupPolicy, QueueView
-from services.broker.store import Told
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
 from tests.simulation.receiving_filters import FiltersOfGroup
@@ -224,7 +223,8 @@ class Checks(Machine):
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
         """The records of a topic that were appended from an offset on, and are not durable yet."""
-        appended = [one.record for _, one in self.broker.store._appended if isinstance(one, Told)]
+        stored = [one.stored for one in self.broker.store._appended]
+        appended = [decode(one) if isinstance(one, bytes) else one for one in stored if one]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
 
     def _check_dead_letter(

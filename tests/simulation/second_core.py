@@ -28,23 +28,16 @@ from commitlog import record, store_format
 from commitlog.applied_limits import FILES_OF_NOW, OLDEST
 from commitlog.facts.facts import facts_of
 from commitlog.kinds import RETENTION_TOPIC
-from commitlog.message import Message
-from commitlog.record import Record
 from commitlog.recovery import Found, LogScan
 from commitlog.snapshot import Snapshot
 from services.broker import derived
+from services.broker.appended import Appended, appended_of
 from services.broker.broker import Broker
-from services.broker.half_receipts import AT_ONCE
-from services.broker.sending import message_record
 from services.broker.settings import BrokerSettings
-from services.broker.store import Placed, Told
-from services.broker.timer_records import timer_record
-from services.broker.values import SendReceipt
 from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.other_settings import other_settings
 from tests.simulation.tables import tables
-from txn import half
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
@@ -259,42 +252,24 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 
 def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
-    store, transactions = broker.store, broker.transactions
+    store, original = broker.store, broker.store.apply_to_parts
 
-    def apply(told: Told) -> None:
-        read = record.decode(record.encode(told.record))
-        broker.apply(told._replace(record=read, facts=facts_of(read)))
-
-    def placed(new: Record, now_ms: int) -> Placed:
-        store.append(new, now_ms)
-        return new.queue_offset, new.physical_offset, new.store_ms, b""
-
-    original = store.append_message
-
-    def append_message(
-        message: Message,
-        stored: bytes,
-        topic: str,
-        queue_id: int,
-        now_ms: int,
-        ended: int | None = None,
-        id_digest: bytes = b"",
-    ) -> Placed:
-        if ended is not None:
-            return original(message, stored, topic, queue_id, now_ms, ended)
-        return placed(message_record(message, queue_id), now_ms)
-
-    def set_timer(message: Message, queue_id: int, _: tuple[int, int], now_ms: int) -> Placed:
-        return placed(timer_record(message, queue_id), now_ms)
-
-    def send_half(message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        check_ms = transactions.policy(message.topic).first_check_ms(now_ms, message.check_immunity_ms)
-        queue_offset, offset, store_ms, _ = placed(half.half_record(message, queue_id, check_ms), now_ms)
-        due_ms = AT_ONCE if message.delivery_ms is None else message.delivery_ms
-        row, id_crc = (store_ms, offset, queue_offset, due_ms), half.id_crc(message.message_id)
-        return transactions.receipts.receipt(message.topic, message.message_id, id_crc, row)
+    def apply(appended: Appended) -> None:
+        if appended.stored:
+            appended = read_again(appended)
+        original(appended)
 
     store.apply_to_parts = apply
-    store.append_message = append_message  # type: ignore[assignment]  # all that appends without a record
-    broker.timers.set = set_timer  # type: ignore[method-assign]  # the same
-    transactions.send = send_half  # type: ignore[method-assign]  # the same
+
+
+def read_again(appended: Appended) -> Appended:
+    """What was appended, as a start reads it; it is what its encoder said, but for what is decided before."""
+    stored = appended.stored
+    encoded = record.encode(stored) if isinstance(stored, record.Record) else stored
+    read = record.decode(encoded)
+    facts = facts_of(read) if appended.facts else ()
+    found = appended_of(read, len(encoded), facts)
+    said = appended._replace(stored=read, names=found.names)
+    assert said == found, "an encoder says of a record what the record does not say"
+    assert [*appended.names] == [*found.names], "a record is to be found by other names"
+    return found

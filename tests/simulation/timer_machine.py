@@ -114,9 +114,9 @@ class Machine:
 
     def _see_appended(self, end_offset: int) -> None:
         """Lets the oracle know which timers of damaged files were set again, or are lost."""
-        for _, found in self.broker.store._appended:
-            record = getattr(found, "record", None)
-            if record is None or record.physical_offset < end_offset:
+        for appended in self.broker.store._appended:
+            record = appended.stored
+            if not isinstance(record, Record) or appended.offset < end_offset:
                 continue
             for ending in endings(record):
                 if is_rebuilt(record):

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from commitlog.message import Message
-from services.broker.copies import Appended
 from services.broker.errors import KeyPending
-from services.broker.store import Told
 from services.broker.values import (
     PendingTimer,
     Resolution,
@@ -360,10 +358,8 @@ class World(Machine):
 
     def _last_offset(self, end_offset: int) -> int:
         """Where the last record before an offset begins, which may not be durable yet."""
-        appended = [one for _, one in self.broker.store._appended]
-        offsets = [one[2] for one in appended if not isinstance(one, (Told, Appended))]
-        offsets += [one.record.physical_offset for one in appended if isinstance(one, Told)]
-        return max(offset for offset in offsets if offset < end_offset)
+        appended = self.broker.store._appended
+        return max(one.offset for one in appended if one.stored and one.offset < end_offset)
 
     def compare(self) -> None:
         """At a quiet moment, everything that can be looked at is as the oracle has it."""

@@ -96,6 +96,10 @@ class Core:
                 one.attributes[node.target.id] = self.named(node.annotation)
         for method in one.methods.values():
             scope = Scope(self, one, method)
+            for node in ast.walk(method):
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+                    name = node.target.attr
+                    one.attributes[name] = one.attributes.get(name, NONE) | self.named(node.annotation)
             for place, value in scope.assigned():
                 if _is_own(place):
                     one.attributes[place.attr] = one.attributes.get(place.attr, NONE) | scope.types(value)

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from commitlog import layout
-from commitlog.kinds import EPOCH_TOPIC
+from commitlog.facts.facts import EpochBegun
 from services.broker.settings import BrokerSettings
 from services.cluster.copies.checkpoints import OwnCopy, look_for_copies
 from services.cluster.replica import Replica
@@ -136,5 +136,5 @@ def test_an_epoch_record_names_its_node_only_at_its_version(finalized: int, name
     replica.take(0, encode(record(Kind.GENESIS, {"finalized": finalized})), 0)
     replica.take(1, encode(EPOCH), 0)
     replica.lead(engine, 0, lambda: 0, "a")
-    begun = [one.record for _, one in replica.core.store._appended if one.record.topic == EPOCH_TOPIC]
-    assert [json.loads(one.body).get("node", "") for one in begun] == [named]
+    begun = [fact for one in replica.core.store._appended for fact in one.facts]
+    assert [one.node for one in begun if isinstance(one, EpochBegun)] == [named]

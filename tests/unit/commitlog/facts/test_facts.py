@@ -53,6 +53,7 @@ from commitlog.kinds import End
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from services.broker.broker import Broker
+from services.broker.copies import TimersDelivered
 from services.broker.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
@@ -186,7 +187,7 @@ def test_a_record_of_a_later_release_tells_nothing() -> None:
 
 def test_each_fact_has_one_part_that_applies_it() -> None:
     broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
-    assert broker._appliers.keys() == kinds_of_facts(Fact)
+    assert broker._appliers.keys() == {*kinds_of_facts(Fact), TimersDelivered}
     assert broker._publishers.keys() <= broker._appliers.keys()
 
 

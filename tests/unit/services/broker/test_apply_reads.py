@@ -11,8 +11,9 @@ import pytest
 from tests.unit.apply_reads import Core
 
 ROOTS = [
-    *(("Broker", name) for name in ("apply", "apply_run", "_table_of_appliers")),
-    *(("Transactions", name) for name in ("publish", "publish_halves")),  # open halves, and ended ones
+    *(("Broker", name) for name in ("_apply", "_table_of_appliers")),
+    ("Store", "apply"),
+    ("Transactions", "publish"),  # open halves, and ended ones
 ]
 PLACES = "where this core keeps it; no table holds the place"
 SAID = "records say it: the default of a field that each record has"
@@ -43,14 +44,12 @@ REASONS = {
     "RecentIds._origin": RECENT,
     "limits.RECENT_IDS_SPILLED_MAX": RECENT,
     "recent_ids.BUCKET_BITS_MAX": RECENT,
-    "recent_ids.BUCKET_BITS_MIN": RECENT,
-    "recent_ids.NEWEST_COUNT": RECENT,
     "store_times.STEP_MS": RECENT,
     "StoreTimes._moments": RECENT,
-    "name_hash.HASH_BYTES": FORMAT,
     "name_hash.WIDE_HASH_BYTES": FORMAT,
     "entry.ENTRY_BYTES": FORMAT,
     "queue._FILE_BYTES": FORMAT,
+    "queue._BLOCK_BYTES": SHAPE,
     "half._DEFAULT": FORMAT,
     "limits.ATTEMPTS_DEFAULT": SAID,
     "limits.RETRY_AFTER_MS": SAID,

@@ -14,10 +14,10 @@ from commitlog.facts.facts import facts_of
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from consumequeue.entry import tags_code
+from services.broker.appended import appended_of
 from services.broker.broker import Broker
-from services.broker.copies import Copies
+from services.broker.copies import Copies, TimersDelivered
 from services.broker.settings import BrokerSettings
-from services.broker.store import Told
 from services.broker.timer_records import Replaced, due_ms_of, timer_record
 from services.broker.timer_source import name_hashes, ready_record
 from tests.memory_disk import MemoryDisk
@@ -97,7 +97,8 @@ class Pair:
     def _append(self, copies: Copies) -> None:
         done = 0
         while done < len(copies):
-            run = self.by_run.store.append_copies(copies.part(done, len(copies)), self.now_ms)
+            (run,) = self.by_run.store.append(copies.part(done, len(copies)), self.now_ms).facts
+            assert isinstance(run, TimersDelivered)
             starts = np.cumsum(run.copies.record_bytes) - run.copies.record_bytes
             for start, record_bytes in zip(starts.tolist(), run.copies.record_bytes.tolist(), strict=True):
                 self._apply_row(bytes(run.copies.content[start : start + record_bytes]))
@@ -108,9 +109,10 @@ class Pair:
         log, record = self.by_row._log, records.decode(encoded)
         log.room_for([len(encoded)])
         log.append_encoded(bytearray(encoded))
-        told = Told(record, len(encoded), facts_of(record))
-        self.by_row.store._appended.append((log.end_offset, told))
-        self.by_row.apply(told)
+        appended = appended_of(record, len(encoded), facts_of(record))
+        self.by_row.store._appended.append(appended)
+        self.by_row.store.apply(appended)
+        self.by_row.store.apply_to_parts(appended)
         return record
 
     def _come_due(self, count: int) -> None:

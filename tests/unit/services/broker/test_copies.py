@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumequeue import entry
-from services.broker.copies import Appended, Copies
+from services.broker.copies import Copies, TimersDelivered
 
 KEYS = [("a", 0), ("a", 1), ("b", 0), ("c", 7)]
 
@@ -20,7 +20,7 @@ def test_index_entries_come_by_queue_in_log_order(queue: list[int]) -> None:
     names = np.zeros((count, 4), np.uint64)
     copies = Copies(bytearray(50 * count), column + 50, KEYS, codes, 3 * column, names, column, column)
     places = np.array([queue[:number].count(code) for number, code in enumerate(queue)])
-    found = Appended(copies, column * 1_000, places + 10, count * 1_000, 1).entries()
+    found = TimersDelivered(copies, column * 1_000, places + 10, 1).entries()
     assert [key for key, _, _ in found] == [KEYS[code] for code in sorted({*queue})]
     for key, first, encoded in found:
         mine = [number for number, code in enumerate(queue) if KEYS[code] == key]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from commitlog import applied_limits
-from commitlog.facts.facts import HalfStored, facts_of, stamp_of
+from commitlog.facts.facts import HalfStored, facts_of
 from commitlog.message import Message
 from commitlog.record import Record
 from services.broker import recall
@@ -38,7 +38,11 @@ def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Re
 def apply(receipts: HalfReceipts, record: Record) -> None:
     (fact,) = facts_of(record)
     assert isinstance(fact, HalfStored)
-    receipts.apply(fact.topic, fact.message_id, row_of(fact, stamp_of(record)))
+    receipts.apply(
+        fact.topic,
+        fact.message_id,
+        row_of(fact, record.store_ms, record.physical_offset, record.queue_offset),
+    )
 
 
 def receipt(number: int, due_ms: int | None = None) -> SendReceipt:

@@ -39,19 +39,12 @@ ROOTS: Final = {
     "__init__",
     "apply",
     "apply_run",
-    "apply_set",
-    "apply_end",
     "thaw",
 }
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
-    ("transactions.py", "publish_halves"): "the same",
     ("groups.py", "_made"): "an untouched row is no part of the state",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
-    (
-        "store.py",
-        "append_message",
-    ): "a message is stamped and applied in one, without a draft",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
