@@ -180,6 +180,8 @@ class Partitions:
         """Return when `advance` or `take_due` next has something to do; None if never as things are."""
         if self._must_advance:
             return now_ms
+        if not self._queue:
+            return self._next_move_ms()
         times = [self._head_ms(), self._job_ms(now_ms), self._next_move_ms()]
         return min((time for time in times if time is not None), default=None)
 
@@ -230,7 +232,7 @@ class Partitions:
 
         None if no file is to be read.
         """
-        head = self._head()
+        head = self._head() if self._queue else None
         return None if head is None else head.head_due_ms
 
     @property
@@ -567,6 +569,8 @@ class Partitions:
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
             times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
             self._next_ms, self._is_next_known = min(times, default=None), True
+        if not self._queue:
+            return self._next_ms
         ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
         times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
         return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)

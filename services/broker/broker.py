@@ -10,13 +10,6 @@ effects go out as values (`services.broker.values`), and the shell does what the
 
 Whatever a part knows that is in no record (what is in flight, what is ready) is derived, and made anew by a
 start. A change that skips the log is lost by the next start, and only tests that restart find that.
-
-Weak spot: `next_due_ms` keeps its answer, and each method that may change the answer has to say so by setting
-`_has_new_plan`. One that forgets leaves what is due lying until another says so. The answer is kept because
-finding it costs as much as a send (36 us to 32, with 1,000 timers on a busy machine; kept 0.6), and the loop
-asks in each turn. No single place could say so: what counts lies in the wheels, which say so themselves
-(`Scheduler.is_changed`), the partitions, the mending and the parts' queues; sends and their flushes change
-none.
 """
 
 from __future__ import annotations
@@ -76,7 +69,7 @@ from services.broker.lite_topics import LiteTopics
 from services.broker.mending import Check, Mending, Rescue
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving
-from services.broker.scheduler import Purpose, Scheduler
+from services.broker.scheduler import Purpose, Scheduler, earlier
 from services.broker.schedules import Schedules
 from services.broker.sending import Sending
 from services.broker.settings import BrokerSettings
@@ -136,8 +129,6 @@ class Broker:
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
-        self._has_new_plan, self._was_behind = True, False
-        self._planned_ms: int | None = None
         self._checkpoint_offset = self.written_offset = log.first_offset
         """Where the newest checkpoint was taken, and where the newest that is on disk was."""
         self.shared_in_checkpoint: Any = None
@@ -333,7 +324,6 @@ class Broker:
         No recorded lease runs out before `leases_until_ms`, but one that was lengthened so before.
         `marks_leases`: call `receiving.keep_lengthened` next.
         """
-        self._has_new_plan = True
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
         self.housekeeping.follow()
@@ -392,7 +382,6 @@ class Broker:
 
         Timers are first and burials last: a lease that ends in this tick may bring the last attempt.
         """
-        self._has_new_plan = True
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
         self.store.dispatch.doubt_on()
@@ -416,23 +405,15 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return when to tick next, in ms since 1970; None if nothing is pending.
 
-        Found anew only where that may have changed: messages that come in and go to the disk change nothing.
+        Each source keeps its own next moment: nobody has to say that it changed, and this costs 2 us.
         """
-        is_behind = self.store.is_behind
-        if self._has_new_plan or self._scheduler.is_changed or is_behind != self._was_behind:
-            self._has_new_plan = self._scheduler.is_changed = False
-            self._was_behind = is_behind
-            self._planned_ms = self._next_due_ms()
-        return self._planned_ms
-
-    def _next_due_ms(self) -> int | None:
-        """Return when something is due, found anew."""
-        moments = [self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms)]
-        if self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more():
+        has_more = (
+            self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
+            or self.mending.is_wanted or self.housekeeping.has_more or self.store.dispatch.has_doubts
+        )  # fmt: skip
+        if has_more:
             return self._ticked_ms
-        if self.mending.is_wanted or self.housekeeping.has_more or self.store.dispatch.has_doubts:
-            return self._ticked_ms
-        return min((moment for moment in moments if moment is not None), default=None)
+        return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
 
     def _has_due_schedules(self) -> bool:
         """Return whether a schedule's moment has come, and its message need not wait for the disk."""
@@ -440,7 +421,6 @@ class Broker:
 
     def read_ahead(self, job: TimersJob) -> None:
         """Take over what a worker has read of timers: what was read ahead will be delivered when due."""
-        self._has_new_plan = True
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (Check, Rescue))
             self.mending.done(job)
@@ -450,7 +430,6 @@ class Broker:
 
     def read_ahead_failed(self, job: TimersJob) -> None:
         """Plan anew a read at which a worker failed."""
-        self._has_new_plan = True
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -459,7 +438,6 @@ class Broker:
 
     def mend(self, now_ms: int) -> None:
         """Check or mend some files here and now, for a repair: no time passes, nothing is delivered."""
-        self._has_new_plan = True
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -473,9 +451,7 @@ class Broker:
         The remaining span of each lease stays the same. Timers due in between count as
         late by the jump.
         """
-        self._has_new_plan = True
         self._lease_clock.step(until_ms - from_ms)
-        self._scheduler.clock_jumped()
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
             self.statistics.clock_jumps["forward"] += 1
             self._delivery.jumped(from_ms, until_ms)
@@ -489,9 +465,7 @@ class Broker:
 
         The open records of groups are closed first, so all that was decided so far goes with this flush.
         """
-        if not self.groups.open_records.is_empty:
-            self._has_new_plan = True
-            self.groups.open_records.close()
+        self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
@@ -553,7 +527,6 @@ class Broker:
 
     def want_checkpoint(self) -> None:
         """Let a checkpoint be due, however little lies behind the last one."""
-        self._has_new_plan = True
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
@@ -561,7 +534,6 @@ class Broker:
 
         The rows of large tables are still to be taken (`Checkpoint.take`); the core may go on meanwhile.
         """
-        self._has_new_plan = True
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
         self._checkpoint_offset = self._log.durable_offset
@@ -582,7 +554,6 @@ class Broker:
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Learn that a checkpoint is on disk."""
-        self._has_new_plan = True
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
@@ -603,7 +574,6 @@ class Broker:
         If what failed was a sync (`SyncFailed`), this core must not go on: what it wrote since the last one
         would be synced again and believed. Open the store anew.
         """
-        self._has_new_plan = True
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
             self.store.dispatch.may_be_marked()
@@ -626,12 +596,10 @@ class Broker:
 
         Return False while more is to be done: call again, after other calls. Raise OSError.
         """
-        self._has_new_plan = True
         return self.housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
         """Try again later a retirement that could not run, or not to its end."""
-        self._has_new_plan = True
         self.housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
@@ -723,7 +691,6 @@ class Broker:
 
         No clock, no setting, no disk: a start applies the record years later, perhaps elsewhere.
         """
-        self._has_new_plan = True
         if appended.queue is not None:
             self.topics.learn(*appended.queue)
         for fact in appended.facts:
@@ -738,7 +705,6 @@ class Broker:
                 if (publish := self._publishers.get(type(fact))) is not None:
                     told.setdefault(publish, []).append((fact, one))
         for publish, facts in told.items():
-            self._has_new_plan = True
             publish(facts)
 
     @property

@@ -48,29 +48,23 @@ class Scheduler:
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
         self._leases, self._others = Wheel(lease_clock.elapsed(now_ms)), Wheel(now_ms)
         self._lease_clock = lease_clock
-        self.is_changed = True
-        """Whether anything was set or forgotten since `Broker.next_due_ms` made this False."""
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
         """Set or move the timer of a subject."""
-        self.is_changed = True
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
         """Set the timers of subjects that have none, all at one time."""
-        self.is_changed = True
         self._wheel(purpose).schedule_many(
             [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
         )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
         """Forget the timer of a subject; return False if there was none."""
-        self.is_changed = True
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
         """Forget the timers of subjects."""
-        self.is_changed = True
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
@@ -83,13 +77,8 @@ class Scheduler:
         Else what is set from now on would come no earlier than the clock had been. Elapsed time goes back
         only between two cores over one store.
         """
-        self.is_changed = True
         self._leases = _no_later(self._leases, self._lease_clock.elapsed(now_ms))
         self._others = _no_later(self._others, now_ms)
-
-    def clock_jumped(self) -> None:
-        """Learn that the lease clock has counted a step: leases are due at another broker's time."""
-        self.is_changed = True
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Take out what is due by `now_ms`, in due order: `count_max` at most, up to half of them leases."""
@@ -104,11 +93,17 @@ class Scheduler:
         """Return when to call `advance` next; None if nothing pends."""
         lease_ms = self._leases.next_due_ms()
         lease_ms = None if lease_ms is None else self._lease_clock.told(lease_ms)
-        moments = (lease_ms, self._others.next_due_ms())
-        return min((moment for moment in moments if moment is not None), default=None)
+        return earlier(lease_ms, self._others.next_due_ms())
 
     def _wheel(self, purpose: Purpose) -> Wheel:
         return self._leases if purpose is Purpose.LEASE else self._others
+
+
+def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
+    """Return the earlier of two moments, None standing for never."""
+    if one_ms is None or other_ms is None:
+        return other_ms if one_ms is None else one_ms
+    return one_ms if one_ms <= other_ms else other_ms
 
 
 def _no_later(wheel: Wheel, now_ms: int) -> Wheel:

@@ -40,6 +40,7 @@ from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker.copies import Copies, TimersDelivered
+from services.broker.scheduler import earlier
 from services.broker.store import Store
 from services.broker.timer_records import due_ms_of
 from services.broker.timer_source import MANY_NAMES, NAME_COLUMNS, QueueTable, TimerSource, ready_record
@@ -103,8 +104,7 @@ class TimerDelivery:
         # spin.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
-        moments = (near_ms, self._partitions.next_advance_ms(seen_ms))
-        return min((moment for moment in moments if moment is not None), default=None)
+        return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
 
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel, or else of the due run; return how much they counted.

@@ -38,6 +38,7 @@ from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.other_settings import other_settings
 from tests.simulation.tables import tables
+from timingwheel import levels
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
@@ -93,7 +94,7 @@ class SecondCore:
         self._meet()
         self._steps += 1
         first = self._world.broker
-        assert first.next_due_ms() == first._next_due_ms(), "something changed the plan and did not say so"
+        check_plan(first)
         if first.is_quiet and self._chance.randrange(EPOCH_EVERY) == 0:
             if self._upgrades:
                 self._version = self._chance.choice((self._version, FILES_OF_NOW))
@@ -217,6 +218,16 @@ class SecondCore:
 
     def _tables(self, core: Broker) -> dict[str, Any]:
         return tables(core, self._history_ms, is_for_before=self._is_for_before)
+
+
+def check_plan(core: Broker) -> None:
+    """What sources keep of their next moments is what they find when they look for it."""
+    planned_ms, partitions = core.next_due_ms(), core.timers.partitions
+    for wheel in (core._scheduler._leases, core._scheduler._others, core.timers.near._wheel):
+        upcoming = wheel._next_slot()
+        assert wheel._next_ms in (None, levels.SPAN_MS if upcoming is None else upcoming[2])
+    partitions._is_next_known = False
+    assert core.next_due_ms() == planned_ms, "something changed the plan of the partitions"
 
 
 def _frozen(core: Broker) -> Snapshot:

@@ -83,6 +83,10 @@ def agree(steps: list[tuple[str, int, int]]) -> None:
         assert len(wheel) == len(oracle)
         assert wheel._pair_count == sum(len(slot) for level in wheel._slots for slot in level.values()) // 2
         assert upcoming is not None or not oracle
+        first = wheel._next_slot()
+        assert wheel._expired or upcoming == (None if first is None else first[2]), (
+            "the next is kept too long"
+        )
         if oracle and upcoming is not None:
             assert upcoming <= min(oracle.values())
 
