@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -49,8 +50,12 @@ FACTS: Final = Schema(
 )
 
 
+@lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the key and the check, 64 bits each, that stand for a timer's name under a topic."""
+    """Return the key and the check, 64 bits each, that stand for a timer's name under a topic.
+
+    A timer that is set is asked for by its names first, and gets them next: hashed once (1.5 us).
+    """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
 

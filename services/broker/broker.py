@@ -14,7 +14,7 @@ start. A change that skips the log is lost by the next start, and only tests tha
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol, get_args
 
@@ -699,13 +699,13 @@ class Broker:
     def _publish(self, durable: Sequence[Appended]) -> None:
         """Make durable records visible, in log order: index them, and publish what their facts say."""
         self.store.index(durable)
-        told: dict[Callable[[Sequence[tuple[Any, Stamp]]], None], list[tuple[Any, Stamp]]] = {}
+        told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:
             for fact in one.facts:
-                if (publish := self._publishers.get(type(fact))) is not None:
-                    told.setdefault(publish, []).append((fact, one))
-        for publish, facts in told.items():
-            publish(facts)
+                told[type(fact)].append((fact, one))
+        for kind, facts in told.items():
+            if (publish := self._publishers.get(kind)) is not None:
+                publish(facts)
 
     @property
     def local_sink(self) -> LogSink:

@@ -121,7 +121,7 @@ class Sending:
                 first = self._first_stored(message, stored)
                 if first is not None:
                     return first
-            new = NewMessage(message, stored, topic.name, queue_id, id_digest=id_digest)
+            new = NewMessage(message, stored, topic.name, queue_id, (), None, id_digest)
             appended = self._store.append(new, now_ms)
             return self._stored(message, appended.queue_offset, appended.offset)
         record = message_record(message, queue_id)
@@ -163,8 +163,9 @@ class Sending:
             replaced_offset = replaced_by(new.properties)
         appended = self._store.append(new, now_ms)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
-        receipt = self._stored(message, appended.queue_offset, appended.offset)
-        return receipt._replace(recall_handle=handle, replaced_offset=replaced_offset)
+        self._count(message)
+        offset, queue_offset = appended.offset, appended.queue_offset
+        return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
 
     # Earlier tries.
 

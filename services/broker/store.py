@@ -196,7 +196,8 @@ class Store:
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        self.apply_to_parts(appended)
+        if appended.facts or type(new) is not NewMessage:  # else its sender knows all, its topic too
+            self.apply_to_parts(appended)
         return appended
 
     def _encode(self, new: Record, store_ms: int) -> Appended:

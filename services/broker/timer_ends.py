@@ -52,6 +52,7 @@ import numpy as np
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import TimerSet
 from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
@@ -287,6 +288,13 @@ def key_words(message: Message) -> NameWords | None:
     """Return the 128 bits of the timer key of a message; None if it has none."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
+
+
+def words_of(timer: TimerSet) -> list[NameWords]:
+    """Return the 128 bits of each name that a timer goes by."""
+    topic, message_id, key = timer.topic, timer.message_id, timer.key
+    words = [] if message_id is None else [hashes_of(topic, message_id)]
+    return [*words, hashes_of(topic, text_of("", key))] if key else words
 
 
 def text_of(message_id: str, key: str) -> str:

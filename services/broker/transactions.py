@@ -98,7 +98,7 @@ class Transactions:
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
         appended = self._store.append(NewMessage(message, stored, HALF_TOPIC, 0, (fact,)), now_ms)
-        offset, end_offset, queue_offset, store_ms, *_ = appended
+        offset, end_offset, queue_offset, store_ms = appended[:4]
         row = row_of(fact, store_ms, offset, queue_offset)
         receipt = self.receipts.receipt(topic, message_id, half.id_crc(message_id), row)
         if message.delivery_ms is None and not carries(message):
@@ -111,18 +111,18 @@ class Transactions:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
                 self.receipts.apply(fact.topic, fact.message_id, row)
+            case HalfEnded():
+                self._apply_end(fact.half_offset, half.state_after(fact), stamp)
             case HalfAsked():
                 self._apply_asked(fact, stamp)
             case HalfEndedLate():
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
-            case HalfEnded():
-                self._apply_end(fact.half_offset, half.state_after(fact), stamp.store_ms, stamp.offset)
 
-    def _apply_end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
+    def _apply_end(self, half_offset: int, outcome: State, stamp: Stamp) -> None:
         self._scheduler.cancel(Purpose.CHECK, half_offset)
         if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
             self.unasked.discard(waiting.topic, half_offset)
-        self.outcomes.end(half_offset, outcome, ended_ms, ended_offset)
+        self.outcomes.end(half_offset, outcome, stamp.store_ms, stamp.offset)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
         """Open durable halves and set their first checks; of durable ends the oldest may be forgotten."""

@@ -263,19 +263,16 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 
 def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
-    store, original = broker.store, broker.store.apply_to_parts
-
-    def apply(appended: Appended) -> None:
-        if appended.stored:
-            appended = read_again(appended)
-        original(appended)
-
-    store.apply_to_parts = apply
+    store, apply, apply_to_parts = broker.store, broker.store.apply, broker.store.apply_to_parts
+    store.apply = lambda appended: apply(read_again(appended))  # type: ignore[method-assign]
+    store.apply_to_parts = lambda appended: apply_to_parts(read_again(appended))
 
 
 def read_again(appended: Appended) -> Appended:
     """What was appended, as a start reads it; it is what its encoder said, but for what is decided before."""
     stored = appended.stored
+    if not stored:
+        return appended
     encoded = record.encode(stored) if isinstance(stored, record.Record) else stored
     read = record.decode(encoded)
     facts = facts_of(read) if appended.facts else ()
