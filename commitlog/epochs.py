@@ -7,12 +7,11 @@ deleted the record of an epoch before: which one is not known, unless no such re
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from commitlog.applied_limits import OLDEST
+from commitlog.facts.facts import EpochBegun, facts_of
 from commitlog.record import Record
 
 
@@ -28,24 +27,11 @@ class Epoch(NamedTuple):
     node: str = ""
 
 
-def epoch_begun(body: bytes) -> int:
-    """Return the epoch that the body of an epoch record says."""
-    return int(json.loads(body)["epoch"])
-
-
-def version_begun(body: bytes) -> int:
-    """Return the version by which records are applied from an epoch record on."""
-    return int(json.loads(body).get("version", OLDEST))
-
-
-def epoch_from(physical_offset: int, body: bytes, store_ms: int) -> Epoch:
-    """Return the epoch that an epoch record begins, from its offset, body and time."""
-    return Epoch(physical_offset, epoch_begun(body), store_ms, str(json.loads(body).get("node", "")))
-
-
 def begun_by(one: Record) -> Epoch:
     """Return the epoch that an epoch record begins."""
-    return epoch_from(one.physical_offset, one.body, one.store_ms)
+    (fact,) = facts_of(one)
+    assert isinstance(fact, EpochBegun), "a record that begins no epoch"
+    return Epoch(one.physical_offset, fact.number, one.store_ms, fact.node)
 
 
 def epochs_of(begun: Iterable[Epoch], first_offset: int, end_epoch: int) -> list[Epoch]:

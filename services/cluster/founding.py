@@ -35,8 +35,8 @@ from typing import Any, Final, NamedTuple
 from commitlog import layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
+from commitlog.facts.facts import LogCut, facts_of
 from commitlog.keep import Keep
-from commitlog.kinds import RETENTION_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
@@ -324,8 +324,8 @@ def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> l
     if start is not None and start.offset == checkpoint:
         deleted_to = start.parts["store"].get("may_begin_at", first)
     for found in LogScan(disk, segment_bytes, max(first, checkpoint), may_lack_segments=True):
-        if found.record.topic == RETENTION_TOPIC:
-            deleted_to = max(deleted_to, int(json.loads(found.record.body)["cut_offset"]))
+        cuts = [fact.cut_offset for fact in facts_of(found.record) if isinstance(fact, LogCut)]
+        deleted_to = max([deleted_to, *cuts])
     return [Damage(deleted_to, first)] if deleted_to < first else []
 
 

@@ -27,13 +27,13 @@ spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
 from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import LogCut, facts_of
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
@@ -291,5 +291,4 @@ def _cuts(encoded: bytes) -> bool:
     """Return whether a record is one of retention that cuts the log."""
     if _RETENTION not in encoded:
         return False
-    found = decode(encoded)
-    return found.topic == RETENTION_TOPIC and bool(json.loads(found.body)["done"])
+    return any(isinstance(fact, LogCut) and fact.is_done for fact in facts_of(decode(encoded)))

@@ -25,7 +25,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.epochs import epoch_from
+from commitlog.epochs import begun_by
+from commitlog.kinds import EPOCH_TOPIC
+from commitlog.record import Record
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.ack_records import acks_table
@@ -206,10 +208,9 @@ class Tally:
 
     def _add_epochs(self, said: Said) -> None:
         for place in np.flatnonzero(said.is_named("epoch")).tolist():
-            offset, store_ms, body = (
-                said.batch.column(name)[place].as_py() for name in ("physical_offset", "store_ms", "body")
-            )
-            self._epochs.append(epoch_from(offset, body, store_ms)._asdict())
+            names = ("body", "physical_offset", "store_ms")
+            fields = {name: said.batch.column(name)[place].as_py() for name in names}
+            self._epochs.append(begun_by(Record(topic=EPOCH_TOPIC, **fields))._asdict())
 
     def _add_grouped(self, said: Said, ids: pa.StringArray) -> None:
         groups = said.batch.column("message_group")

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from commitlog.epochs import Epoch, epoch_at, epoch_from, epochs_of, leader_at
+from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
+from commitlog.kinds import EPOCH_TOPIC
+from commitlog.record import Record
 
 FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
 FIRST = Epoch(500, 1, 10)
+
+
+def begun(offset: int, body: bytes, store_ms: int) -> Epoch:
+    return begun_by(Record(topic=EPOCH_TOPIC, body=body, physical_offset=offset, store_ms=store_ms))
 
 
 def test_a_store_that_was_always_alone_has_none() -> None:
@@ -30,7 +36,7 @@ def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
 
 
 def test_who_led_is_what_the_epochs_record_says() -> None:
-    unnamed, named = epoch_from(500, b'{"epoch": 4}', 40), epoch_from(900, b'{"epoch": 6, "node": "b"}', 60)
+    unnamed, named = begun(500, b'{"epoch": 4}', 40), begun(900, b'{"epoch": 6, "node": "b"}', 60)
     assert unnamed == FOURTH
     assert named == Epoch(900, 6, 60, "b")
     epochs = epochs_of([unnamed, named], 0, 6)
