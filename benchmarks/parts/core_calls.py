@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -244,23 +244,44 @@ async def passed(front: Front) -> dict[str, float]:
         if event == "call" and code.co_filename.startswith(ours) and "benchmarks" not in code.co_filename:
             calls.append((code.co_filename, code.co_firstlineno))
 
-    due = now_ms() // 1_000 + 86_400
-    ways: dict[str, dict[str, Any]] = {
-        "send": {},
-        "delayed": {"message_type": wire.DELAY, "delivery_timestamp": due},
-        "half_and_commit": {"message_type": wire.TRANSACTION},
+    async def sent(requests: list[bytes]) -> list[bytes]:
+        return await front.unary("SendMessage", requests, 1, alone=False)
+
+    async def delivered(requests: list[bytes]) -> None:
+        await sent(requests)
+        front.live.tick()
+        await front.live._flushing.idle()
+
+    async def committed(requests: list[bytes]) -> None:
+        await front.unary("EndTransaction", commits_of(await sent(requests)), 1, alone=False)
+
+    async def received(_: list[bytes]) -> None:
+        taken.extend(messages_of(await front.stream("ReceiveMessage", receive_of(1))))
+
+    async def acknowledged(_: list[bytes]) -> None:
+        await front.unary("AckMessage", [acknowledgement([taken.pop()])], 1, alone=False)
+
+    taken: list[wire.Message] = []
+    due = now_ms() // 1_000
+    ways: dict[str, tuple[Callable[[list[bytes]], Awaitable[object]], dict[str, Any]]] = {
+        "send": (sent, {}),
+        "delayed": (sent, {"message_type": wire.DELAY, "delivery_timestamp": due + 86_400}),
+        "delayed_and_its_delivery": (delivered, {"message_type": wire.DELAY, "delivery_timestamp": due - 1}),
+        "half_and_commit": (committed, {"message_type": wire.TRANSACTION}),
+        "receive": (received, {}),
+        "acknowledge": (acknowledged, {}),
     }
     found: dict[str, float] = {}
     threading.setprofile(note)
     with ThreadPoolExecutor(1) as writer:
         front.live._flushing._executor = writer
-        for way, system in ways.items():
+        for number, (way, (play, system)) in enumerate(ways.items()):
             for prefix in "YZ":  # what is made at the first use is not counted
+                requests = sends_of(f"{prefix}{number}", 1, **system)
                 calls.clear()
                 sys.setprofile(note)
-                replies = await front.unary("SendMessage", sends_of(prefix, 1, **system), 1, alone=False)
-                if way == "half_and_commit":
-                    await front.unary("EndTransaction", commits_of(replies), 1, alone=False)
+                await play(requests)
+                await front.live._flushing.idle()
                 sys.setprofile(None)
             found[f"calls_of_a_lone_{way}"] = len(calls)
             found[f"functions_of_a_lone_{way}"] = len(set(calls))
@@ -271,13 +292,7 @@ async def passed(front: Front) -> dict[str, float]:
 
 async def receives(front: Front, count: int) -> dict[str, float]:
     """Return the rows of consumers."""
-    wanted = service.ReceiveMessageRequest(
-        group=wire.Resource(name=GROUP),
-        message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),
-        batch_size=RECEIVED,
-    )
-    wanted.invisible_duration.seconds = LEASE_SECONDS
-    request, calls = wanted.SerializeToString(), count // RECEIVED
+    request, calls = receive_of(RECEIVED), count // RECEIVED
     clock = Clock()
     answers = [await front.stream("ReceiveMessage", request) for _ in range(calls)]
     received = clock.each(calls * RECEIVED)
@@ -291,6 +306,17 @@ async def receives(front: Front, count: int) -> dict[str, float]:
         "acknowledge_32_in_a_call_each": await timed(front, "AckMessage", many, 4, RECEIVED),
         "acknowledge_1_in_a_call": await timed(front, "AckMessage", ones, IN_FLIGHT),
     }
+
+
+def receive_of(count: int) -> bytes:
+    """Return the bytes of a request for so many messages."""
+    wanted = service.ReceiveMessageRequest(
+        group=wire.Resource(name=GROUP),
+        message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),
+        batch_size=count,
+    )
+    wanted.invisible_duration.seconds = LEASE_SECONDS
+    return wanted.SerializeToString()
 
 
 def messages_of(replies: list[bytes]) -> list[wire.Message]:
