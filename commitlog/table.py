@@ -111,10 +111,11 @@ class Table(Generic[Key]):
 
     def _place_of(self, key: Key) -> int:
         """Return the number of a key's part; -1 if it has none. Ask first for what came last."""
-        for place in range(len(self._parts) - 1, -1, -1):
-            if key in self._parts[place]:
-                return place
-        return -1
+        parts = self._parts
+        place = len(parts) - 1
+        while place >= 0 and key not in parts[place]:
+            place -= 1
+        return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
         """Return a part, to be changed; a copy from now on, if a snapshot has it too."""

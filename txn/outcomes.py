@@ -152,11 +152,13 @@ class Outcomes:
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
         """End a half, or resolve an expired one; the caller has asked the table of `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
-        assert half_offset not in self.expired or outcome is not State.EXPIRED, "a half expires twice"
         assert outcome is not State.OPEN, "no end leaves a half open"
-        waiting = self.waiting(half_offset) or self.expiry(half_offset) or _LOST
-        self.open.pop(half_offset)
-        if self.expired.pop(half_offset) is not None:
+        waiting: OpenHalf | Expired = _LOST
+        if (row := self.open.pop(half_offset)) is not None:
+            waiting = OpenHalf(*row)
+        elif (row := self.expired.pop(half_offset)) is not None:
+            assert outcome is not State.EXPIRED, "a half expires twice"
+            waiting = Expired(*row)
             self._expired_offsets.remove(half_offset)
         if outcome is State.EXPIRED:
             kept = (waiting.stored_ms, waiting.check_count, waiting.topic)

@@ -691,8 +691,8 @@ class Broker:
 
         No clock, no setting, no disk: a start applies the record years later, perhaps elsewhere.
         """
-        if appended.queue is not None:
-            self.topics.learn(*appended.queue)
+        if appended.queue is not None and type(appended.stored) is Record:
+            self.topics.learn(*appended.queue)  # of a `NewMessage` its sender knows it
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
