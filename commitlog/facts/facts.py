@@ -28,6 +28,8 @@ timer which takes the place of another is one record, so that a crash leaves all
 2. `record_of` makes the record of a fact that is told by JSON alone (`TOPICS`). Acknowledgements and leases
    are gathered, and written by `acks` and `lease_records`; the others are told by messages.
 3. A record of a kind that a later release writes tells no facts; a verb that is not known raises KeyError.
+4. Timers and halves of RocketMQ are read, too, which may hold what a client wrote: a timer whose time is no
+   number is none, and such a time of a half counts as not given.
 
 Cost: 0.3 us for a message that tells none; JSON bodies take some us, and are few.
 """
@@ -346,7 +348,7 @@ def timer_set(stored: bytes) -> TimerSet:
 def _half(record: Record) -> Iterator[HalfStored]:
     stored = properties.of_record(record)
     due_ms, check_ms, immunity_s = (
-        int(said) if (said := stored.get(name)) else None
+        _number(stored, name)
         for name in (property_names.DUE_MS, property_names.CHECK_MS, property_names.CHECK_IMMUNITY_SECONDS)
     )
     topic, message_id = stored.get(property_names.REAL_TOPIC, ""), stored.get(property_names.MESSAGE_ID, "")
@@ -354,8 +356,8 @@ def _half(record: Record) -> Iterator[HalfStored]:
 
 
 def _asked(record: Record) -> Iterator[HalfAsked]:
-    check_ms = properties.of_record(record).get(property_names.CHECK_MS)
-    yield HalfAsked(record.half_offset, record.reconsume_times, int(check_ms) if check_ms else None)
+    check_ms = _number(properties.of_record(record), property_names.CHECK_MS)
+    yield HalfAsked(record.half_offset, record.reconsume_times, check_ms)
 
 
 def _late(record: Record) -> Iterator[HalfEndedLate]:
@@ -395,7 +397,11 @@ def _topic(record: Record) -> Iterator[TopicSet]:
 
 
 def _timer(record: Record) -> Iterator[Fact]:
-    yield timer_set(record.properties)
+    try:
+        timer = timer_set(record.properties)
+    except (KeyError, ValueError):  # without a time that is a number, which RocketMQ may store: no timer
+        return
+    yield timer
     yield from _ran(record)
 
 
@@ -405,6 +411,14 @@ def _ran(record: Record) -> Iterator[ScheduleRan]:
     stored = properties.of_record(record)
     if occurrence := stored.get(property_names.OCCURRENCE_MS):
         yield ScheduleRan(stored[property_names.SCHEDULE], int(occurrence))
+
+
+def _number(said: dict[str, str], name: str) -> int | None:
+    value = said.get(name)
+    try:
+        return int(value) if value else None
+    except ValueError:
+        return None
 
 
 def _cut(record: Record) -> Iterator[LogCut]:

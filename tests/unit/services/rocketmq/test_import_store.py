@@ -18,6 +18,8 @@ from commitlog.record import Record
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
+from services.explain.evidence import SearchedLog
+from services.explain.explain import explain
 from services.rocketmq.import_store import ImportSummary, import_store
 from tidewheel.errors import LibraryMissing
 
@@ -167,6 +169,21 @@ def test_a_group_gets_again_what_it_held_or_was_to_retry_and_nothing_else(
     broker = opened(target)
     given = broker.receiving.receive("g", "t", EVERYTHING, 32, 60_000, "client", False, NOW_MS).deliveries
     assert [one.queue_offset for one in given] == [1, 3, 6, 7]
+
+
+def test_numbers_that_rocketmq_itself_ignores_stop_neither_an_import_nor_explain(
+    genuine: Genuine, target: Path
+) -> None:
+    stored = {"REAL_TOPIC": "t", "REAL_QID": "0", "UNIQ_KEY": "H", "CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}
+    named = properties.encode(stored)
+    genuine.put(Record(topic="RMQ_SYS_TRANS_HALF_TOPIC", body=b"half", properties=named))
+    stored = {"REAL_TOPIC": "t", "REAL_QID": "0", "UNIQ_KEY": "T", "TIMER_OUT_MS": "later"}
+    genuine.put(Record(topic="rmq_sys_wheel_timer", body=b"never", properties=properties.encode(stored)))
+    summary = taken_over(genuine, target)
+    assert (summary.open_half_count, summary.pending_timer_count) == (1, 0)
+    log = SearchedLog.at(target)
+    assert [event.what for event in explain(log, "H").events] == ["half", "half"]
+    assert [event.what for event in explain(log, "T").events] == ["armed"]
 
 
 def test_a_broker_does_not_start_from_an_import_without_its_snapshots(genuine: Genuine, target: Path) -> None:
