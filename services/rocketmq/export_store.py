@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from commitlog import inner_batch, layout, properties
+from commitlog import inner_batch, layout
 from commitlog.errors import NotAStore, StoreDamaged, StoreError
+from commitlog.facts.facts import HalfStored, facts_of
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.lock import StoreLock
 from commitlog.log import CommitLog
@@ -48,7 +49,6 @@ from services.rocketmq.queues import QueueFiles
 from services.rocketmq.source import refuse_if_live
 from services.store.opening import OpenStore, open_store
 from services.store.state import GroupState, State, fold
-from tidewheel import property_names
 
 Say = Callable[[str], None]
 
@@ -174,9 +174,9 @@ class _Export:
         count = inner_batch.message_count(record)
         if count > 1:
             self._seen.batch_topics.add(record.topic)
-        if record.topic == HALF_TOPIC:
+        for half in (fact for fact in facts_of(record) if isinstance(fact, HalfStored)):
             self._seen.half_offsets[record.physical_offset] = record.queue_offset
-            if properties.value_of(record.properties, property_names.DUE_MS):
+            if half.due_ms is not None:
                 self._seen.delayed_halves.add(record.physical_offset)
         for queue_offset in range(record.queue_offset, record.queue_offset + count):
             new = entry_of(record, record_bytes, queue_offset)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from commitlog import properties
 from commitlog.disk import Disk
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, TOPIC_TOPIC, without_endings
+from commitlog.facts.facts import TopicSet, record_of
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
 from commitlog.log import CommitLog
-from commitlog.record import COMPRESSION, CRC_BYTES, TYPE_SYSTEM, Record
+from commitlog.record import COMPRESSION, CRC_BYTES, Record
 from services.rocketmq.append import Appender
 from services.rocketmq.config_files import TopicConfig
 from services.rocketmq.names import DELAY_LEVEL
@@ -67,12 +67,8 @@ class Pending:
 
     def topic(self, topic: TopicConfig) -> None:
         """Add a topic."""
-        body = {
-            "name": topic.name,
-            "message_type": topic.message_type.value,
-            "queue_count": topic.queue_count,
-        }
-        self._appender.append(Record(topic=TOPIC_TOPIC, body=json.dumps(body).encode(), sys_flag=TYPE_SYSTEM))
+        fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count)
+        self._appender.append(record_of(fact))
         self.topic_count += 1
 
     def flush(self) -> None:

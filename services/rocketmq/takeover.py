@@ -4,12 +4,14 @@ A delayed message waits from its record in a timer topic (delay levels or the wh
 real topic with its message id follows: that is its delivery. RocketMQ's own cursors are not asked where the
 log itself can tell: a power cut can keep a cursor and lose the delivery it counted. They decide only for
 messages without an id. A record of the same timer topic for the same message is the same message moved on
-(RocketMQ rolls far timers), and a delete marker ends it, as does what ends a timer of ours in a log that we
-exported (`commitlog.kinds`).
+(RocketMQ rolls far timers), and a delete marker ends it.
 
-A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, a commit
-names its place, or a later copy took its place (RocketMQ writes a half again each time it asks about it). A
-half that RocketMQ gave up on is expired. Memory: what waits or is open, the retries, one number per queue.
+A half is open unless it lies below RocketMQ's half offset, an op record names its queue offset, or a later
+copy took its place (RocketMQ writes a half again each time it asks about it). A half that RocketMQ gave up on
+is expired.
+
+Timers and halves of ours, in a log that we exported, and their ends, are what the facts of their records say
+(`commitlog.facts`). Memory: what waits or is open, the retries, one number per queue.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.compression import check_library
+from commitlog.facts.facts import Fact, HalfAsked, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
 from commitlog.inner_batch import message_count
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, endings
+from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
 from services.rocketmq.config_files import RocketmqConfig, TimerCheck
 from services.rocketmq.names import (
@@ -56,12 +59,11 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class Half:
-    """A half: its place in the log and in its queue, when it was stored, and how often it was asked about."""
+    """A half: its place in the log and in its queue, and how often it was asked about."""
 
     physical_offset: int
     queue_offset: int
     name: Name
-    stored_ms: int
     check_count: int
     expired_ms: int | None = None
 
@@ -84,9 +86,8 @@ class Takeover:
         self._retries: dict[tuple[str, int, int], tuple[Retry, bool]] = {}
         self._receipts = Receipts(config)
         self._takers = {
-            TIMER_TOPIC: self._timer,
+            TIMER_TOPIC: self._marker,
             LEVEL_TOPIC: self._level,
-            HALF_TOPIC: self._half,
             OP_TOPIC: self._op,
             DISCARD_TOPIC: self._discarded,
         }
@@ -96,13 +97,12 @@ class Takeover:
         check_library(record.sys_flag)
         self.record_count += 1
         self.last_store_ms = max(self.last_store_ms, record.store_ms)
-        for ending in endings(record):
-            self._forget(self._waiting_at.get(ending.timer_offset, _NOBODY))
-        if record.type not in (TYPE_NORMAL, TYPE_COMMIT):
-            return
-        self.batch_count += bool(record.sys_flag & INNER_BATCH)
-        self.next_offsets[(record.topic, record.queue_id)] = record.queue_offset + message_count(record)
-        self._takers.get(record.topic, self._message)(record)
+        if record.type in (TYPE_NORMAL, TYPE_COMMIT):
+            self.batch_count += bool(record.sys_flag & INNER_BATCH)
+            self.next_offsets[(record.topic, record.queue_id)] = record.queue_offset + message_count(record)
+            self._takers.get(record.topic, self._message)(record)
+        for fact in facts_of(record):
+            self._apply(fact, record)
 
     def waiting(self) -> Iterator[Waiting]:
         """Return the delayed messages of user topics that were not delivered, by due time."""
@@ -138,9 +138,27 @@ class Takeover:
             "delivery of them; they are delivered now."
         ]
 
+    def _apply(self, fact: Fact, record: Record) -> None:
+        match fact:
+            case TimerEnded():
+                self._forget(self._waiting_at.get(fact.timer_offset, _NOBODY))
+            case TimerSet() if not (fact.topic.startswith(REVIVE_PREFIX) or _value(record, DELETED_KEY)):
+                check = self._config.timer_check or TimerCheck()
+                is_counted = record.queue_offset < check.queue_offset and fact.due_ms < check.read_ms
+                # RocketMQ's delivery has the id of the message, even where our timer does not go by it.
+                self._wait(record, _name(record), fact.due_ms, is_counted)
+            case HalfStored():
+                self._half(fact, record)
+            case HalfAsked() if half := self._halves.get(fact.half_offset):
+                half.check_count = fact.asked_count
+            case HalfEnded(how="EXPIRED"):
+                if half := self._halves.get(fact.half_offset):
+                    half.expired_ms = record.store_ms
+                    self._half_at.pop(half.queue_offset, None)  # of our export, an op record names it, too
+            case HalfEnded():
+                self._end_half(fact.half_offset)
+
     def _message(self, record: Record) -> None:
-        if record.type == TYPE_COMMIT:
-            self._end_half(record.half_offset)
         if record.topic.startswith(RETRY_PREFIX):
             self._retry(record)
         elif record.topic.startswith(REVIVE_PREFIX):
@@ -148,21 +166,14 @@ class Takeover:
         if self._waiting:
             self._forget((record.topic, _value(record, property_names.MESSAGE_ID)))
 
-    def _timer(self, record: Record) -> None:
-        name = _name(record)
-        if name[0].startswith(REVIVE_PREFIX):
+    def _marker(self, record: Record) -> None:
+        """Take a receipt, or a delete marker: RocketMQ has them among its timers."""
+        topic, deleted = _value(record, property_names.REAL_TOPIC), _value(record, DELETED_KEY)
+        if topic.startswith(REVIVE_PREFIX):
             self._receipts.take(record)
-            return
-        deleted = _value(record, DELETED_KEY)
-        if deleted:
-            for message_id in (deleted, deleted.removeprefix(f"{name[0]}+"), deleted.removeprefix(name[0])):
-                self._forget((name[0], message_id))
-            return
-        due_ms = _value(record, property_names.DUE_MS)
-        if due_ms.isdigit():
-            check = self._config.timer_check or TimerCheck()
-            is_counted = record.queue_offset < check.queue_offset and int(due_ms) < check.read_ms
-            self._wait(record, name, int(due_ms), is_counted)
+        elif deleted:
+            for message_id in (deleted, deleted.removeprefix(f"{topic}+"), deleted.removeprefix(topic)):
+                self._forget((topic, message_id))
 
     def _level(self, record: Record) -> None:
         is_counted = record.queue_offset < self._config.delay_offsets.get(record.queue_id + 1, 0)
@@ -189,20 +200,15 @@ class Takeover:
         is_given = record.queue_offset < offsets.get(record.queue_id, 0)
         self._retries[(record.topic, record.queue_id, record.queue_offset)] = (retry, is_given)
 
-    def _half(self, record: Record) -> None:
-        name = _name(record)
-        if name[1]:
+    def _half(self, half: HalfStored, record: Record) -> None:
+        name, offset = (half.topic, half.message_id), record.physical_offset
+        if half.message_id:
             self._end_half(self._half_named.get(name, -1))
-            self._half_named[name] = record.physical_offset
+            self._half_named[name] = offset
         checks = _value(record, CHECK_TIMES)
-        self._halves[record.physical_offset] = Half(
-            record.physical_offset,
-            record.queue_offset,
-            name,
-            record.store_ms,
-            int(checks) if checks.isdigit() else 0,
-        )
-        self._half_at[record.queue_offset] = record.physical_offset
+        check_count = int(checks) if checks.isdigit() else 0
+        self._halves[offset] = Half(offset, record.queue_offset, name, check_count)
+        self._half_at[record.queue_offset] = offset
 
     def _op(self, record: Record) -> None:
         for queue_offset in record.body.decode(errors="replace").split(","):

@@ -272,6 +272,19 @@ def test_ended_halves_get_ops_open_ones_stay_and_expired_ones_are_kept_as_rocket
     assert sorted(kept) == [b"half 1", b"half 3"]
 
 
+def test_an_expired_half_is_expired_after_an_export_and_an_import(tmp_path: Path) -> None:
+    ours, theirs, again = tmp_path / "ours", tmp_path / "theirs", tmp_path / "again"
+    shop = Shop(ours)
+    shop.send("open", transactional=True, check_immunity_ms=3_600_000)
+    shop.send("expired", transactional=True)
+    shop.flush()
+    shop.broker.tick(NOW_MS + 10)
+    summary = exported(shop, ours, theirs)
+    assert (summary.open_half_count, summary.expired_half_count, summary.op_count) == (1, 1, 1)
+    taken = import_store(theirs, again, lambda text: None, NOW_MS + 200_000)
+    assert (taken.open_half_count, taken.expired_half_count) == (1, 1)
+
+
 def test_acknowledgements_above_a_gap_are_named(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     shop = Shop(ours)

@@ -29,8 +29,9 @@ class Log:
         self._queues: Counter[tuple[str, int]] = Counter()
 
     def put(self, topic: str, real: str = "", name: str = "", body: str = "", **more: str) -> Record:
-        """One record; `more` are further properties, `queue_id`, `type` and `half_offset` are its own."""
-        queue_id, kind, half = (int(more.pop(key, "0")) for key in ("queue_id", "type", "half_offset"))
+        """One record; `more` are further properties, those of `own` are its own."""
+        own = ("queue_id", "type", "half_offset", "asked_count")
+        queue_id, kind, half, asked_count = (int(more.pop(key, "0")) for key in own)
         stored = {"REAL_TOPIC": real, "REAL_QID": "0" if real else "", "UNIQ_KEY": name} | more
         record = Record(
             topic=topic,
@@ -41,6 +42,7 @@ class Log:
             queue_offset=self._queues[(topic, queue_id)],
             sys_flag=kind,
             half_offset=half,
+            reconsume_times=asked_count,
             store_ms=500,
         )
         self._queues[(topic, queue_id)] += 1
@@ -114,6 +116,18 @@ def test_halves_end_by_op_by_commit_and_by_being_written_again() -> None:
     log.put(OP, body="0,1,", TAGS="d")
     assert log.halves() == [("OPEN", None), ("AGAIN", None)]
     assert [half.check_count for half in log.takeover.halves()] == [0, 2]
+
+
+def test_what_our_records_say_of_a_half_counts_as_what_rocketmq_s_do() -> None:
+    log = Log()
+    for name in ("ASKED", "ROLLED-BACK", "EXPIRED"):
+        log.put(HALF, "t", name)
+    log.put("TW_SYS_CHECK", half_offset="0", asked_count="3", type="12")
+    log.put("TW_SYS_OUTCOME", half_offset="1000", TW_OUTCOME="ROLLBACK", type="12")
+    log.put("TW_SYS_OUTCOME", half_offset="2000", TW_OUTCOME="EXPIRED", type="12")
+    log.put(OP, body="1,2,", TAGS="d")
+    assert log.halves() == [("ASKED", None), ("EXPIRED", 500)]
+    assert [half.check_count for half in log.takeover.halves()] == [3, 0]
 
 
 def test_halves_below_rocketmq_s_offset_are_over_unless_it_gave_them_up() -> None:
