@@ -39,7 +39,7 @@ from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
 from commitlog import properties, record
 from commitlog.errors import StoreError
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.facts.facts import Fact, HalfStored, TimerSet, facts_of
 from commitlog.message import Message
 from commitlog.published_log import open_log
 from spark_jobs.errors import DatabaseUnreadable
@@ -50,7 +50,6 @@ from spark_jobs.inputs.mapping import SHOP, ZONE_DEFAULT, Mapping, TableMapping
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.zones import zone_of
 from spark_jobs.log.decode import unpacked
-from tidewheel import property_names
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]
@@ -126,20 +125,17 @@ class PlanSources:
 
     def transaction_at(self, half_offset: int) -> str | None:
         """Return the id of the transaction whose half lies at a log offset; None without such a half."""
-        half = self._record_at(half_offset)
-        if half is None or half.topic != HALF_TOPIC:
-            return None
-        message_id = properties.value_of(half.properties, property_names.MESSAGE_ID)
-        return transaction_id(half_offset, message_id) if message_id else None
+        for half in self._facts_at(half_offset):
+            if isinstance(half, HalfStored) and half.message_id:
+                return transaction_id(half_offset, half.message_id)
+        return None
 
     def timer_at(self, timer_offset: int) -> TimerName | None:
         """Return the name of the timer that lies at a log offset, its key if it has one; None without it."""
-        timer = self._record_at(timer_offset)
-        if timer is None or timer.topic != TIMER_TOPIC:
-            return None
-        key = properties.value_of(timer.properties, property_names.TIMER_KEY)
-        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
-        return TimerName(key or message_id, is_id=not key) if key or message_id else None
+        for timer in self._facts_at(timer_offset):
+            if isinstance(timer, TimerSet) and (name := timer.key or timer.message_id):
+                return TimerName(name, is_id=not timer.key)
+        return None
 
     def message_at(self, offset: int) -> Message | None:
         """Return the message that a record at a log offset carries, its body unpacked; None without one."""
@@ -154,6 +150,10 @@ class PlanSources:
         """Return whether a column has whole numbers; false where its database is not given."""
         kind = self._kinds(of).get(of.columns.get(ours, ""))
         return kind is not None and _python_type(kind) is int
+
+    def _facts_at(self, offset: int) -> tuple[Fact, ...]:
+        found = self._record_at(offset)
+        return facts_of(found) if found else ()
 
     def _record_at(self, offset: int) -> record.Record | None:
         segments = self._log.segments if self._log else []

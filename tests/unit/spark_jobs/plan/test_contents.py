@@ -108,7 +108,8 @@ def lines_in(url: str, *lines: tuple[str, int]) -> None:
 
 def test_a_deadline_that_was_cancelled_is_set_as_it_was_with_the_orders_time(write_log: Any) -> None:
     body = {"code": 17, "until": "2025-12-09T00:00:00+01:00", "seat": "3A"}
-    timer = held(record(body, "holds", properties={"TW_TIMER_KEY": "hold/17"}), "holds", TIMER_TOPIC)
+    waiting = {"TW_TIMER_KEY": "hold/17", "TIMER_OUT_MS": "1"}
+    timer = held(record(body, "holds", properties=waiting), "holds", TIMER_TOPIC)
     sources = PlanSources(OWN, store=write_log([record({}, "other"), timer]))
     found: Row = {"timer_offset": timer.physical_offset, "timeline": [event("timer", timer, "holds")]}
     (step,) = steps(names.TIMEOUT_NOT_FIRED, sources, **found)

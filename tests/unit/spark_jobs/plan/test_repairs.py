@@ -246,7 +246,8 @@ OWN_NAMES = as_mapping(
 
 def timer_store(write_log: Any, **named: str) -> Path:
     """A store whose only record is a timer with these properties."""
-    stored = properties.encode({property_names.MESSAGE_ID: "0A", property_names.REAL_TOPIC: "pay by"} | named)
+    said = {"UNIQ_KEY": "0A", "REAL_TOPIC": "pay by", "TIMER_OUT_MS": "5000"}
+    stored = properties.encode(said | named)
     store: Path = write_log([Record(topic=TIMER_TOPIC, queue_id=0, body=b"{}", properties=stored)])
     return store
 
