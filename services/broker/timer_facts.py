@@ -20,8 +20,8 @@ import numpy as np
 
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.facts.facts import timer_set
-from commitlog.kinds import TIMER_TOPIC, End, endings
+from commitlog.facts.facts import TimerEnded, TimerSet, facts_of, timer_set
+from commitlog.kinds import End
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.sorted_runs import Run
@@ -54,14 +54,15 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     # Of several facts that of the highest log offset counts, so the order in which they are put is free: the
     # partitions may come behind the log, though their timers are older.
     for found in LogScan(disk, segment_bytes, stop_at=until):
-        if has_names and found.record.topic == TIMER_TOPIC:
-            _name(timers, found.record)
-        for ending in endings(found.record) if has_ends else ():
-            ended = TimerEnd(ending.end, found.record.store_ms, found.record.physical_offset)
-            ends.end(ending.timer_offset, ending.due_ms, ended)
+        for fact in facts_of(found.record):
+            if isinstance(fact, TimerEnded) and has_ends:
+                ended = TimerEnd(fact.end, found.record.store_ms, found.record.physical_offset)
+                ends.end(fact.timer_offset, fact.due_ms, ended)
+            elif isinstance(fact, TimerSet) and has_names:
+                _name(timers, fact, found.record)
         ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
     for timer in _waiting(timers, log_from) if has_names else ():
-        _name(timers, timer)
+        _name(timers, timer_set(timer.properties), timer)
     if has_ends:
         _close(timers, disk)
     return told
@@ -78,10 +79,9 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
     return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
 
 
-def _name(timers: Timers, timer: Record) -> None:
-    waits = timer_set(timer.properties)
-    for name in names_of(waits):
-        timers.ends.name(name_hash(name), timer.physical_offset, waits.due_ms, timer.store_ms)
+def _name(timers: Timers, fact: TimerSet, timer: Record) -> None:
+    for name in names_of(fact):
+        timers.ends.name(name_hash(name), timer.physical_offset, fact.due_ms, timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

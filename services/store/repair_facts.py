@@ -28,8 +28,8 @@ import numpy as np
 
 from commitlog import snapshot
 from commitlog.disk import Disk
-from commitlog.facts.facts import timer_set
-from commitlog.kinds import TIMER_TOPIC, End, endings
+from commitlog.facts.facts import TimerEnded, TimerSet, facts_of
+from commitlog.kinds import End
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue.run_store import UNSAVED_MAX
@@ -128,24 +128,24 @@ def _batches(facts: Iterator[Fact]) -> Iterator[Facts]:
 
 def _names(store: OpenStore, newest: Snapshot, timers: StoredTimers) -> Iterator[Fact]:
     for found in store.scan(until=newest.offset):
-        if found.record.topic == TIMER_TOPIC:
-            yield from _names_of(found.record)
+        yield from _names_of(found.record)
     for waiting in timers.waiting():
         if waiting.record is not None:
             yield from _names_of(waiting.record)
 
 
-def _names_of(timer: Record) -> Iterator[Fact]:
-    waits = timer_set(timer.properties)
-    for name in names_of(waits):
-        yield *name_hash(name), timer.physical_offset, waits.due_ms, timer.store_ms
+def _names_of(record: Record) -> Iterator[Fact]:
+    for timer in (fact for fact in facts_of(record) if isinstance(fact, TimerSet)):
+        for name in names_of(timer):
+            yield *name_hash(name), record.physical_offset, timer.due_ms, record.store_ms
 
 
 def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:
     for found in store.scan(until=newest.offset):
         record = found.record
-        for timer_offset, end, due_ms, _ in endings(record):
-            yield timer_offset, 0, record.physical_offset, record.store_ms, end_extra(end, due_ms)
+        for ended in (fact for fact in facts_of(record) if isinstance(fact, TimerEnded)):
+            extra = end_extra(ended.end, ended.due_ms)
+            yield ended.timer_offset, 0, record.physical_offset, record.store_ms, extra
 
 
 def _over(timers: StoredTimers) -> Iterator[Fact]:
