@@ -35,9 +35,9 @@ class Token:
     made_ms: int
     expires_ms: int | None
 
-    def has_expired(self, now_ms: int) -> bool:
-        """Return whether its time is over."""
-        return self.expires_ms is not None and now_ms >= self.expires_ms
+    def has_expired(self, at_ms: int) -> bool:
+        """Return whether its time is over at a moment."""
+        return self.expires_ms is not None and at_ms >= self.expires_ms
 
 
 def text_of(random: bytes) -> str:

@@ -241,10 +241,10 @@ class Access:
             if not self._ids[token.user]:
                 del self._ids[token.user]
 
-    def _forget_tokens(self, user: str, now_ms: int | None = None) -> None:
-        """Forget the tokens of a user: all, or those that have expired."""
+    def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
+        """Forget the tokens of a user: all, or those that have expired at a moment."""
         for one in self.tokens(user):
-            if now_ms is None or one.has_expired(now_ms):
+            if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)
 
     def _append(self, fact: OfRights, now_ms: int) -> int:
