@@ -32,14 +32,15 @@ from commitlog.facts.facts import (
     HalfAsked,
     HalfEnded,
     HalfEndedLate,
+    HalfStored,
     LeaseChanged,
     TimerEnded,
+    TimerSet,
     facts_of,
 )
 from commitlog.facts.lease_records import Kind
 from commitlog.kinds import (
     DEAD_LETTER_PREFIX,
-    FIRE,
     HALF_TOPIC,
     MESSAGES,
     OPERATORS,
@@ -154,11 +155,12 @@ def place_of(one: Record) -> Place | None:
 
 def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
     """Yield what a record says of the subjects."""
-    told = [event for fact in facts_of(one) for event in _told(fact, one, subjects)]
+    facts = facts_of(one)
+    told = [event for fact in facts for event in _told(fact, one, subjects)]
     if one.topic == TIMER_TOPIC:
         yield from told
     if one.type != TYPE_SYSTEM and (ids := ids_of(one)).message_id in subjects.message_ids:
-        yield _own_event(one, ids, properties.decode(one.properties))
+        yield _own_event(one, ids, facts)
     if one.topic != TIMER_TOPIC:
         yield from told
 
@@ -250,11 +252,22 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
         return _ENDS[end], _because("by a call", stored)
     if end is End.CANCELLED:
         return _ENDS[end], _carried_by(ids_of(one))
-    if end in (End.MOVED, End.REPLACED):
-        return _taken_over(stored)
+    if end is End.MOVED:
+        is_same = stored.get(property_names.DUE_MS) == stored.get(property_names.REPLACED_DUE_MS)
+        return _ENDS[end], _because(f"to {'the same' if is_same else 'another'} time", stored)
+    if end is End.REPLACED:
+        return _ENDS[end], f"by message {stored.get(property_names.MESSAGE_ID, '')}"
     if end is End.UNREADABLE:
         return _ENDS[end], _because(_LOST, stored)
-    return _fired(one, stored)
+    if end is End.FIRED:
+        reason = stored.get(property_names.REASON, "")
+        why = f"because: {reason}" if reason else "because somebody asked for it"
+        return _ENDS[end], f"before its time, {why}"
+    due_ms = _number(stored.get(property_names.DUE_MS, ""))
+    if due_ms is None:
+        return _ENDS[end], ""
+    late_ms = one.store_ms - due_ms
+    return _ENDS[end], f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time"
 
 
 def waiting(moved_because: str | None) -> str:
@@ -264,9 +277,10 @@ def waiting(moved_because: str | None) -> str:
     return f"moved to this time{moved_because and f', because: {moved_because}'}"
 
 
-def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
+def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
     """Return what a record is for its own message."""
-    what, note = _what(one, stored)
+    stored = properties.decode(one.properties)
+    what, note = _what(one, stored, facts)
     place = place_of(one)
     is_of_operator = what in ("committed", "armed") and moved_because(stored) is None  # he ended the half
     return Event(
@@ -283,56 +297,26 @@ def _own_event(one: Record, ids: Ids, stored: dict[str, str]) -> Event:
     )
 
 
-def _what(one: Record, stored: dict[str, str]) -> tuple[str, str]:
+def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact]) -> tuple[str, str]:
     host, kind = ":".join(map(str, one.born_host)), kind_of(one)
-    if one.topic == TIMER_TOPIC:
-        return "armed", _armed(one, stored)
-    if kind == "half":
-        return "half", f"sent by {host}"
+    for fact in facts:
+        match fact:
+            case TimerSet():
+                by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
+                late_ms = one.store_ms - fact.due_ms
+                return "armed", f"{by}, {late_ms:,} ms after its time" if late_ms > 0 else by
+            case HalfStored():
+                return "half", f"sent by {host}"
+            case TimerEnded(end=End.DELIVERED | End.FIRED):
+                what, note = ending(fact.end, one)
+                return what, f"{note}; timer @{fact.timer_offset:,}".removeprefix("; ")
     if kind == "dead letter":
         return "dead letter", _given_up(one, stored)
-    if kind == "delivered":
-        return _delivered(one, stored)
     if property_names.REDRIVE_OF in stored:
         return "sent back", f"from the dead letters of {stored[property_names.REDRIVE_OF]}"
     if kind == "commit":
         return "committed", f"the half @{one.half_offset:,}"
     return "stored", f"sent by {host}"
-
-
-def _armed(one: Record, stored: dict[str, str]) -> str:
-    host = ":".join(map(str, one.born_host))
-    by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
-    due_ms = _number(stored.get(property_names.DUE_MS, ""))
-    late_ms = 0 if due_ms is None else one.store_ms - due_ms
-    return f"{by}, {late_ms:,} ms after its time" if late_ms > 0 else by
-
-
-def _delivered(one: Record, stored: dict[str, str]) -> tuple[str, str]:
-    what, note = _fired(one, stored)
-    timer = f"timer @{_number(stored[property_names.TIMER_OFFSET]):,}"
-    return what, f"{note}; {timer}" if note else timer
-
-
-def _fired(one: Record, stored: dict[str, str]) -> tuple[str, str]:
-    """Return how a timer's message went out."""
-    due_ms = _number(stored.get(property_names.DUE_MS, ""))
-    if stored.get(property_names.VERB) == FIRE:
-        reason = stored.get(property_names.REASON, "")
-        why = f"because: {reason}" if reason else "because somebody asked for it"
-        return "fired", f"before its time, {why}"
-    if due_ms is None:
-        return "delivered", ""
-    late_ms = one.store_ms - due_ms
-    return "delivered", f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time"
-
-
-def _taken_over(stored: dict[str, str]) -> tuple[str, str]:
-    """Return how a timer ended that another took the place of."""
-    if moved_because(stored) is not None:
-        is_same = stored.get(property_names.DUE_MS) == stored.get(property_names.REPLACED_DUE_MS)
-        return "moved", _because(f"to {'the same' if is_same else 'another'} time", stored)
-    return "replaced", f"by message {stored.get(property_names.MESSAGE_ID, '')}"
 
 
 def _carried_by(ids: Ids) -> str:

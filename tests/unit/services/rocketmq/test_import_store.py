@@ -183,7 +183,7 @@ def test_numbers_that_rocketmq_itself_ignores_stop_neither_an_import_nor_explain
     assert (summary.open_half_count, summary.pending_timer_count) == (1, 0)
     log = SearchedLog.at(target)
     assert [event.what for event in explain(log, "H").events] == ["half", "half"]
-    assert [event.what for event in explain(log, "T").events] == ["armed"]
+    assert [event.what for event in explain(log, "T").events] == ["stored"]
 
 
 def test_a_broker_does_not_start_from_an_import_without_its_snapshots(genuine: Genuine, target: Path) -> None:
