@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, properties, record
+from commitlog import bulk, record
+from commitlog.facts.facts import TimerEnded, facts_of
 from commitlog.snapshot import Snapshot
 from services.broker.timer_ends import ENDS
 from services.broker.timer_files import TIMER_FILES
@@ -24,7 +25,6 @@ from services.broker.timer_source import NAME_COLUMNS, QueueTable, TimerSource, 
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.timers import FactSource, runs_of
-from tidewheel import property_names
 from timingwheel import partition
 from timingwheel.boundaries import Slot, slot_named
 from timingwheel.cascade import File
@@ -184,14 +184,13 @@ class _FileCheck:
         return [first, *ends] == [*places, batch.end]
 
     def _contradiction(self, row: Any, ready: record.Record) -> str:
-        names = name_hashes(ready)
-        due_ms = properties.value_of(ready.properties, property_names.DUE_MS)
-        if properties.value_of(ready.properties, property_names.TIMER_OFFSET) != str(row["timer_offset"]):
+        ended, names = next(iter(facts_of(ready)), None), name_hashes(ready)
+        if not isinstance(ended, TimerEnded) or ended.timer_offset != row["timer_offset"]:
             return "is that of another timer"
         queue = self._queues[row["queue"]] if row["queue"] < len(self._queues) else ["", -1]
         if queue != [ready.topic, ready.queue_id]:
             return "is for another queue than its row says"
-        if int(due_ms) > int(row["due_ms"]) or names != tuple(int(row[name]) for name in NAME_COLUMNS):
+        if ended.due_ms > int(row["due_ms"]) or names != tuple(int(row[name]) for name in NAME_COLUMNS):
             return "has another time or other names than its row says"
         return ""
 
