@@ -61,7 +61,8 @@ from services.broker.groups import Groups
 from services.broker.half_views import HalfViews
 from services.broker.housekeeping import Housekeeping
 from services.broker.lease_clock import LeaseClock
-from services.broker.leases import Leases, Lending
+from services.broker.leases import Leases
+from services.broker.lending import Lending
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.lite_subscribing import LiteSubscribing
 from services.broker.lite_subscriptions import LiteSubscriptions

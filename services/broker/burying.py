@@ -36,7 +36,8 @@ from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.in_flight import Lease
 from services.broker.dead_letters import DeadLetters
-from services.broker.groups import GroupQueue, Groups
+from services.broker.group_values import GroupQueue
+from services.broker.groups import Groups
 from services.broker.leases import Leases, failure_of
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading

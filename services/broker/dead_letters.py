@@ -18,8 +18,8 @@ from commitlog.record import COMPRESSION, Record
 from consumequeue.attempts import Attempts
 from consumequeue.entry import lite_code, tags_code
 from services.broker.errors import MessageNotFound, MessageTypeConflict
-from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
-from services.broker.groups import GroupQueue, Groups
+from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
+from services.broker.groups import Groups
 from services.broker.housekeeping import Housekeeping
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics

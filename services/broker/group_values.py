@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import FilterText
 from services.broker.values import Delivery
+
+
+class GroupQueue(NamedTuple):
+    """Key of a group's offsets on one queue."""
+
+    group: str
+    topic: str
+    queue_id: int
 
 
 class From(Enum):

@@ -16,6 +16,7 @@ from services.broker.group_values import (
     FilterView,
     From,
     GroupPolicy,
+    GroupQueue,
     GroupView,
     MissedView,
     Move,
@@ -23,7 +24,7 @@ from services.broker.group_values import (
     Reset,
     Start,
 )
-from services.broker.groups import GroupQueue, Groups
+from services.broker.groups import Groups
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
 from services.broker.receiving import Receiving

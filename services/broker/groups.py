@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from commitlog import limits
 from commitlog.deferred_rows import NOTHING, DeferredRows
@@ -61,19 +61,11 @@ from consumequeue.offsets import GroupOffsets, kept
 from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
 from services.broker.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
-from services.broker.group_values import GroupPolicy
+from services.broker.group_values import GroupPolicy, GroupQueue
 from services.broker.missed_messages import MissedMessages
 from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings
 from services.broker.store import Store
-
-
-class GroupQueue(NamedTuple):
-    """One queue as one group sees it."""
-
-    group: str
-    topic: str
-    queue_id: int
 
 
 class Groups:

@@ -54,7 +54,8 @@ from commitlog.facts.facts import LogCut, Skipped, Stamp, record_of
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
 from services.broker.errors import DiskFull
-from services.broker.groups import GroupQueue, Groups
+from services.broker.group_values import GroupQueue
+from services.broker.groups import Groups
 from services.broker.missed_messages import sentences
 from services.broker.scheduler import Purpose, Scheduler
 from services.broker.settings import BrokerSettings

@@ -23,8 +23,9 @@ from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
 from services.broker.burying import USED_UP
 from services.broker.dead_letters import DeadLetters
-from services.broker.groups import GroupQueue, Groups
-from services.broker.leases import Lending, ReceiveState
+from services.broker.group_values import GroupQueue
+from services.broker.groups import Groups
+from services.broker.lending import Lending, ReceiveState
 from services.broker.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.lite_topics import LiteTopics, queue_of
 from services.broker.reading import Reading

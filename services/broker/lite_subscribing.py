@@ -27,7 +27,8 @@ from consumequeue.entry import lite_code
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
 from services.broker.errors import MessageTypeConflict
-from services.broker.groups import GroupQueue, Groups
+from services.broker.group_values import GroupQueue
+from services.broker.groups import Groups
 from services.broker.lite_receiving import open_from
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.lite_topics import LiteTopics, queue_of

@@ -53,9 +53,10 @@ from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.group_filters import shown_filter
-from services.broker.group_values import From, Received
-from services.broker.groups import GroupQueue, Groups
-from services.broker.leases import Leases, Lending, ReceiveState, failure_of
+from services.broker.group_values import From, GroupQueue, Received
+from services.broker.groups import Groups
+from services.broker.leases import Leases, failure_of
+from services.broker.lending import Lending, ReceiveState
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
 from services.broker.settings import BrokerSettings

@@ -10,7 +10,7 @@ from commitlog import limits
 from consumequeue.entry import Entry
 from consumequeue.filter import EVERYTHING
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups import GroupQueue
+from services.broker.group_values import GroupQueue
 from services.broker.lite_subscribing import LiteStart
 from services.broker.values import Subscriber
 from tests.memory_disk import MemoryDisk

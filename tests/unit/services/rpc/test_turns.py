@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
-from services.broker.groups import GroupQueue
+from services.broker.group_values import GroupQueue
 from services.live.errors import DiskBehind
 from services.rpc.caller import Caller
 from services.rpc.generated import definition_pb2 as wire
