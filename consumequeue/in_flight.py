@@ -247,12 +247,13 @@ class InFlight:
         """Lease a message that was found by its lite topic, whatever lies before it."""
         self._hold(lease)
 
-    def replace(self, lease: Lease) -> None:
-        """Put `lease` in the place of the standing lease on the same message; the attempt stays the same."""
+    def replace(self, lease: Lease) -> Lease:
+        """Replace the lease on the same message, which is returned; the attempt stays the same."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
         self._leases[lease.queue_offset] = lease
+        return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
         """Take a message that is not leased out of the waiting ones; the caller finishes it next."""
@@ -265,9 +266,13 @@ class InFlight:
         elif offset not in self._aside:  # `finished` takes it out there, and gives its turn to the next
             self.message_groups.unpark(message_group, offset)
 
-    def finished(self, offsets: Iterable[int]) -> None:
-        """Let go of messages, leased or candidates, that are done; fresh ones behind may be, too."""
+    def finished(self, offsets: Iterable[int]) -> list[Lease]:
+        """Let go of messages, leased or candidates, that are done; fresh ones behind may be, too.
+
+        Return the leases that this ends.
+        """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
+        ended: list[Lease] = []
         for offset in offsets:
             lease = self._leases.pop(offset, None)
             if lease is None:
@@ -276,8 +281,11 @@ class InFlight:
                 else:
                     self._aside.take(offset)
                 self._give_turn(self.message_groups.passed(offset))
-            elif lease.message_group:
+                continue
+            ended.append(lease)
+            if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
+        return ended
 
     def skipped_to(self, queue_offset: int) -> None:
         """Let go of what waits below `queue_offset`, where the log is gone; a lease stands until it ends."""
@@ -291,8 +299,8 @@ class InFlight:
         """Go back to the committed offset: messages of lite topics are to come again."""
         self.next_offset = self.offsets.committed_offset
 
-    def give_back(self, offset: int) -> None:
-        """End a lease that was not acknowledged; the message will be given out again."""
+    def give_back(self, offset: int) -> Lease:
+        """End a lease that was not acknowledged, and return it; the message will be given out again."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
             # Gone (retention), or at or above the next offset (leased before a restart, or of a lite topic):
@@ -303,6 +311,7 @@ class InFlight:
             self._give_turn(self.message_groups.returned(lease.message_group, offset))
         else:
             heapq.heappush(self._ready, offset)
+        return lease
 
     def _skip_known(self) -> None:
         """Move the next offset over what is done, or leased since before a restart."""

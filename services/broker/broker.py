@@ -141,9 +141,11 @@ class Broker:
         self.epoch = Epoch(self.store)
         self.access = Access(self.store)
         self.topics = Topics(self.store, settings)
-        self.groups = Groups(self.store, settings)
+        subscriptions = LiteSubscriptions(settings, self._lease_clock)
+        leases = Leases(self._scheduler, self._lease_clock, subscriptions, now_ms)
+        self.groups = Groups(self.store, settings, leases)
         self._make_way_in(settings, now_ms)
-        self._make_way_out(settings, now_ms)
+        self._make_way_out(settings, subscriptions)
         self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
@@ -176,26 +178,22 @@ class Broker:
             store, self._scheduler, self.topics, self.sending, self.housekeeping, settings
         )
 
-    def _make_way_out(self, settings: BrokerSettings, now_ms: int) -> None:
+    def _make_way_out(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
         """Make the parts that messages go out by: groups' leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
-        leases = Leases(self._scheduler, self._lease_clock, now_ms)
-        subscriptions = LiteSubscriptions(settings, self._lease_clock)
-        lending = Lending(store, groups, leases, settings.broker_name)
+        lending = Lending(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.housekeeping, self.statistics)
-        self._burying = Burying(store, groups, leases, reading, self.dead_letters, subscriptions)
+        self._burying = Burying(store, groups, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
             store, groups, self.lite_topics, subscriptions, lending, reading, self.dead_letters
         )
         self.receiving = Receiving(
-            store, topics, groups, leases, lending, lite_receiving, reading, self.dead_letters,
+            store, topics, groups, lending, lite_receiving, reading, self.dead_letters,
             self._burying, settings, self.statistics,
         )  # fmt: skip
         self.lite = LiteSubscribing(topics, groups, self.lite_topics, subscriptions, self.receiving, reading)
-        self.group_views = GroupViews(
-            store, topics, groups, reading, self.receiving, self._burying, subscriptions
-        )
+        self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
         """Return the parts whose state a snapshot keeps, by their names in it."""

@@ -38,7 +38,7 @@ from consumequeue.in_flight import Lease
 from services.broker.dead_letters import DeadLetters
 from services.broker.group_values import GroupQueue
 from services.broker.groups import Groups
-from services.broker.leases import Leases, failure_of
+from services.broker.leases import failure_of
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
 from services.broker.store import Store
@@ -54,12 +54,11 @@ class Burying:
         self,
         store: Store,
         groups: Groups,
-        leases: Leases,
         reading: Reading,
         dead_letters: DeadLetters,
         subscriptions: LiteSubscriptions,
     ) -> None:
-        self._store, self._groups, self._leases = store, groups, leases
+        self._store, self._groups, self._leases = store, groups, groups.leases
         self._reading, self._dead_letters, self._subscriptions = reading, dead_letters, subscriptions
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
@@ -70,18 +69,12 @@ class Burying:
         """Return whether something could be buried at once."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
-    def takes(self, generation: int, now_ms: int) -> str | None:
-        """Queue the burial of a message whose lease has run out, if that was the last attempt.
-
-        Returns its topic; None if the message has attempts left, or this one does not count.
-        """
-        found = self._leases.find(generation)
-        assert found is not None, "a lease that nobody has runs out"
-        key, lease = found
-        if not self.is_last(key, lease) or failure_of(lease, now_ms) is None:
-            return None
-        self._last_leases.append(generation)
-        return key.topic
+    def takes(self, key: GroupQueue, lease: Lease) -> bool:
+        """Queue the burial of a message, the attempt at which failed, if that was the last one."""
+        is_last = self.is_last(key, lease)
+        if is_last:
+            self._last_leases.append(lease.generation)
+        return is_last
 
     def given_back(self, key: GroupQueue, offset: int) -> None:
         """Look at a message whose lease has ended: fewer attempts may be allowed now than when it began."""
@@ -95,7 +88,7 @@ class Burying:
         once, for what is given out again need not wait.
         """
         self._used_up += self._groups.used_up(group)
-        for key, lease in self._groups.leases():
+        for key, lease in self._leases.standing():
             if lease.is_failed and group in ("", key.group) and self.is_last(key, lease):
                 self._leases.end_pause(lease, now_ms)
         waiting, self._last_leases = self._last_leases, deque()
@@ -131,9 +124,8 @@ class Burying:
         found = self._leases.find(generation)
         if found is None or not self._leases.has_run_out(found[1], now_ms):
             return None
-        key, lease = self._leases.end(generation)
+        key, lease = found
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
-        self._mark_lite_ready(key, lease.message_group)
         if failure is None or record is None or not self.is_last(key, lease):
             # What is gone or damaged is seen to by the next receive.
             self._groups.give_back(key, lease, failure, now_ms)
@@ -159,7 +151,8 @@ class Burying:
         flight = self._groups.in_flight(key)
         flight.withdraw(offset, message_group)
         self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
-        self._mark_lite_ready(key, properties.value_of(record.properties, property_names.LITE_TOPIC))
+        if lite_topic := properties.value_of(record.properties, property_names.LITE_TOPIC):
+            self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message; None if retention or damage has taken it."""
@@ -170,8 +163,3 @@ class Burying:
                 record = self._reading.record(queue, offset, queue.entry(offset))
         self._compared_bytes += queue.compared_bytes - compared_bytes
         return record
-
-    def _mark_lite_ready(self, key: GroupQueue, lite_topic: str) -> None:
-        """Let the next message of a lite topic go out, if this one was of any (not empty)."""
-        if lite_topic:
-            self._subscriptions.mark_ready(key.topic, lite_topic, key.group)

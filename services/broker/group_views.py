@@ -27,7 +27,6 @@ from services.broker.group_values import (
 from services.broker.groups import Groups
 from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
-from services.broker.receiving import Receiving
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
 from tidewheel.errors import ClientMistake
@@ -42,12 +41,11 @@ class GroupViews:
         topics: Topics,
         groups: Groups,
         reading: Reading,
-        receiving: Receiving,
         burying: Burying,
         lite_subscriptions: LiteSubscriptions,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._receiving, self._burying = reading, receiving, burying
+        self._reading, self._burying = reading, burying
         self._lite_subscriptions = lite_subscriptions
 
     def all(self) -> list[GroupView]:
@@ -78,7 +76,7 @@ class GroupViews:
 
     def leased(self, name: str) -> Counter[str]:
         """Return how many messages each client of a group holds, by client id."""
-        return Counter(lease.consumer for key, lease in self._groups.leases() if key.group == name)
+        return Counter(lease.consumer for key, lease in self._groups.leases.standing() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
@@ -121,7 +119,7 @@ class GroupViews:
         """Take a group off a topic, or (empty) all; return what must be durable. Raise `GroupNotFound`."""
         self._check_known(name)
         for one in self._topics_of(name, topic):
-            self._receiving.void(name, one)
+            self._lite_subscriptions.mark_all_ready(name, one)
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
@@ -131,7 +129,7 @@ class GroupViews:
         moves = [move for one in topics for move in self._moves(name, one, start)]
         durable_at = 0
         for one in [] if dry_run else topics:
-            self._receiving.void(name, one)
+            self._lite_subscriptions.mark_all_ready(name, one)
             positions = {move.queue_id: move.after for move in moves if move.topic == one}
             durable_at = self._groups.move(name, one, positions, now_ms)
         return Reset(moves, durable_at)

@@ -23,17 +23,18 @@ its records when the next flush is taken.
 Invariants of a group on a queue: everything below the committed offset is done, committed <= next, and what
 is leased, ready or parked is not done.
 
-Weak spot: `GroupOffsets` and `InFlight` are two views of one queue that no record joins. Each method here
-that changes the first tells the second at once, and in this order.
+A lease has its state in `GroupOffsets` (if it is a record), `InFlight`, and `Leases`, which sets its timer.
+Only this file begins, replaces and ends leases, and each method changes all of them. To finish or forget a
+message ends its lease; no caller has to end it before.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 from commitlog import limits
@@ -62,6 +63,7 @@ from consumequeue.queue import ConsumeQueue
 from services.broker.errors import TooManyGroups
 from services.broker.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
 from services.broker.group_values import GroupPolicy, GroupQueue
+from services.broker.leases import Leases
 from services.broker.missed_messages import MissedMessages
 from services.broker.open_records import OpenRecords
 from services.broker.settings import BrokerSettings
@@ -71,8 +73,8 @@ from services.broker.store import Store
 class Groups:
     """All groups, and what each has done and has out."""
 
-    def __init__(self, store: Store, settings: BrokerSettings) -> None:
-        self._store = store
+    def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
+        self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
         """Each topic's groups, and where the log began when they joined; 0 for its first byte, or unknown."""
@@ -87,6 +89,8 @@ class Groups:
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
+        self._leasing: list[tuple[GroupQueue, Lease]] | None = None
+        """What the receive under way has leased."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
@@ -238,13 +242,16 @@ class Groups:
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """Finish messages that the group has acknowledged, or given up; return what must be durable first."""
+        """Finish messages that the group has acknowledged, or given up; leases on them end.
+
+        Return what must be durable first.
+        """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
             self._frozen.before_change(key)
         for first, count in ranges:
             flight.offsets.finish(first, first + count)
-        flight.finished(queue_offsets)
+        self.leases.end(flight.finished(queue_offsets))
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.acknowledge(key, ranges, now_ms)
         if flight.has_ready:
@@ -260,7 +267,7 @@ class Groups:
         flight = self.in_flight(key)
         self._frozen.before_change(key)
         flight.offsets.finish(first, end)
-        flight.finished([first])
+        self.leases.end(flight.finished([first]))
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
         self.open_records.pass_over(key, first, end, now_ms)
 
@@ -275,15 +282,59 @@ class Groups:
         self._store.note_gap(queue, offset, queue.entry(offset))
         self.pass_over(key, offset, end, now_ms)
 
-    def keep_lease(self, key: GroupQueue, lease: Lease, until_ms: int, attempts: int, now_ms: int) -> int:
-        """Let a lease, which ends at `until_ms`, outlive a restart; return what must be durable first."""
+    @contextmanager
+    def leasing(self) -> Iterator[None]:
+        """Begin all leases of a receive when the block ends, so that their timers are set at once."""
+        assert self._leasing is None, "two receives at a time"
+        begun = self._leasing = list[tuple[GroupQueue, Lease]]()
+        try:
+            yield
+        finally:  # a scan that raises has leased all the same
+            self._leasing = None
+            if begun:
+                self.leases.begin(begun)
+
+    def lease(
+        self,
+        key: GroupQueue,
+        flight: InFlight,
+        lease: Lease,
+        attempt: int,
+        now_ms: int,
+        *,
+        is_found: bool = False,
+    ) -> int:
+        """Lease the candidate, or (`is_found`) a message that was found by its lite topic.
+
+        Return what must be durable first: the record of a message group's lease. In a block of `leasing`.
+        """
+        assert self._leasing is not None, "a lease that would have no timer"
+        flight.lease_found(lease) if is_found else flight.lease(lease)
+        self._leasing.append((key, lease))
+        return self.keep_lease(key, lease, attempt, now_ms) if lease.message_group else 0
+
+    def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
+        """Lease fresh messages, neighbours from the candidate on, none of a message group; as `lease`."""
+        assert self._leasing is not None, "leases that would have no timers"
+        flight.lease_run(leases)
+        self._leasing += zip(repeat(key), leases, strict=False)
+
+    def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
+        """Replace the lease on the same message; return what must be durable first."""
+        flight = self.in_flight(key)
+        self.leases.replace(flight.replace(lease), lease)
+        attempts = flight.attempts(lease.queue_offset).made
+        return self.keep_lease(key, lease, attempts, now_ms) if lease.message_group else 0
+
+    def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
+        """Let a lease that stands outlive a restart; return what must be durable first."""
         entry = LeaseEntry(
             Kind.LEASED,
             0,
             attempts,
             lease.queue_offset,
             lease.generation,
-            until_ms,
+            self.leases.clock.told(lease.visible_ms),
             lease.leased_ms,
             acks.clipped(lease.consumer),
             bool(lease.client_id),
@@ -305,7 +356,7 @@ class Groups:
             consumer = acks.clipped(lease.consumer)
             entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
             self._take_lease(key, entry, now_ms)
-        flight.give_back(offset)
+        self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
         """Change a group: what it has done, what it has out, what it receives, and how."""
@@ -337,7 +388,7 @@ class Groups:
         for queue_id, offset in fact.positions.items():
             key = GroupQueue(group, topic, queue_id)
             self._frozen.before_change(key)
-            self._in_flight.pop(key, None)  # its leases have ended: the verb ended them before the record
+            self._forget_in_flight(key)
             self._offsets[key] = GroupOffsets(offset)
 
     def apply_without_filters(self) -> None:
@@ -354,23 +405,26 @@ class Groups:
                 if text not in kept:
                     self._write(GroupJoined(group, topic, filter=text), now_ms)
 
-    def resume(self) -> Iterator[tuple[GroupQueue, Lease]]:
-        """Derive what is out after a start, and yield it: the leases of records."""
+    def resume(
+        self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool
+    ) -> list[tuple[GroupQueue, Lease]]:
+        """Derive what is out after a start: the leases of records stand again (`Leases.restore`).
+
+        Return those that are lengthened, and marked, by that.
+        """
         assert not self._in_flight, "something is out before the start has come to leases"
-        for key, offsets in self._offsets.items():
-            if offsets.leases:
-                for lease in self.in_flight(key).leases():
-                    yield key, lease
+        self.leases.begin_above(self._store.last_store_ms, now_ms)
+        return [
+            (key, lease)
+            for key, offsets in self._offsets.items()
+            if offsets.leases
+            for lease in self.in_flight(key).leases()
+            if self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms, marks=marks)
+        ]
 
     def flights(self) -> list[InFlight]:
         """Return what each group has out of each queue, as far as anything was, at this moment."""
         return list(self._in_flight.values())
-
-    def leases(self) -> Iterator[tuple[GroupQueue, Lease]]:
-        """Yield everything that is leased."""
-        for key, flight in self._in_flight.items():
-            for lease in flight.leases():
-                yield key, lease
 
     def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
         """Return what groups still want of queues.
@@ -538,9 +592,14 @@ class Groups:
         for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:
             self._frozen.before_change(key)
             del self._offsets[key]
-            self._in_flight.pop(key, None)
+            self._forget_in_flight(key)
         if not topic:
             self._policies.pop(group, None)
+
+    def _forget_in_flight(self, key: GroupQueue) -> None:
+        """Forget what the group has out of a queue; its leases end."""
+        if (flight := self._in_flight.pop(key, None)) is not None:
+            self.leases.end([*flight.leases()])
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:

@@ -15,17 +15,19 @@ the next one lengthens none that is marked, unless its consumer was heard meanwh
 
 Spans of leases are elapsed time (`services.broker.lease_clock`): no step of the clock ends or prolongs one.
 
+Only `Groups` begins, replaces and ends leases, because `InFlight` and `GroupOffsets` have a part of each. All
+other callers find leases here and move their ends.
+
 Cost: a lease is one object, one row of a dict here and one there (`InFlight`), and a timer of the wheel.
 
-Weak spot: a lease has a timer as long as it stands. `take` leaves the timer behind, so that many are
-forgotten in one call; whoever takes has to `unplan`, or a lease that nobody has runs out (`Burying.takes`
-asserts that none does).
+Weak spot: a timer that fires leaves the lease without one. `Receiving.expire` ends the lease, or the message
+waits for its burial (`burying.py`), which ends it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from commitlog import limits
@@ -34,6 +36,7 @@ from consumequeue.attempts import Cause, Failure
 from consumequeue.in_flight import Lease
 from services.broker.group_values import GroupQueue
 from services.broker.lease_clock import LeaseClock
+from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
@@ -43,8 +46,10 @@ _GENERATIONS_PER_MS: Final = 1 << 16
 class Leases:
     """All leases of a broker that starts at `now_ms`."""
 
-    def __init__(self, scheduler: Scheduler, clock: LeaseClock, now_ms: int) -> None:
-        self._scheduler, self.clock = scheduler, clock
+    def __init__(
+        self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
+    ) -> None:
+        self._scheduler, self.clock, self._subscriptions = scheduler, clock, subscriptions
         self._generation = now_ms * _GENERATIONS_PER_MS
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
@@ -67,23 +72,18 @@ class Leases:
         self._generation += 1
         return self._generation
 
-    def add(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
-        """Let leases stand that end together and are of one client.
+    def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
+        """Begin leases, at least one, that end together and are of one client.
 
         Those with a `client_id` stand as long as that client is heard from.
         """
-        count = len(self._leases) + len(leases)
-        self._stand(leases)
-        assert len(self._leases) == count, "a generation is used twice"
-
-    def _stand(self, leases: list[tuple[GroupQueue, Lease]]) -> None:
+        count, (_, first) = len(self._leases) + len(leases), leases[0]
         generations = [lease.generation for _, lease in leases]
         self._leases.update(zip(generations, leases, strict=True))
-        if leases:
-            _, first = leases[0]
-            self._scheduler.schedule_many(Purpose.LEASE, generations, first.visible_ms)
-            if first.client_id:
-                self._generations_of[first.client_id].update(generations)
+        assert len(self._leases) == count, "a generation is used twice"
+        self._scheduler.schedule_many(Purpose.LEASE, generations, first.visible_ms)
+        if first.client_id:
+            self._generations_of[first.client_id].update(generations)
 
     def restore(
         self,
@@ -94,16 +94,17 @@ class Leases:
         until_ms: int = 0,
         *,
         marks: bool = False,
-    ) -> None:
+    ) -> bool:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
         All times given are the broker's, also the end that was recorded: a restart has no other.
         It runs out no earlier than `until_ms`. A lease that a takeover has lengthened stands as recorded:
         lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
-        more often than each 30 s. `marks`: those that are lengthened now are marked.
+        more often than each 30 s. With `marks`, mark one that is lengthened now; return whether this one was.
         """
         self._generation = max(self._generation, lease.generation)
-        if lease.is_lengthened:
+        was_lengthened = lease.is_lengthened
+        if was_lengthened:
             # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
@@ -115,7 +116,8 @@ class Leases:
                 self._lengthened_of[lease.client_id].append(lease.generation)
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
-        self._stand([(key, lease)])
+        self.begin([(key, lease)])
+        return lease.is_lengthened and not was_lengthened
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the leases of before a restart that a receive of this name was to get, if they stand."""
@@ -126,6 +128,10 @@ class Leases:
         """Return the lease of a generation, if it still stands."""
         return self._leases.get(generation)
 
+    def standing(self) -> Collection[tuple[GroupQueue, Lease]]:
+        """Return all leases."""
+        return self._leases.values()
+
     def end_pause(self, lease: Lease, now_ms: int) -> None:
         """Let a lease of which the pause before the next attempt is left run out with the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
@@ -135,25 +141,34 @@ class Leases:
         """End a lease with the next tick, if its time is over, though an earlier tick let it stand."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
-    def end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """End a lease; return what was leased, and the lease."""
-        ended = self._leases[generation]
-        self.take(ended[1])
-        self.unplan([generation])
-        return ended
+    def replace(self, held: Lease, lease: Lease) -> None:
+        """Put a lease in the place of a standing one."""
+        assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
+        key, standing = self._leases.pop(held.generation)
+        assert standing is held, "another lease has this generation"
+        if held.client_id:
+            self._forget_client(held)
+        self._scheduler.cancel(Purpose.LEASE, held.generation)
+        self.begin([(key, lease)])
 
-    def take(self, lease: Lease) -> None:
-        """End a lease, whose timer is to be forgotten with those of others, by `unplan`."""
-        _, standing = self._leases.pop(lease.generation)
-        assert standing is lease, "another lease has this generation"
-        if lease.client_id:
-            self._generations_of[lease.client_id].discard(lease.generation)
-            if not self._generations_of[lease.client_id]:
-                del self._generations_of[lease.client_id]
+    def end(self, leases: Sequence[Lease]) -> None:
+        """End leases; the next message of a lite topic that one was on may go out."""
+        ended: list[int] = []
+        for lease in leases:
+            key, standing = self._leases.pop(lease.generation)
+            assert standing is lease, "another lease has this generation"
+            ended.append(lease.generation)
+            if lease.client_id:
+                self._forget_client(lease)
+            if lease.message_group:
+                self._subscriptions.mark_ready(key.topic, lease.message_group, key.group)
+        if ended:
+            self._scheduler.cancel_many(Purpose.LEASE, ended)
 
-    def unplan(self, generations: Iterable[int]) -> None:
-        """Forget the timers of leases that are over, so that they do not run out."""
-        self._scheduler.cancel_many(Purpose.LEASE, generations)
+    def _forget_client(self, lease: Lease) -> None:
+        self._generations_of[lease.client_id].discard(lease.generation)
+        if not self._generations_of[lease.client_id]:
+            del self._generations_of[lease.client_id]
 
     def has_run_out(self, lease: Lease, now_ms: int) -> bool:
         """Return whether the time of a lease is over."""

@@ -7,7 +7,7 @@ acknowledged of a run comes again before anything later (`ReceiveState.may_join_
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +22,6 @@ from consumequeue.in_flight import InFlight, Lease
 from services.broker.group_filters import FilterSet, KnownFilter
 from services.broker.group_values import GroupPolicy, GroupQueue
 from services.broker.groups import Groups
-from services.broker.leases import Leases
 from services.broker.reading import readable
 from services.broker.store import Store
 from services.broker.values import Delivery
@@ -56,8 +55,6 @@ class ReceiveState:
     others: tuple[KnownFilter, ...] = ()
     """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
-    leases: list[tuple[GroupQueue, Lease]] = field(default_factory=list)
-    """What it has leased, to be scheduled at its end."""
     near: dict[int, Record | None] = field(default_factory=dict)
     """Records that it has read, by log offset, and is about to come upon."""
     runs: Counter[str] = field(default_factory=Counter)
@@ -153,31 +150,32 @@ class ReceiveState:
 class Lending:
     """Leases messages to consumers."""
 
-    def __init__(self, store: Store, groups: Groups, leases: Leases, broker_name: str) -> None:
-        self._log, self._groups, self._leases, self._broker_name = store.log, groups, leases, broker_name
+    def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
+        self._log, self._broker_name = store.log, broker_name
+        self._groups, self._leases = groups, groups.leases
 
     def lease(
         self,
         key: GroupQueue,
         flight: InFlight,
-        give: Callable[[Lease], None],
         record: Record,
         message_group: str,
         state: ReceiveState,
+        *,
+        is_found: bool = False,
     ) -> None:
-        """Lease a message to a receive; `give` takes the message out of the queue."""
+        """Lease the candidate, or (`is_found`) a message that was found by its lite topic, to a receive."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
-        lease = self._new_lease(key, record, message_group, state)
-        give(lease)
         if message_group:
             state.runs[message_group] += 1
-            # Before `keep_lease`, after whose record every message counts as given out.
+            # Before the lease, after whose record every message counts as given out.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
-            until_ms = state.now_ms + state.invisible_ms
-            state.durable_at = self._groups.keep_lease(key, lease, until_ms, attempt, state.now_ms)
+        lease = self._new_lease(key, record, message_group, state)
+        durable_at = self._groups.lease(key, flight, lease, attempt, state.now_ms, is_found=is_found)
+        state.durable_at = durable_at or state.durable_at
         given = readable(record)
         if given is not record:
             state.count(2 * unpacked_bytes(record.body, given.body))  # takes twice as long as reading
@@ -206,11 +204,12 @@ class Lending:
                 state.deliver(record, 1, lease)
                 state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count`, without the call
         finally:  # what was leased before a filter failed stands
-            flight.lease_run(run)
+            if run:
+                self._groups.lease_run(key, flight, run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
-        """Return a new lease of a receive on a message, and note it for its end."""
+        """Return a new lease of a receive on a message."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms = self._leases.clock.elapsed(now_ms) + invisible_ms
         generation = self._leases.next_generation()
@@ -218,10 +217,8 @@ class Lending:
             key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,
             self._broker_name,
         )  # fmt: skip
-        lease = Lease(
+        return Lease(
             generation, offset, visible_ms, state.client_id if state.is_renewed else "",
             visible_ms + limits.AUTO_RENEW_MS_MAX, state.client_id, message_group, False, False, False,
             state.attempt_id, now_ms, handle,
         )  # fmt: skip
-        state.leases.append((key, lease))
-        return lease

@@ -7,9 +7,8 @@ since a start, is given nothing, and nothing is passed over for it.
 
 Cost: one binary search for each lite topic that is ready (`services.broker.lite_subscriptions`).
 
-Weak spot: readiness is told by whoever makes a lite topic ready, and looked for by nobody. An end of a lease
-that does not mark its lite topic ready (`_mark_lite_ready`) leaves the rest of it lying until its next
-message.
+Weak spot: nothing looks for readiness. Code that lets a message go out must mark its lite topic ready, as
+`Leases.end` does, or the rest of the lite topic lies until its next message.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class LiteReceiving:
             return False
         else:
             assert not flight.offsets.is_done(offset), "a message that is done is leased"
-            self._lending.lease(key, flight, flight.lease_found, record, lite_topic, state)
+            self._lending.lease(key, flight, record, lite_topic, state, is_found=True)
         return True
 
 

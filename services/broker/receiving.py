@@ -21,10 +21,6 @@ numpy, and count a hundredth. A gap, which damage has left of any tag, is told a
 counts 1 (`Groups.pass_over_gap`). A queue's file that is read as a whole counts by its size, also one that is
 found damaged, which no later receive reads. A receive that ends for that has not looked at all queues: it
 refuses nothing, and its caller looks again at once (`Received.has_read_damage`).
-
-Weak spot: one leased message has its state in four places (`Leases`, the scheduler, `GroupOffsets`,
-`InFlight`). They agree only because every end of a lease takes the lease from the first two, and then gives
-the message back or finishes it in the others (`Groups`), without anything in between.
 """
 
 from __future__ import annotations
@@ -55,7 +51,7 @@ from services.broker.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.group_filters import shown_filter
 from services.broker.group_values import From, GroupQueue, Received
 from services.broker.groups import Groups
-from services.broker.leases import Leases, failure_of
+from services.broker.leases import failure_of
 from services.broker.lending import Lending, ReceiveState
 from services.broker.lite_receiving import LiteReceiving
 from services.broker.reading import Reading
@@ -81,7 +77,6 @@ class Receiving:
         store: Store,
         topics: Topics,
         groups: Groups,
-        leases: Leases,
         lending: Lending,
         lite: LiteReceiving,
         reading: Reading,
@@ -92,8 +87,7 @@ class Receiving:
     ) -> None:
         self._store = store
         self._topics = topics
-        self._groups = groups
-        self._leases = leases
+        self._groups, self._leases = groups, groups.leases
         self._lending = lending
         self._lite = lite
         self._reading = reading
@@ -151,11 +145,8 @@ class Receiving:
             durable_at=max(joined_at, added_at),
         )
         if not state.policy.is_paused:
-            try:
+            with self._groups.leasing():
                 self._scan(topic, state)
-            finally:  # a scan that raises has leased all the same: such leases must run out, too
-                self._leases.add(state.leases)
-        assert len(state.deliveries) == len(state.leases), "a lease without its delivery, or reversed"
         return Received(
             state.deliveries,
             state.durable_at,
@@ -179,30 +170,27 @@ class Receiving:
         the message is not done.
         """
         answers: list[int | TidewheelError] = []
-        ended: list[int] = []
+        ended: set[int] = set()
         done: dict[GroupQueue, list[int]] = {}
         durable_at = self._groups.open_records.durable_at
         for handle in handles:
             try:
                 key, lease = self._held(group, topic, handle)
+                if lease.generation in ended:  # below, with the others
+                    raise _over(topic, receipts.decode(handle))
             except TidewheelError as error:
                 outlived = self._outlived(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
                     answers.append(error.with_traceback(None))  # whose frame holds the answers: a circle
                 else:
-                    self._statistics.acknowledged[topic, group] += 1
                     done.setdefault(outlived[0], []).append(outlived[1])
                     answers.append(durable_at)
                 continue
-            self._leases.take(lease)
-            self._mark_lite_ready(key, lease)
-            ended.append(lease.generation)
+            ended.add(lease.generation)
             done.setdefault(key, []).append(lease.queue_offset)
             answers.append(durable_at)
-        if ended:
-            self._leases.unplan(ended)
-            self._statistics.acknowledged[topic, group] += len(ended)
         for key, offsets in done.items():
+            self._statistics.acknowledged[topic, group] += len(offsets)
             self._groups.finish(key, offsets, now_ms)
         assert len(answers) == len(handles), "each handle has its own answer"
         return answers
@@ -234,9 +222,14 @@ class Receiving:
         """Replace a lease; one whose last attempt failed ends now, because no attempt follows the pause."""
         if is_failed and self._burying.is_last(key, held):
             invisible_ms = 0
-        self._leases.end(held.generation)
+        receipt = receipts.decode(handle)._replace(
+            leased_ms=now_ms,
+            invisible_ms=invisible_ms,
+            generation=self._leases.next_generation(),
+            epoch=self._store.log.epoch,
+        )
         lease = Lease(
-            self._leases.next_generation(),
+            receipt.generation,
             held.queue_offset,
             self._leases.clock.elapsed(now_ms) + invisible_ms,
             consumer=held.consumer,
@@ -244,24 +237,10 @@ class Receiving:
             is_changed=True,
             is_suspended=suspend,
             leased_ms=now_ms,
+            handle=receipts.encode(*receipt, self._settings.broker_name),
             is_failed=is_failed,
         )
-        assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
-        self._leases.add([(key, lease)])
-        flight, durable_at = self._groups.in_flight(key), 0
-        flight.replace(lease)
-        if lease.message_group:
-            attempts = flight.attempts(lease.queue_offset).made
-            durable_at = self._groups.keep_lease(key, lease, now_ms + invisible_ms, attempts, now_ms)
-        receipt = receipts.decode(handle)
-        renewed = receipt._replace(
-            leased_ms=now_ms,
-            invisible_ms=invisible_ms,
-            generation=lease.generation,
-            epoch=self._store.log.epoch,
-        )
-        lease.handle = receipts.encode(*renewed, self._settings.broker_name)
-        return lease.handle, durable_at
+        return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
         """Let a leased message come again `after_ms` from now; its attempt counts.
@@ -281,7 +260,6 @@ class Receiving:
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """Take a lease back that its consumer never heard of: the attempt does not count."""
         key, lease = self._held(group, topic, handle)
-        self._end(lease.generation)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
@@ -299,7 +277,6 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        self._end(lease.generation)  # what cannot be read leaves the lease, which then runs out
         if record is None:  # retention or damage of the log has taken the message: nothing is left to keep
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.look(key).attempts(offset)
@@ -331,24 +308,17 @@ class Receiving:
 
         The lease of a last attempt stands until its message is buried (`services.broker.burying`).
         """
-        topic = self._burying.takes(generation, now_ms)
-        if topic is not None:
-            return topic
-        key, lease = self._end(generation)
-        self._give_back(key, lease, failure_of(lease, now_ms), now_ms)
+        found = self._leases.find(generation)
+        assert found is not None, "a lease that nobody has runs out"
+        key, lease = found
+        failure = failure_of(lease, now_ms)
+        if failure is None or not self._burying.takes(key, lease):
+            self._give_back(key, lease, failure, now_ms)
         return key.topic
-
-    def void(self, group: str, topic: str) -> None:
-        """End every lease of a group on a topic, which is about to be set anew."""
-        for key, lease in list(self._groups.leases()):
-            if (key.group, key.topic) == (group, topic):
-                self._leases.end(lease.generation)
-        self._lite.subscriptions.mark_all_ready(group, topic)
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
         """End every lease of a message group or lite topic on a queue; no attempt counts."""
         for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
-            self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
@@ -356,15 +326,8 @@ class Receiving:
 
         `marks_leases`: `keep_lengthened` is to be called once records may be appended.
         """
-        self._leases.begin_above(self._store.last_store_ms, now_ms)
-        for key, lease in self._groups.resume():
-            renewed_until_ms, was_lengthened = (
-                now_ms + self._settings.auto_renew_lease_ms,
-                lease.is_lengthened,
-            )
-            self._leases.restore(key, lease, now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
-            if lease.is_lengthened and not was_lengthened:
-                self._lengthened.append((key, lease))
+        renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
+        self._lengthened = self._groups.resume(now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
         self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:
@@ -375,8 +338,7 @@ class Receiving:
     def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
         for key, lease in leases:
             attempts = self._groups.look(key).attempts(lease.queue_offset).made
-            until_ms = self._leases.clock.told(lease.visible_ms)
-            self._groups.keep_lease(key, lease, until_ms, attempts, now_ms)
+            self._groups.keep_lease(key, lease, attempts, now_ms)
 
     def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         self._groups.give_back(key, lease, failure, now_ms)
@@ -385,19 +347,7 @@ class Receiving:
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """Free the leases of a receive that is asked again, whose answer was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
-            self._end(lease.generation)
             self._give_back(key, lease, None, now_ms)
-
-    def _end(self, generation: int) -> tuple[GroupQueue, Lease]:
-        """End a lease; return what was leased, and the lease."""
-        key, lease = self._leases.end(generation)
-        self._mark_lite_ready(key, lease)
-        return key, lease
-
-    def _mark_lite_ready(self, key: GroupQueue, lease: Lease) -> None:
-        """Let the next message of a lite topic go out, if the lease that is over was on one of it."""
-        if lease.message_group:
-            self._lite.subscriptions.mark_ready(key.topic, lease.message_group, key.group)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Make a group receive a topic, as its first receive does; return what must be durable first."""
@@ -555,7 +505,7 @@ class Receiving:
             self._groups.set_aside(key, state.filters, offset, wanted_by, message_group)
             state.has_set_aside = True
             return
-        self._lending.lease(key, flight, flight.lease, record, message_group, state)
+        self._lending.lease(key, flight, record, message_group, state)
         if message_group:
             self._run_on(key, queue, flight, message_group, state)
 
@@ -588,7 +538,7 @@ class Receiving:
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
                 return  # its turn comes, and it goes to the dead letters
-            self._lending.lease(key, flight, flight.lease, record, message_group, state)
+            self._lending.lease(key, flight, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """Return the lease of a handle, if it still stands; else raise `InvalidReceiptHandle`."""
@@ -605,10 +555,7 @@ class Receiving:
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
-        raise InvalidReceiptHandle(
-            f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
-            "was answered. The message comes again if it was not acknowledged."
-        )
+        raise _over(topic, receipt)
 
     def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message that an earlier epoch leased; None if of none.
@@ -646,6 +593,13 @@ class Receiving:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
         return invisible_ms
+
+
+def _over(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
+    return InvalidReceiptHandle(
+        f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
+        "was answered. The message comes again if it was not acknowledged."
+    )
 
 
 def _check_invisible(invisible_ms: int, low_ms: int) -> None:

@@ -152,7 +152,7 @@ class Machine:
     def may_stand(self, course: Course, held: Held) -> bool:
         """Whether a lease that has run out may stand: its message will be buried, but the disk is behind."""
         is_last = self.was_last(course, held) and not held.is_suspended
-        standing = held.generation in self.broker.receiving._leases._leases
+        standing = held.generation in self.broker.groups.leases._leases
         return is_last and standing and self.broker.store.is_behind
 
     def _carry_out(self, effects: list[Effect]) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from services.broker.lease_clock import LeaseClock
 from services.broker.leases import Leases
+from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.scheduler import Scheduler
+from services.broker.settings import BrokerSettings
 
 NOW_MS = 1_763_700_000_000
 count = st.integers(0, 300)
@@ -18,7 +20,8 @@ count = st.integers(0, 300)
 def given_out(now_ms: int, store_ms: int, count: int) -> list[int]:
     """The generations of a start, before which `store_ms` was the newest store time."""
     clock = LeaseClock()
-    leases = Leases(Scheduler(now_ms, clock), clock, now_ms)
+    subscriptions = LiteSubscriptions(BrokerSettings(), clock)
+    leases = Leases(Scheduler(now_ms, clock), clock, subscriptions, now_ms)
     leases.begin_above(store_ms, now_ms)
     return [leases.next_generation() for _ in range(count)]
 
