@@ -18,6 +18,7 @@ from services.broker.errors import TooManyFilters, TooManyRequests
 from services.broker.group_values import Received
 from services.broker.topics import DEAD_LETTER_PREFIX
 from services.broker.values import Delivery
+from tests.lease_places import check_leases
 from tests.simulation.receiving_checks import (
     FILTERS,
     LITE,
@@ -70,6 +71,7 @@ class World(Subscribers):
         self.endure(self.chance.choice(rare if self.chance.random() < 0.12 else usual))
         if self.broker.is_checkpoint_due and self.chance.random() < 0.3:
             self.endure(self.checkpoint)
+        check_leases(self.broker)
 
     def send(self) -> None:
         self.count += 1
