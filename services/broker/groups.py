@@ -295,14 +295,7 @@ class Groups:
                 self.leases.begin(begun)
 
     def lease(
-        self,
-        key: GroupQueue,
-        flight: InFlight,
-        lease: Lease,
-        attempt: int,
-        now_ms: int,
-        *,
-        is_found: bool = False,
+        self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
         """Lease the candidate, or (`is_found`) a message that was found by its lite topic.
 
@@ -405,22 +398,13 @@ class Groups:
                 if text not in kept:
                     self._write(GroupJoined(group, topic, filter=text), now_ms)
 
-    def resume(
-        self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool
-    ) -> list[tuple[GroupQueue, Lease]]:
-        """Derive what is out after a start: the leases of records stand again (`Leases.restore`).
-
-        Return those that are lengthened, and marked, by that.
-        """
+    def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
+        """Derive what is out after a start: the leases of records stand again (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.begin_above(self._store.last_store_ms, now_ms)
-        return [
-            (key, lease)
-            for key, offsets in self._offsets.items()
-            if offsets.leases
-            for lease in self.in_flight(key).leases()
-            if self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms, marks=marks)
-        ]
+        for key, offsets in self._offsets.items():
+            for lease in self.in_flight(key).leases() if offsets.leases else ():
+                self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms, marks=marks)
 
     def flights(self) -> list[InFlight]:
         """Return what each group has out of each queue, as far as anything was, at this moment."""

@@ -54,8 +54,6 @@ class Leases:
         self._leases: dict[int, tuple[GroupQueue, Lease]] = {}
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-        self._lengthened_of: defaultdict[str, list[int]] = defaultdict(list)
-        """The leases kept for a client that a takeover has lengthened, until the client is heard."""
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
         """Make generations others than before, also if the clock was set back, behind the last store time.
@@ -94,17 +92,16 @@ class Leases:
         until_ms: int = 0,
         *,
         marks: bool = False,
-    ) -> bool:
+    ) -> None:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
         All times given are the broker's, also the end that was recorded: a restart has no other.
         It runs out no earlier than `until_ms`. A lease that a takeover has lengthened stands as recorded:
         lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
-        more often than each 30 s. With `marks`, mark one that is lengthened now; return whether this one was.
+        more often than each 30 s. `marks`: those that are lengthened now are marked.
         """
         self._generation = max(self._generation, lease.generation)
-        was_lengthened = lease.is_lengthened
-        if was_lengthened:
+        if lease.is_lengthened:
             # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
@@ -112,12 +109,9 @@ class Leases:
         lease.visible_ms = self.clock.elapsed(lease.visible_ms)
         if lease.client_id:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
-            if lease.is_lengthened:
-                self._lengthened_of[lease.client_id].append(lease.generation)
         if lease.attempt_id:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self.begin([(key, lease)])
-        return lease.is_lengthened and not was_lengthened
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the leases of before a restart that a receive of this name was to get, if they stand."""
@@ -180,7 +174,8 @@ class Leases:
         Return those that a takeover had lengthened: their consumer is heard, so the next one may do so, too.
         """
         self._move(client_id, until_ms, is_gone=False)
-        heard = [self._leases[one] for one in self._lengthened_of.pop(client_id, ()) if one in self._leases]
+        held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
+        heard = [one for one in held if one[1].is_lengthened]
         for _, lease in heard:
             lease.is_lengthened = False
         return heard

@@ -95,8 +95,6 @@ class Receiving:
         self._settings = settings
         self._statistics = statistics
         self._turns: Counter[tuple[str, str]] = Counter()
-        self._lengthened: list[tuple[GroupQueue, Lease]] = []
-        """The leases that this takeover has lengthened, to be recorded."""
 
     def receive(
         self,
@@ -327,12 +325,17 @@ class Receiving:
         `marks_leases`: `keep_lengthened` is to be called once records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
-        self._lengthened = self._groups.resume(now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
+        self._groups.resume(now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
         self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:
         """Record which leases this takeover has lengthened, so that the next one does not do so again."""
-        lengthened, self._lengthened = self._lengthened, []
+        look = self._groups.look
+        lengthened = [
+            (key, lease)
+            for key, lease in self._leases.standing()
+            if lease.is_lengthened and not look(key).offsets.leases[lease.queue_offset].is_lengthened
+        ]
         self._keep_leases(lengthened, now_ms)
 
     def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
