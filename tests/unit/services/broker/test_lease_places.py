@@ -85,14 +85,17 @@ def test_a_lease_that_is_acknowledged_twice_in_a_call_ends_once(bench: Bench, ki
     check_leases(bench.broker)
 
 
-@pytest.mark.parametrize("end", ["gone", "silent", "restart", "restart and the same receive"])
+@pytest.mark.parametrize("end", ["gone", "silent", "nack", "restart", "restart and the same receive"])
 def test_leases_that_the_broker_renews_end_everywhere(bench: Bench, end: str) -> None:
     bench.send("a")
-    bench.receive(auto_renew=True, attempt_id="first")
+    (got,) = bench.receive(auto_renew=True, attempt_id="first")
     bench.broker.receiving.client_alive("c", bench.now_ms + 5)
     check_leases(bench.broker)
     if end == "gone":
         bench.broker.receiving.client_gone("c", bench.now_ms)
+    elif end == "nack":
+        bench.broker.receiving.retry("g", "t", got.receipt_handle, 7, bench.now_ms)
+        check_leases(bench.broker)
     elif end != "silent":
         bench.reopen()
         check_leases(bench.broker)
