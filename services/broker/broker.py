@@ -228,11 +228,11 @@ class Broker:
         was_for_before = self.store.is_for_before
         self.epoch.apply(fact, stamp)
         if was_for_before and not self.store.is_for_before:
-            self.groups.apply_without_filters()
+            self.groups.drop_filters()
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
         """Change every part as many records, as columns, say; a test holds it against each by itself."""
-        self.store.apply_run(run)
+        self.store.use(run)
         for topic, queue_id in run.copies.queues_used():
             self.topics.learn(topic, queue_id)
         self.timers.apply(run, stamp)

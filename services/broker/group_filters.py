@@ -231,7 +231,7 @@ class GroupFilters:
         """Return the filters of a group on a topic that are to be forgotten."""
         return self.of(group, topic).idle(self._alive_ms, now_ms)
 
-    def apply_added(self, group: str, topic: str, text: FilterText) -> set[int]:
+    def add(self, group: str, topic: str, text: FilterText) -> set[int]:
         """Add a filter; return the queues of which what is set aside is to be judged again."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
@@ -239,7 +239,7 @@ class GroupFilters:
             self._bytes += _text_bytes(text)
         return self._changed(group, topic)
 
-    def apply_forgotten(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
+    def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
         """Forget filters; return the queues of which what is set aside is to be judged again."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
@@ -248,7 +248,7 @@ class GroupFilters:
             del self._texts[group, topic]
         return self._changed(group, topic)
 
-    def apply_left(self, group: str, topic: str) -> None:
+    def leave(self, group: str, topic: str) -> None:
         """Forget the filters of a group on a topic, or (empty) on all."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
@@ -263,7 +263,7 @@ class GroupFilters:
         """Take a snapshot's part over."""
         for group, topic, texts in frozen:
             for text in texts:
-                self.apply_added(group, topic, FilterText(*text))
+                self.add(group, topic, FilterText(*text))
 
     def _changed(self, group: str, topic: str) -> set[int]:
         """Make the derived part anew, which keeps uses, clients and clock of the filters that stay."""

@@ -367,15 +367,15 @@ class Groups:
                 self._drop(group, topic)
             case FiltersForgotten(group, topic, filters):
                 texts = [FilterText(*text) for text in filters]
-                self._judge_again(group, topic, self.filters.apply_forgotten(group, topic, texts))
+                self._judge_again(group, topic, self.filters.forget(group, topic, texts))
             case GroupJoined():
-                self._apply_joined(fact)
+                self._join(fact)
 
-    def _apply_joined(self, fact: GroupJoined) -> None:
+    def _join(self, fact: GroupJoined) -> None:
         group, topic = fact.group, fact.topic
         self._add(group, topic, fact.log_offset)
         if fact.filter is not None:
-            self._judge_again(group, topic, self.filters.apply_added(group, topic, FilterText(*fact.filter)))
+            self._judge_again(group, topic, self.filters.add(group, topic, FilterText(*fact.filter)))
         for queue_id, steps in fact.reopened.items():
             self._made(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
         for queue_id, offset in fact.positions.items():
@@ -384,11 +384,11 @@ class Groups:
             self._forget_in_flight(key)
             self._offsets[key] = GroupOffsets(offset)
 
-    def apply_without_filters(self) -> None:
+    def drop_filters(self) -> None:
         """Forget all filters: nodes of a release that knows none may have made some of the copies."""
         for group, topic in self.filters.uses():
             texts = self.filters.texts(group, topic)
-            self._judge_again(group, topic, self.filters.apply_forgotten(group, topic, texts))
+            self._judge_again(group, topic, self.filters.forget(group, topic, texts))
 
     def keep_filters(self, known: Iterable[tuple[str, str, list[FilterText]]], now_ms: int) -> None:
         """Say again which filters groups had before an epoch that began without them."""
@@ -563,7 +563,7 @@ class Groups:
 
     def _drop(self, group: str, topic: str) -> None:
         """Forget a group on a topic, or (empty) everything of it."""
-        self.filters.apply_left(group, topic)
+        self.filters.leave(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
             if left in topics:

@@ -61,7 +61,7 @@ class HalfReceipts:
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
-    def apply(self, topic: str, message_id: str, row: Row) -> None:
+    def remember(self, topic: str, message_id: str, row: Row) -> None:
         """Remember a half that was appended; forget some that are old."""
         self._put(topic, message_id, row)
         bounds = self._store.applied

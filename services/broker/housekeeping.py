@@ -331,7 +331,7 @@ class Housekeeping:
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
             self._groups.skip(cut.queues)
-            self._groups.missed_messages.apply(cut.skipped, stamp.store_ms)
+            self._groups.missed_messages.note(cut.skipped, stamp.store_ms)
             if cut.is_done:
                 self._store.cut(cut.cut_offset)
 

@@ -44,7 +44,7 @@ class MissedMessages:
         """Yield (group, topic, what it has missed)."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
-    def apply(self, skipped: Iterable[Skipped], store_ms: int) -> None:
+    def note(self, skipped: Iterable[Skipped], store_ms: int) -> None:
         """Add what a record says that groups missed."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))

@@ -277,7 +277,7 @@ class Store:
             self.dispatch.begin_with_gap(record, expected)
         self.dispatch.give_way(record)
 
-    def apply_run(self, run: TimersDelivered) -> None:
+    def use(self, run: TimersDelivered) -> None:
         """Take in the queue offsets of many records."""
         codes, places, begins = run.copies.by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()

@@ -110,19 +110,17 @@ class Transactions:
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
-                self.receipts.apply(fact.topic, fact.message_id, row)
+                self.receipts.remember(fact.topic, fact.message_id, row)
             case HalfEnded():
-                self._apply_end(fact.half_offset, half.state_after(fact), stamp)
+                self._scheduler.cancel(Purpose.CHECK, fact.half_offset)
+                if len(self.unasked) and (waiting := self.outcomes.waiting(fact.half_offset)):
+                    self.unasked.discard(waiting.topic, fact.half_offset)
+                outcome = half.state_after(fact)
+                self.outcomes.end(fact.half_offset, outcome, stamp.store_ms, stamp.offset)
             case HalfAsked():
-                self._apply_asked(fact, stamp)
+                self._count_check(fact, stamp)
             case HalfEndedLate():
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
-
-    def _apply_end(self, half_offset: int, outcome: State, stamp: Stamp) -> None:
-        self._scheduler.cancel(Purpose.CHECK, half_offset)
-        if len(self.unasked) and (waiting := self.outcomes.waiting(half_offset)):
-            self.unasked.discard(waiting.topic, half_offset)
-        self.outcomes.end(half_offset, outcome, stamp.store_ms, stamp.offset)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
         """Open durable halves and set their first checks; of durable ends the oldest may be forgotten."""
@@ -427,7 +425,7 @@ class Transactions:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms).end_offset
 
-    def _apply_asked(self, fact: HalfAsked, stamp: Stamp) -> None:
+    def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
         """Count a check, and set the next."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)

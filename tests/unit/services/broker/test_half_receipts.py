@@ -38,7 +38,7 @@ def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Re
 def apply(receipts: HalfReceipts, record: Record) -> None:
     (fact,) = facts_of(record)
     assert isinstance(fact, HalfStored)
-    receipts.apply(
+    receipts.remember(
         fact.topic,
         fact.message_id,
         row_of(fact, record.store_ms, record.physical_offset, record.queue_offset),

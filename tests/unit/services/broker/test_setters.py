@@ -38,13 +38,13 @@ TABLES: Final = {
 ROOTS: Final = {
     "__init__",
     "apply",
-    "apply_run",
     "thaw",
 }
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("groups.py", "_made"): "an untouched row is no part of the state",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
+    ("half_receipts.py", "remember"): "the apply of transactions calls it",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
