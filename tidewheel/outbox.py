@@ -19,20 +19,21 @@ Rules:
 2. The order per key is that of the rows' ids. Two transactions that add with the same key at the same time
    have no order of their own; let them lock what they both change (the order's row) before they add.
 3. A relay holds a key by holding its oldest unsent row; whoever is behind it waits. So several relays share
-   the keys, and each key is in one hand. Rows without a key are independent.
+   the keys, and each key is in one hand. Rows without a key are independent. A row that another transaction
+   has locked (to delete it, for example) is not sent meanwhile, nor are later ones of its key.
 4. A row that cannot be sent holds back its key, with growing pauses, and says why in `last_error`; other keys
    go on. One that the broker has refused `park_after` times is parked, and holds nothing back then. Attempts
    that failed otherwise, as in an outage, do not count. `parked` shows parked rows; `replay` adds them again,
    at the end of their key and under a new id. Delete the row to give the message up.
 5. A row is marked after it was sent. A relay that dies, or loses its database, in between leaves rows that
-   are sent again by the next: at most `batch` of them. Each send carries the row's id as the property
-   TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises the second one. Of a Client it is the message's
-   id, too: the broker stores what it gets twice within 30 s once.
+   are sent again by the next: at most `batch` of them (`tidewheel.outbox_claims` names one more such case).
+   Each send carries the row's id as the property TW_OUTBOX_ID, by which `tidewheel.idempotence` recognises
+   the second one. Of a Client it is the message's id, too: the broker stores what it gets twice within 30 s
+   once.
 6. A delay counts from `add`, not from the send, whatever says it.
 
 Cost: one insert with the transaction, and but for PostgreSQL one query of no table (MySQL and MariaDB: two
-statements more); in the relay one claim
-and one mark per batch.
+statements more); in the relay one claim per batch, and one mark per row.
 """
 
 from __future__ import annotations

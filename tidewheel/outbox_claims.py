@@ -3,13 +3,14 @@
 The oldest unsent row of a key that is not parked is its head. Who holds the head holds the key: rows behind
 it are never taken by others, so they can be taken along.
 
-- PostgreSQL, MySQL, MariaDB: heads are locked with SKIP LOCKED and stay locked until the marks commit. A
-  relay that dies loses its connection and with it the locks, at once. The relay's statements run at READ
-  COMMITTED, whatever the engine or the server is set to (`own_transactions`): at a higher level two relays
-  would fail each other's marks after the sends, and all would be sent again; InnoDB would lock the gaps into
-  which users insert.
-  It keeps locked what it comes by on its way to the heads, too: rows behind them, paused and parked ones.
-  Marks that a deadlock undid, or a lock that did not come, are made again: what is sent stays sent.
+- PostgreSQL, MySQL, MariaDB: each row in hand is locked from before its send until the marks commit. A relay
+  that dies loses its connection and with it the locks, at once. The relay's statements run at READ COMMITTED,
+  whatever the engine or the server is set to (`own_transactions`): at a higher level two relays would fail
+  each other's marks after the sends, and all would be sent again; InnoDB would lock the gaps into which users
+  insert.
+  Rows are found by reads that lock nothing, and locked by their ids, with SKIP LOCKED. InnoDB locks what a
+  search comes by, in each index it reads: searches that lock would make the marks of two relays a deadlock,
+  whose victim loses its locks after its sends. So relays wait for no lock of each other.
 - SQLite: heads and their followers are claimed by name. A claim is over for a relay that has seen it for a
   lease; a relay that lives stops sending at half of it (`Relay`). The lease is that of the claim's own relay,
   and a part of the claim's name.
@@ -17,6 +18,13 @@ it are never taken by others, so they can be taken along.
 Clocks: no claim depends on a clock that is set: a lease is elapsed time of the relay that looks. Pauses are
 times of the clock of the relay that wrote them. One that is further ahead than any pause can be was written
 by another clock, and is over.
+
+Cost: two statements that find rows and two that lock them; two more for each `limit` of heads that others
+hold.
+
+Weak spot: another program's statement that locks unsent rows by another index than the primary key, such as
+a DELETE of all unsent rows in MySQL, can make a deadlock with the marks of a relay. If the relay is the
+victim, its rows are unlocked until it has marked them again, and another relay may send them meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +33,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
+from tidewheel.databases import MYSQL
 from tidewheel.extras import needing
-from tidewheel.outbox_table import is_waiting, outbox_table, unsent
+from tidewheel.outbox_table import is_waiting, outbox_table, unsent, unsent_by_id
 from tidewheel.own_transactions import begin, commit, own_connection, own_transaction, roll_back
 
 with needing("txn"):
@@ -36,7 +45,7 @@ with needing("txn"):
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import Connection, Engine, Row, Select
+    from sqlalchemy import ColumnElement, Connection, Engine, Row, Select
 
 Sent = dict[int, dict[str, Any]]
 """What is to be marked in a row, by its id."""
@@ -51,26 +60,30 @@ before = outbox_table.alias("before")
 
 
 def heads(limit: int, now_ms: int) -> Select[Any]:
-    """Return the oldest unsent row of each key that may be tried now and is not claimed."""
+    """Return the oldest unsent row of each key that may be tried now and is not claimed, the oldest first."""
     earlier = exists().where(
         before.c.order_key == rows.order_key,
         before.c.sent_ms.is_(None),
         before.c.retry_ms >= 0,
         before.c.id < rows.id,
     )
-    is_its_turn = (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
-    mine = (is_waiting, ~earlier, is_its_turn, rows.claimed_by.is_(None))
+    mine = (is_waiting, ~earlier, is_its_turn(now_ms), rows.claimed_by.is_(None))
     return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
 
 
+def is_its_turn(now_ms: int) -> ColumnElement[bool]:
+    """Return whether a row is not paused."""
+    return (rows.retry_ms <= now_ms) | (rows.retry_ms > now_ms + RETRY_MS_MAX)
+
+
 def with_followers(connection: Connection, found: Sequence[Row[Any]], limit: int) -> list[Row[Any]]:
-    """Return the heads, and what is behind them, the oldest first; about `limit` rows."""
+    """Return heads, and what is behind them, the oldest first: at most `limit` rows."""
     keys = [row.order_key for row in found if row.order_key is not None]
     lone = [row for row in found if row.order_key is None]
     if not keys:
         return lone
-    query = select(outbox_table).where(is_waiting, rows.order_key.in_(keys)).order_by(rows.id).limit(limit)
-    return sorted([*lone, *connection.execute(query)], key=lambda row: int(row.id))
+    query = select(outbox_table).where(is_waiting, rows.order_key.in_(keys)).order_by(rows.id)
+    return sorted([*lone, *connection.execute(query.limit(limit - len(lone)))], key=lambda row: int(row.id))
 
 
 class LockedRows:
@@ -87,12 +100,50 @@ class LockedRows:
         sent: Sent = {}
         with own_connection(self._engine) as connection:
             begin(connection)
-            query = heads(limit, now_ms).with_for_update(skip_locked=True, of=outbox_table)
-            found = connection.execute(query).all()
+            found = with_followers(connection, free_heads(connection, limit, now_ms), limit)
+            taken = in_order(found, locked(connection, found, len(found), now_ms))
             try:
-                yield with_followers(connection, found, limit), sent
+                yield taken, sent
             finally:
                 mark_and_commit(connection, sent)
+
+
+def free_heads(connection: Connection, limit: int, now_ms: int) -> list[Row[Any]]:
+    """Lock heads that no other relay holds, and return them."""
+    free: list[Row[Any]] = []
+    query = heads(limit, now_ms)
+    found = connection.execute(query).all()
+    while found:
+        free += locked(connection, found, limit - len(free), now_ms)
+        if len(free) == limit or len(found) < limit:
+            break
+        found = connection.execute(query.where(rows.id > found[-1].id)).all()
+    return free
+
+
+def locked(connection: Connection, found: Sequence[Row[Any]], limit: int, now_ms: int) -> Sequence[Row[Any]]:
+    """Lock those of some rows that may still be tried, and return them; wait for no other's lock."""
+    if not found:
+        return []
+    is_found = rows.id.in_([row.id for row in found])
+    query = (
+        select(outbox_table).where(is_found, is_waiting, is_its_turn(now_ms)).order_by(rows.id).limit(limit)
+    )
+    for name in MYSQL:
+        query = query.with_hint(outbox_table, "FORCE INDEX (PRIMARY)", name)
+    return connection.execute(query.with_for_update(skip_locked=True, of=outbox_table)).all()
+
+
+def in_order(found: Sequence[Row[Any]], held: Sequence[Row[Any]]) -> list[Row[Any]]:
+    """Return the rows that are held, each key's up to the first one that is not."""
+    by_id, broken = {row.id: row for row in held}, set[str | None]()
+    taken = []
+    for row in found:
+        if row.id not in by_id:
+            broken.add(row.order_key)
+        elif row.order_key not in broken:
+            taken.append(by_id[row.id])
+    return taken
 
 
 class LeasedRows:
@@ -168,4 +219,4 @@ def mark_and_commit(
 def mark(connection: Connection, sent: Sent) -> None:
     """Mark how the rows fared; a row that another relay has marked stays as it is."""
     for row_id, values in sent.items():
-        connection.execute(update(outbox_table).where(rows.id == row_id, unsent).values(values))
+        connection.execute(update(outbox_table).where(rows.id == row_id, unsent_by_id).values(values))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tidewheel.barrier_table import explained
 from tidewheel.database_arguments import row_ids
 from tidewheel.extras import needing
-from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table
+from tidewheel.outbox_table import REMEDY, is_parked, is_waiting, outbox_table, unsent_by_id
 from tidewheel.own_transactions import own_transaction
 
 with needing("txn"):
@@ -105,7 +105,7 @@ def replay(engine: Engine, ids: Iterable[int]) -> int:
 
 def add_again(engine: Engine, row_id: int) -> bool:
     """Move a parked row to the end of the outbox; return whether there was one."""
-    is_it = is_parked & (columns.id == row_id)
+    is_it = unsent_by_id & (columns.retry_ms < 0) & (columns.id == row_id)
     locked = update(outbox_table).where(is_it).values(AFRESH)  # also on SQLite, where a SELECT locks nothing
     with own_transaction(engine) as connection:
         if not connection.execute(locked).rowcount:

@@ -87,6 +87,8 @@ outbox_table = Table(
 )
 unsent = outbox_table.c.sent_ms.is_(None)
 is_waiting, is_parked = unsent & (outbox_table.c.retry_ms >= 0), unsent & (outbox_table.c.retry_ms < 0)
+unsent_by_id = (outbox_table.c.sent_ms + 0).is_(None)
+"""`unsent` of a row named by its id; no index of `sent_ms` serves it, in which InnoDB would lock, too."""
 PARTS = ("sqlite", "postgresql")
 partial: dict[str, Any] = {"postgresql_where": unsent, "sqlite_where": unsent}
 by_key = outbox_table.c.order_key, outbox_table.c.id

@@ -63,6 +63,12 @@ class Producing:
         return [message.body for message in self.sent]
 
 
+def once_only(step: Callable[[], object]) -> Callable[[object], object]:
+    """Return what carries out a step when it is called first."""
+    steps = [step]
+    return lambda _: steps and steps.pop()()
+
+
 @pytest.fixture
 def engine(database: Engine) -> Engine:
     outbox.create_table(database)
@@ -464,6 +470,25 @@ def test_a_second_relay_takes_other_keys_and_never_one_that_is_in_hand(engine: E
     with other, relay(engine, first, batch=1) as sending:
         assert sending.run_once() == Round(1, 0)
     assert (first.bodies, second.bodies) == ([b"a1"], [b"b1"])
+
+
+def test_a_round_sends_a_batch_at_most(engine: Engine) -> None:
+    add(engine, message(b"lone"), *(message(b"%d" % number, "a") for number in range(3)))
+    with relay(engine, Producing(), batch=2) as sending:
+        assert [sending.run_once().sent for _ in range(3)] == [2, 2, 0]
+
+
+def test_several_relays_share_the_keys(engine: Engine) -> None:
+    """Each takes a whole batch, however many keys the others have in hand."""
+    add(engine, *(message(b"%d" % number, f"k{number}") for number in range(5)))
+    producers = [Producing() for _ in range(4)]
+    relays = [relay(engine, producer, batch=2) for producer in producers]
+    for producer, following in zip(producers, relays[1:], strict=False):
+        producer.inside = once_only(following.run_once)
+    assert relays[0].run_once() == Round(2, 0)
+    for one in relays:
+        one.close()
+    assert [sorted(producer.bodies) for producer in producers] == [[b"0", b"1"], [b"2", b"3"], [b"4"], []]
 
 
 def test_a_relay_that_is_ended_inside_a_batch_marks_what_it_sent(engine: Engine) -> None:
