@@ -12,19 +12,21 @@ from commitlog import layout, limits, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
+from consumequeue.filter import parse_tags
 from consumequeue.queue import stored_queues
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
 from services.broker.values import Damaged
 from services.cluster import replica
-from services.cluster.replica import Replica, go_back_to_checkpoint
+from services.cluster.replica import LEASE_MS_MIN, Replica, go_back_to_checkpoint
 from sharedlog.bodies import records_in
 from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, chained, decode, encode
+from sharedlog.versions import MARKED_LEASES
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -171,6 +173,54 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     follower.lead(engine, 0, lambda: 0)
     assert follower.settles()
     assert not follower.settles()
+
+
+@pytest.mark.parametrize(("finalized", "ids"), [(MARKED_LEASES - 1, []), (MARKED_LEASES, ["M"])])
+def test_leads_lengthen_a_lease_once_in_a_cluster_whose_nodes_all_know_the_mark(
+    finalized: int, ids: list[str]
+) -> None:
+    engine = MemoryEngine(Random(1), NOWHERE)
+    engine.is_well = True
+    genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+    engine.found(encode(replace(genesis, body=body_of({"finalized": finalized}))))
+    first = leading(engine, 0)
+    first.sending.send(Message(topic="t", body=b"x", message_id="M", message_group="in order"), 0)
+    flush_all(first, 0)
+    assert ids_received(first, 0) == ["M"]
+    leading(engine, 10_000)
+    third = leading(engine, 10_000 + LEASE_MS_MIN - 1)
+    assert ids_received(third, 10_000 + LEASE_MS_MIN + 1) == ids
+
+
+def leading(engine: MemoryEngine, now_ms: int) -> Broker:
+    """Return the core of an empty copy that reads the log and leads."""
+    copy = Replica.open(MemoryDisk(), SETTINGS, now_ms, CLUSTER)
+    read_to(copy, engine, len(engine.records))
+    fold = copy.fold
+    candidate = Candidate(fold, b"who leads epoch%d" % (fold.epoch + 1), {"node": "a"})
+    head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
+    after = Head(fold.epoch + 1, candidate.epoch.holder, head.position)
+    engine.append_if(head, [encode(candidate.epoch)], after)
+    read_to(copy, engine, len(engine.records))
+    copy.lead(engine, now_ms, lambda: now_ms)
+    flush_all(copy.core, now_ms)
+    return copy.core
+
+
+def flush_all(core: Broker, now_ms: int) -> None:
+    while (flush := core.take_flush()) is not None:
+        flush.write()
+        core.flushed(flush, now_ms)
+
+
+def ids_received(core: Broker, now_ms: int) -> list[str]:
+    """Return what a consumer gets, for 20 s."""
+    core.tick(now_ms)
+    received = core.receiving.receive(
+        "g", "t", parse_tags("*"), 32, 20_000, client_id="c", auto_renew=False, now_ms=now_ms
+    )
+    flush_all(core, now_ms)
+    return [one.message.message_id for one in received.deliveries]
 
 
 def test_a_copy_deletes_older_files_of_timers_that_its_start_found() -> None:
