@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from commitlog import snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.recovery import Damage
 from services.cluster import holes
@@ -79,3 +80,24 @@ def test_what_was_checked_of_another_history_may_end_amid_a_record_of_this_one()
     own.checked(5)
     with pytest.raises(StoreDamaged, match="Bytes 0 to"):
         own.to_tell(replica, 1)
+
+
+@pytest.mark.parametrize("when", ["before the look", "amid the look"])
+def test_a_checkpoint_that_a_newer_one_replaces_meanwhile_is_not_told(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (engine, _), disk = engine_with_messages(), MemoryDisk()
+    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    read_on(replica, engine)
+    replica.checkpoint(0)
+    own, (end,) = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str), snapshot.offsets(disk)
+
+    def replaced(of: MemoryDisk, offset: int) -> bool:
+        of.delete(snapshot.path_of(offset))
+        return False
+
+    if when == "before the look":
+        replaced(disk, end)
+    else:
+        monkeypatch.setattr(snapshot, "is_sound", replaced)
+    assert own.to_tell(replica, 0) is None

@@ -408,11 +408,19 @@ def test_a_copy_that_is_not_begun_and_one_that_is_read_to_its_end_are_closed() -
     asyncio.run(run())
 
 
-def given(root: Path) -> tuple[int, bytes]:
-    """What a node with this store answers to who asks for its copy."""
+def giving(root: Path) -> ClusterHttp:
+    """A node with this store."""
     node: Any = SimpleNamespace(own_copy=SimpleNamespace(secret="s"))
     nothing: Any = None
-    app = ClusterHttp(node, root, Demands(), Refusals(lambda: 0), *[nothing] * 4)
+    return ClusterHttp(node, root, Demands(), Refusals(lambda: 0), *[nothing] * 4)
+
+
+def given(root: Path) -> tuple[int, bytes]:
+    """What a node with this store answers to who asks for its copy."""
+    return asyncio.run(copy_of(giving(root)))
+
+
+async def copy_of(app: ClusterHttp) -> tuple[int, bytes]:
     headers = [(SECRET.encode(), b"s")]
     scope = {
         "type": "http",
@@ -430,8 +438,34 @@ def given(root: Path) -> tuple[int, bytes]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    await app(scope, receive, send)
     return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
+
+
+def test_two_nodes_get_a_copy_at_once_and_a_third_one_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, begun = Event(), list[Path]()
+
+    def stream(root: Path) -> Generator[bytes]:
+        begun.append(root)
+        goes_on.wait(5)
+        yield b"whole"
+
+    async def run() -> list[tuple[int, bytes]]:
+        app = giving(tmp_path)
+        async with asyncio.TaskGroup() as group:
+            first = [group.create_task(copy_of(app)) for _ in range(2)]
+            while len(begun) < 2:
+                await asyncio.sleep(0)
+            third = await copy_of(app)
+            goes_on.set()
+        return [*(task.result() for task in first), third, await copy_of(app)]
+
+    monkeypatch.setattr(transfer, "stream", stream)
+    *first, (status, said), last = asyncio.run(run())
+    assert [*first, last] == [(200, b"whole")] * 3
+    assert (status, b"2 nodes are getting a copy already" in said) == (503, True)
 
 
 def test_a_node_whose_disk_gives_nothing_says_so(tmp_path: Path) -> None:
