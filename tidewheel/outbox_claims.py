@@ -10,7 +10,8 @@ it are never taken by others, so they can be taken along.
   insert.
   Rows are found by reads that lock nothing, and locked by their ids, with SKIP LOCKED. InnoDB locks what a
   search comes by, in each index it reads: searches that lock would make the marks of two relays a deadlock,
-  whose victim loses its locks after its sends. So relays wait for no lock of each other.
+  whose victim loses its locks after its sends. So relays wait for no lock of each other. Marks that wait in
+  vain for one of another program are undone to a savepoint, which leaves the rows locked.
 - SQLite: heads and their followers are claimed by name. A claim is over for a relay that has seen it for a
   lease; a relay that lives stops sending at half of it (`Relay`). The lease is that of the claim's own relay,
   and a part of the claim's name.
@@ -22,9 +23,9 @@ by another clock, and is over.
 Cost: two statements that find rows and two that lock them; two more for each `limit` of heads that others
 hold.
 
-Weak spot: another program's statement that locks unsent rows by another index than the primary key, such as
-a DELETE of all unsent rows in MySQL, can make a deadlock with the marks of a relay. If the relay is the
-victim, its rows are unlocked until it has marked them again, and another relay may send them meanwhile.
+Weak spot: in MySQL and MariaDB, another program's statement that locks unsent rows by another index than the
+primary key, such as a DELETE of all unsent rows, can make a deadlock with the marks of a relay. If the relay
+is the victim, all its locks are gone until it has marked the rows again; another may send them meanwhile.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ RETRY_MS, RETRY_MS_MAX = 500, 60_000
 """The pauses before a row that could not be sent is tried again: the first, and the longest."""
 
 MARK_TRIES = 3
+SAVEPOINT = "SAVEPOINT marks"
+"""Made before the first mark."""
 
 rows = outbox_table.c
 before = outbox_table.alias("before")
@@ -105,7 +108,8 @@ class LockedRows:
             try:
                 yield taken, sent
             finally:
-                mark_and_commit(connection, sent)
+                connection.exec_driver_sql(SAVEPOINT)
+                mark_and_commit(connection, sent, undo_marks)
 
 
 def free_heads(connection: Connection, limit: int, now_ms: int) -> list[Row[Any]]:
@@ -166,7 +170,7 @@ class LeasedRows:
             if taken:
                 with own_connection(self._engine) as connection:
                     begin(connection)
-                    mark_and_commit(connection, sent, self._release)
+                    mark_and_commit(connection, sent, begin_again, self._release)
 
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         self._claims += 1
@@ -199,9 +203,12 @@ class LeasedRows:
 
 
 def mark_and_commit(
-    connection: Connection, sent: Sent, then: Callable[[Connection], object] = lambda _: None
+    connection: Connection,
+    sent: Sent,
+    undo: Callable[[Connection], None],
+    then: Callable[[Connection], object] = lambda _: None,
 ) -> None:
-    """Mark rows and commit; again, in a transaction of its own, when the database was busy."""
+    """Mark rows and commit; undo it and do it again when the database was busy."""
     for tries_left in reversed(range(MARK_TRIES)):
         try:
             mark(connection, sent)
@@ -210,10 +217,24 @@ def mark_and_commit(
         except DBAPIError as error:
             if not tries_left or not says(error, ROLLED_BACK, LOCK_TIMED_OUT):
                 raise
-            roll_back(connection)
-            begin(connection)
+            undo(connection)
         else:
             return
+
+
+def begin_again(connection: Connection) -> None:
+    """Roll the transaction back, and begin another."""
+    roll_back(connection)
+    begin(connection)
+
+
+def undo_marks(connection: Connection) -> None:
+    """Undo marks and keep the locks of the rows; begin again if the database rolled the whole back."""
+    try:
+        connection.exec_driver_sql(f"ROLLBACK TO {SAVEPOINT}")
+    except DBAPIError:
+        begin_again(connection)
+        connection.exec_driver_sql(SAVEPOINT)
 
 
 def mark(connection: Connection, sent: Sent) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import create_engine, event, text
@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import sessionmaker
 
 from tidewheel import outbox
-from tidewheel.database_errors import ROLLED_BACK, says
+from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
 from tidewheel.outbox import Relay, Round
 
 from .test_outbox import Producing, add, message, once_only
@@ -41,6 +41,11 @@ HASTY = {
     "mysql": {"init_command": "SET SESSION innodb_lock_wait_timeout = 1"},
 }
 HASTY["mariadb"] = HASTY["mysql"]
+HOLD_INDEX = (
+    "SELECT id FROM tidewheel_outbox FORCE INDEX (tidewheel_outbox_sent) WHERE sent_ms IS NULL "
+    "FOR UPDATE SKIP LOCKED"
+)
+"""Rows that are locked are skipped, and their entries of the index locked."""
 INDEXES = ("PRIMARY", "tidewheel_outbox_sent", "tidewheel_outbox_turn")
 
 
@@ -224,6 +229,69 @@ def test_a_row_in_hand_can_be_wanted_back_without_harm(engine: Engine) -> None:
         asking.join()
         assert other.run_once() == Round(0, 0)
     assert (brought, producer.bodies) == ([0], [b"1"])
+
+
+def test_marks_are_made_again_in_a_new_transaction_where_a_deadlock_ended_the_first(engine: Engine) -> None:
+    if engine.dialect.name == "postgresql":
+        pytest.skip("A deadlock ends no transaction that has a savepoint")
+    add(engine, message(b"1", "a"), message(b"2", "a"))
+    producer, user = Producing(), engine.connect()
+    ends = threading.Thread(target=lambda: end_by_deleting(user, 1))
+    ours, undone = create_engine(engine.url), list[bool]()
+
+    def hold_and_want() -> None:
+        user.execute(text(HOLD_INDEX))
+        for number in range(50):
+            user.execute(outbox.adding(message(b"never %d" % number)))
+        ends.start()
+
+    @event.listens_for(ours, "handle_error")
+    def write_down(context: ExceptionContext) -> None:
+        assert isinstance(context.sqlalchemy_exception, DBAPIError)
+        undone.append(says(context.sqlalchemy_exception, ROLLED_BACK))
+
+    producer.inside = once_only(hold_and_want)
+    with Relay(ours, producer) as sending:
+        assert sending.run_once() == Round(2, 0)
+        assert sending.run_once() == Round(0, 0)
+    ends.join()
+    user.close()
+    ours.dispose()
+    assert undone[:1] == [True]
+    assert producer.bodies == [b"1", b"2"]
+
+
+def test_marks_that_wait_too_long_for_a_lock_keep_what_is_in_hand(engine: Engine) -> None:
+    """It is a lock on the table in PostgreSQL, and one in an index of it in MariaDB."""
+    add(engine, message(b"1", "a"), message(b"2", "a"))
+    producer, user, waited = Producing(), engine.connect(), list[DBAPIError]()
+    hasty = create_engine(engine.url, connect_args=HASTY[engine.name])
+
+    def hold() -> None:
+        if engine.dialect.name == "postgresql":
+            user.execute(text("LOCK TABLE tidewheel_outbox IN SHARE MODE"))
+        else:
+            user.execute(text(HOLD_INDEX))
+
+    producer.inside = once_only(hold)
+    with Relay(engine, producer) as other, Relay(hasty, producer) as sending:
+
+        @event.listens_for(hasty, "handle_error")
+        def let_go(context: ExceptionContext) -> None:
+            assert isinstance(context.sqlalchemy_exception, DBAPIError)
+            assert says(context.sqlalchemy_exception, LOCK_TIMED_OUT)
+            user.close()
+            waited.append(context.sqlalchemy_exception)
+
+        @event.listens_for(hasty, "before_cursor_execute")
+        def send_by_other(_connection: Any, _cursor: Any, statement: str, *_: object) -> None:
+            if waited and statement.startswith("UPDATE"):
+                assert other.run_once() == Round(0, 0)
+
+        assert sending.run_once() == Round(2, 0)
+        assert other.run_once() == Round(0, 0)
+    hasty.dispose()
+    assert (len(waited), producer.bodies) == (1, [b"1", b"2"])
 
 
 def await_waiting(engine: Engine, thread: threading.Thread) -> None:
