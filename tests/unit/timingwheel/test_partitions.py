@@ -245,18 +245,20 @@ def test_a_file_beside_those_of_a_snapshot_stays_until_nothing_is_in_doubt() -> 
 
 
 def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
+    """It left more than the next writes."""
     caller = filled([60_000])
-    caller.put(START_MS + 60_001)
+    caller.put_many([START_MS + 60_001] * 9)
     caller.begin_checkpoint()
     caller.disk.failing_syncs = 1
     checkpoint, caller.checkpoint = caller.checkpoint, None
     with pytest.raises(OSError, match="sync failed"):
         checkpoint.write(caller.disk, fetch)
     caller.partitions.failed(checkpoint)
-    caller.cancel((START_MS + 60_001, 2))
+    for offset in range(2, 11):
+        caller.cancel((START_MS + 60_001, offset))
     caller.put(START_MS + 60_002)
     write(caller)
-    assert caller.listed() == sorted(caller.pending) == [(START_MS + 60_000, 1), (START_MS + 60_002, 3)]
+    assert caller.listed() == sorted(caller.pending) == [(START_MS + 60_000, 1), (START_MS + 60_002, 11)]
     (frozen, _), (name,) = caller.snapshot, caller.disk.list("timers")
     assert caller.disk.size(f"timers/{name}") == frozen["files"][name][0]
     assert not caller.partitions.damage
