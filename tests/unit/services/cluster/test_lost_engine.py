@@ -7,8 +7,10 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from shutil import copytree
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from commitlog import layout, properties
 from commitlog.disk import Disk
@@ -285,8 +287,8 @@ def test_a_restored_backup_is_found_after_a_restart_also_when_it_has_grown_again
     assert recovered(pair.roots[number]) == SENT + 60
 
 
-def test_what_a_leader_wrote_and_nobody_accepted_is_set_aside_for_what_was(pair: Pair) -> None:
-    accepted, next_offset = pair.leader.fold.end, pair.leader.fold.next_offset
+def let_another_lead(pair: Pair) -> Replica:
+    """Let the follower lead after the leader has written what nobody accepted; reopen its copy."""
     core = pair.leader.core
     core.sending.send(Message(topic="t", body=b"z", message_id="nobody's"), 0)
     pair.engine.is_away = True
@@ -304,12 +306,39 @@ def test_what_a_leader_wrote_and_nobody_accepted_is_set_aside_for_what_was(pair:
         core.flushed(one, 0)
     again = pair.open(0)
     pair.read_on(again)
+    return again
+
+
+def test_what_a_leader_wrote_and_nobody_accepted_is_set_aside_for_what_was(pair: Pair) -> None:
+    accepted, next_offset = pair.leader.fold.end, pair.leader.fold.next_offset
+    again = let_another_lead(pair)
     assert again.fold.next_offset > next_offset
     assert again.core.finding.queue_range("t", 0) == (0, SENT + 1)
     (aside,) = pair.disks[0].list(layout.ASIDE)
     assert int(aside) == accepted
     kept = pair.disks[0].read(f"{layout.ASIDE}/{aside}", 0, 1 << 20)
     assert b"nobody's" in kept
+    pair.close()
+
+
+def test_a_disk_without_room_for_what_nobody_accepted_says_so_and_the_node_reads_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = RealDisk.write
+
+    def without_room(self: RealDisk, path: str, *rest: Any) -> None:
+        if path.startswith(layout.ASIDE):
+            raise OSError(28, "No space left on device")
+        write(self, path, *rest)
+
+    monkeypatch.setattr(RealDisk, "write", without_room)
+    with capture_logs() as logged:
+        again = let_another_lead(pair)
+    assert again.core.finding.queue_range("t", 0) == (0, SENT + 1)
+    assert pair.disks[0].list(layout.ASIDE) == []
+    assert [one["reason"] for one in logged if one["event"] == "the tail was not set aside"] == [
+        "[Errno 28] No space left on device"
+    ]
     pair.close()
 
 
