@@ -20,8 +20,8 @@ Clocks: no claim depends on a clock that is set: a lease is elapsed time of the 
 times of the clock of the relay that wrote them. One that is further ahead than any pause can be was written
 by another clock, and is over.
 
-Cost: two statements that find rows and two that lock them; two more for each `limit` of heads that others
-hold.
+Cost: two statements that find rows, two that lock them, and a savepoint; two more for each `limit` of heads
+that others hold.
 
 Weak spot: in MySQL and MariaDB, another program's statement that locks unsent rows by another index than the
 primary key, such as a DELETE of all unsent rows, can make a deadlock with the marks of a relay. If the relay
@@ -108,7 +108,8 @@ class LockedRows:
             try:
                 yield taken, sent
             finally:
-                connection.exec_driver_sql(SAVEPOINT)
+                if sent:
+                    connection.exec_driver_sql(SAVEPOINT)
                 mark_and_commit(connection, sent, undo_marks)
 
 
