@@ -264,6 +264,21 @@ def test_what_a_failed_checkpoint_left_is_cut_off_by_the_next() -> None:
     assert not caller.partitions.damage
 
 
+def test_a_timer_that_came_during_a_failed_checkpoint_is_looked_at_in_time() -> None:
+    upcoming_ms = []
+    for fails in (False, True):
+        caller = filled([60 * DAY_MS])
+        caller.settle()
+        caller.partitions.next_advance_ms(caller.now_ms)
+        if fails:
+            caller.begin_checkpoint()
+        caller.put(START_MS + DAY_MS)
+        caller.end_checkpoint(fails=fails)
+        caller.look()
+        upcoming_ms.append(caller.partitions.next_advance_ms(caller.now_ms))
+    assert upcoming_ms[0] == upcoming_ms[1]
+
+
 def test_a_damaged_file_is_told_of_and_kept_after_its_split() -> None:
     caller = filled([5 * DAY_MS])
     write(caller)
