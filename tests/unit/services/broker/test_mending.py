@@ -17,6 +17,7 @@ from services.store.verify import verify
 from tests.unit.services.broker.test_timers import DAY, HOUR, MINUTE, Store, by_id
 from tidewheel import property_names
 from timingwheel import partition
+from timingwheel.due_run import ReadAhead
 from timingwheel.partition import HEAD, WITH_RECORDS, Window
 
 IDS = ("soon", "hour", "day", "month")
@@ -134,6 +135,28 @@ def test_a_rescue_deletes_no_timer_again_whose_tombstone_is_in_memory() -> None:
     assert store.broker.statistics.timers_rebuilt == 1
     views, window = store.broker.timer_views, TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
     assert views.count(window) == len(views.page(window, None, 100).timers) == 9
+
+
+def test_a_start_forgets_no_timer_of_a_damaged_file_that_the_watermark_has_passed() -> None:
+    """Seed 205 of the timers: a start that spilled names forgot what a rescue had still to look for."""
+    store = Store()
+    for message_id in ("day", "month"):
+        store.send(message_id, DELAYS[message_id])
+    store.checkpoint()
+    spoil_batch(store, files(store)[0], 0)
+    store.now_ms += DELAYS["month"]
+    for _ in range(9):
+        for effect in store.broker.tick(store.now_ms):
+            if isinstance(effect, ReadTimers) and isinstance(effect.job, ReadAhead):
+                effect.job.run(store.disk)
+                store.broker.read_ahead(effect.job)
+        store.flush()
+    assert [one.message_id for one in store.delivered()] == ["month"]
+    store.checkpoint()
+    store.send("later", None)
+    reopen(store)
+    store.go(0)
+    assert sorted(one.message_id for one in store.delivered()) == ["day", "later", "month"]
 
 
 def test_a_rebuilt_timer_is_found_by_its_names_and_survives_a_crash_at_any_step() -> None:
