@@ -396,7 +396,7 @@ class Timers:
 
     def spill(self) -> None:
         """Write names and ends that are too many for memory, while a start replays the log."""
-        # The watermark has passed damaged files, too, of whose timers a rescue is to decide by names and ends.
+        # The watermark has passed damaged files, too, whose timers a rescue finds by their names and ends.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
 
