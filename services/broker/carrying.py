@@ -5,6 +5,9 @@ was due), so that a crash keeps both or neither. A move or fire needs a record o
 before the message. What came of it stands in the message as `TW_TIMER_VERDICT`, whose first word is the
 verdict.
 
+A verb is checked when its message is sent, and never again: a half is committed as it was taken, also by a
+broker with other limits or another clock.
+
 A verb with the wrong topic finds nothing, and its message is stored all the same, unless the verb is strict
 (`refuse_unknown`). So verdicts are counted by the message's topic: the timer's may be any text.
 
@@ -63,7 +66,7 @@ class Carrying:
 
     def _carry_out(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
         if carried.kind is VerbKind.MOVE:
-            return self._timers.move(name, carried.to_ms, now_ms)
+            return self._timers.move_accepted(name, carried.to_ms, now_ms)
         if carried.kind is VerbKind.FIRE:
             return self._timers.fire(name, now_ms)
         return self._timers.cancel(name, "", now_ms)

@@ -243,16 +243,20 @@ class Timers:
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`.
-
-        It keeps the names that still mean it: another timer may have its key, set while this one was late by
-        more than the history, as that was then or by the clock of then.
-        """
+        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`."""
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
                 f"not to {due_ms} (ms since 1970)."
             )
+        return self.move_accepted(name, due_ms, now_ms, reason=reason)
+
+    def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
+        """Give a timer that waits a due time that was found legal when its verb was taken.
+
+        The timer keeps the names that still mean it: another timer may have its key, set while this one was
+        late by more than the history.
+        """
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found

@@ -77,12 +77,11 @@ def may_carry(stored: bytes) -> bool:
     return _BEGINNING in stored
 
 
-def carried_verb(
-    message: Message, now_ms: int, delay_ms_max: int = limits.DELAY_MS_MAX
-) -> CarriedVerb | None:
+def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
     """Return the verb that a message carries, or None; raise a `ClientMistake` for a verb that cannot be.
 
-    `now_ms` is the broker's time, as the message's own times are.
+    `now_ms` is the broker's time, as the message's own times are. Without `delay_ms_max` a move may be to any
+    time: the verb was accepted before.
     """
     given = message.properties
     if not carries(message):
@@ -144,9 +143,9 @@ def _name(kind: VerbKind, name: str) -> str:
     return name
 
 
-def _to_ms(value: str, now_ms: int, delay_ms_max: int) -> int:
+def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
     to_ms = int(value) if is_number(value) else now_ms + _span_ms(value)
-    if to_ms - now_ms > delay_ms_max:
+    if delay_ms_max is not None and to_ms - now_ms > delay_ms_max:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )

@@ -151,6 +151,25 @@ def test_a_timer_that_carries_a_verb_on_its_own_key_ends_the_old_one_once(
     assert store.waiting() == ["new"]
 
 
+@pytest.mark.parametrize("back_ms", [0, 100 * 366 * DAY])
+def test_a_half_is_committed_with_its_verb_though_the_limit_of_delays_is_lower_by_then(back_ms: int) -> None:
+    store = Store()
+    store.send("old", HOUR, "k")
+    half = store.message("half", None, TW_TIMER_MOVE="k", TW_TIMER_TO=str(NOW_MS + 30 * DAY))
+    half.transactional = True
+    receipt = store.broker.sending.send(half, store.now_ms)
+    store.flush()
+    store.settings = replace(store.settings, delay_ms_max=DAY)
+    store.crash()
+    at_ms = store.now_ms - back_ms
+    store.broker.transactions.end("t", receipt.transaction_id, "half", Resolution.COMMIT, at_ms)
+    store.flush()
+    assert [one.message_id for one in store.delivered()] == ["half"]
+    found = store.broker.timers.get(by_id("old"), store.now_ms)
+    assert isinstance(found, PendingTimer)
+    assert found.due_ms == NOW_MS + 30 * DAY
+
+
 def test_a_retry_of_a_timer_that_was_cancelled_before_it_was_durable_is_answered() -> None:
     store = Store()
     message = store.message("m", HOUR)

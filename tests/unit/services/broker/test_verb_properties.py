@@ -65,7 +65,7 @@ def test_what_is_no_verb_is_refused(given: dict[str, str], complaint: str) -> No
 )
 def test_a_move_to_what_is_no_time_is_refused(to: str) -> None:
     with pytest.raises(IllegalDeliveryTime, match="TW_TIMER_TO is"):
-        carried_verb(dated(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS), NOW_MS)
+        carried_verb(dated(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS), NOW_MS, limits.DELAY_MS_MAX)
 
 
 def test_the_brokers_own_limit_holds_for_a_move() -> None:
