@@ -416,7 +416,12 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an end; a commit carries out the verb, and sets the timer, of its message."""
+        """Append the record of an end; a commit carries out the verb, and sets the timer, of its message.
+
+        Raise `StoreDamaged` where names of timers cannot be read; nothing is appended then.
+        """
+        if ending.topic == TIMER_TOPIC:
+            self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
         if ending.type == TYPE_COMMIT and may_carry(ending.properties):
             carried = carried_verb(properties.to_message(ending), now_ms)
             if carried:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import snapshot
+from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from consumequeue.timerindex_fact import Facts
@@ -168,6 +169,27 @@ def test_a_half_is_committed_with_its_verb_though_the_limit_of_delays_is_lower_b
     found = store.broker.timers.get(by_id("old"), store.now_ms)
     assert isinstance(found, PendingTimer)
     assert found.due_ms == NOW_MS + 30 * DAY
+
+
+def test_a_commit_that_cannot_read_who_has_its_key_appends_no_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    store.send("old", HOUR, "k")
+    half = store.message("half", 2 * HOUR, "own", TW_TIMER_FIRE="k")
+    half.transactional = True
+    receipt = store.broker.sending.send(half, store.now_ms)
+    store.flush()
+    before, named = store.broker.end_offset, store.broker.timers.ends.named
+
+    def damaged(name: TimerName) -> object:
+        if name.key == "own":
+            raise StoreDamaged("names cannot be read")
+        return named(name)
+
+    monkeypatch.setattr(store.broker.timers.ends, "named", damaged)
+    with pytest.raises(StoreDamaged):
+        store.broker.transactions.end("t", receipt.transaction_id, "half", Resolution.COMMIT, store.now_ms)
+    assert store.broker.end_offset == before
+    assert store.waiting() == ["old"]
 
 
 def test_a_retry_of_a_timer_that_was_cancelled_before_it_was_durable_is_answered() -> None:
