@@ -4,7 +4,7 @@ A fact says one thing, and a record tells one or several: a committed half that 
 timer which takes the place of another is one record, so that a crash leaves all of it or nothing.
 
     fact              told by                                  what it says
-    TimerEnded        any message; verb                        a timer is over (`commitlog.kinds`)
+    TimerEnded        message, timer, verb                     a timer is over (`commitlog.kinds`)
     TimerSet          timer                                    a timer waits, whose offset is the record's
     HalfStored        half                                     a half waits for its end
     HalfEnded         message or timer of type commit; outcome a half was committed, rolled back, or expired
@@ -17,7 +17,7 @@ timer which takes the place of another is one record, so that a crash leaves all
     TopicSet          topic                                    a topic is there, with a type and queues
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 what is done to a schedule
-    ScheduleRan       a message with TW_SCHEDULE               a schedule has sent a run
+    ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
     LogCut            retention                                the log begins later
     EpochBegun        epoch                                    another node leads
     UserSet, UserRemoved, TokenMade, TokenRevoked, RulesSet, RulesRemoved
@@ -71,7 +71,7 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """Where and when the record of facts was stored: log offset, queue offset, ms since 1970.
+    """Where and when the record that tells a fact was stored: log offset, queue offset, ms since 1970.
 
     `stored` is the record itself, or its bytes: for those who keep it, not for those who read facts.
     """
@@ -96,7 +96,7 @@ class TimerSet(NamedTuple):
 
 
 class HalfStored(NamedTuple):
-    """A half waits at its record's offset; its message is for `topic`, and due at a time, or None.
+    """A half waits at its record's offset; its message is for `topic`, to be delivered at `due_ms` if given.
 
     `check_ms` is when its producer is to be asked first; older versions left that to `immunity_s` or a
     default.
@@ -117,7 +117,10 @@ class HalfEnded(NamedTuple):
 
 
 class HalfAsked(NamedTuple):
-    """A producer was asked about a half so often, and is again at `check_ms`; None: by default times."""
+    """A producer was asked about a half, for the `asked_count`-th time.
+
+    The next time is `check_ms`; None: by default times.
+    """
 
     half_offset: int
     asked_count: int
@@ -153,7 +156,7 @@ class GroupLeft(NamedTuple):
 
 
 class FiltersForgotten(NamedTuple):
-    """A group has no more use for filters on a topic, each (kind, expression)."""
+    """A group has no more use for filters on a topic, each (type, expression)."""
 
     group: str
     topic: str
@@ -163,8 +166,8 @@ class FiltersForgotten(NamedTuple):
 class GroupJoined(NamedTuple):
     """A group receives a topic, whose log began at `log_offset`.
 
-    It has one filter more, messages of queues come again (as steps from each to the next), or it goes on at
-    other offsets: each only where it is given.
+    It has one filter more, messages of queues come again (by queue id: the first offset, then how far on each
+    next one is), or it goes on at other offsets: each only where it is given.
     """
 
     group: str

@@ -1,4 +1,4 @@
-"""The broker's core: its parts over one log and one wheel; each verb of the product is called on its part.
+"""The broker's core: its parts over one log; each verb of the product is called on its part.
 
 The state is a fold over the log. A verb decides and appends a record; when that record's flush is durable
 it becomes visible (queued, armed, or open to be ended). After a restart the same records, read in order,
@@ -210,7 +210,7 @@ class Broker:
         }
 
     def _table_of_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the part that a fact changes when its record is appended."""
+        """Return, by type of fact, the method that applies it when its record is appended."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -231,7 +231,7 @@ class Broker:
             self.groups.drop_filters()
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Change every part as many records, as columns, say; a test holds it against each by itself."""
+        """Apply deliveries given as columns; `test_apply_run` compares this with each record by itself."""
         self.store.use(run)
         for topic, queue_id in run.copies.queues_used():
             self.topics.learn(topic, queue_id)
@@ -318,9 +318,9 @@ class Broker:
         return broker
 
     def begin(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
-        """Derive, once, what no record says (leases that stand, what is due soon): then verbs may append.
+        """Begin leases from their records, and timers that are due soon, once: then verbs may append.
 
-        No recorded lease runs out before `leases_until_ms`, but one that was lengthened so before.
+        No recorded lease runs out before `leases_until_ms`, except one that a takeover has lengthened before.
         `marks_leases`: call `receiving.keep_lengthened` next.
         """
         self._ticked_ms = now_ms
@@ -447,8 +447,7 @@ class Broker:
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Learn, before the next call with a time, that the clock was set from one time to another.
 
-        The remaining span of each lease stays the same. Timers due in between count as
-        late by the jump.
+        The remaining span of each lease stays the same. Timers due in between count as late by the jump.
         """
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -565,7 +564,7 @@ class Broker:
         self.store.keys.written(checkpoint.keys)
         self.timers.written(checkpoint.timers)
         self.mending.note_indexes()
-        self.store.dispatch.unmark_again()  # of a node that follows nothing else does
+        self.store.dispatch.unmark_again()  # on a node that follows, nothing else calls it
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
         """Try again later a checkpoint that could not be written, for want of room or the like.
@@ -696,7 +695,7 @@ class Broker:
             self._appliers[type(fact)](fact, appended)
 
     def _publish(self, durable: Sequence[Appended]) -> None:
-        """Make durable records visible, in log order: index them, and publish what their facts say."""
+        """Make durable records visible: index them in log order, and publish their facts, type by type."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:
@@ -753,7 +752,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Take in a durable record: a start does just what a broker does when it appends and flushes."""
+        """Apply and publish a durable record, as a broker does that appends and flushes; nobody is woken."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.expect(found.record)
         self.store.apply(durable)

@@ -1,6 +1,7 @@
 """Which groups there are, how far each is on each queue, and the records that say so.
 
-A group is known from its first receive of a topic on. The body of a `TW_SYS_GROUP` record is JSON:
+A group is known from its first receive of a topic, or its first policy, on. The body of a `TW_SYS_GROUP`
+record is JSON:
 
     {"group", "topic"}                the group receives the topic, from its earliest message on
     {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
@@ -15,17 +16,17 @@ Of a group that begins to receive the topic the first two have a "log_offset" wh
 the group has missed nothing that lay below, also of a queue whose file was damaged, of which nobody knows by
 then where it begins. Weak spot: where the log is cut again before that queue is made anew, all of it counts.
 
-Of each group on each queue there are its offsets (`consumequeue.offsets`), which records alone change, and
-what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for. What
-becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which closes
-its records when the next flush is taken.
+Of each group on each queue there are its offsets (`consumequeue.offsets`), whose changes are all recorded,
+and what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for.
+What becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which
+closes its records when the next flush is taken.
 
 Invariants of a group on a queue: everything below the committed offset is done, committed <= next, and what
 is leased, ready or parked is not done.
 
 A lease has its state in `GroupOffsets` (if it is a record), `InFlight`, and `Leases`, which sets its timer.
-Only this file begins, replaces and ends leases, and each method changes all of them. To finish or forget a
-message ends its lease; no caller has to end it before.
+Only this file begins, replaces and ends leases, and each method changes all that have a part of the lease. To
+finish or forget a message ends its lease; no caller has to end it before.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Groups:
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
-        """The topics whose groups are others than when a checkpoint froze them."""
+        """The topics whose groups have changed since a checkpoint froze them."""
         self._topics_of: dict[str, dict[str, None]] = {}
         """The topics of each group that receives any: `_members` the other way round."""
         self._subscription_count = 0
@@ -411,10 +412,10 @@ class Groups:
         return list(self._in_flight.values())
 
     def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return what groups still want of queues.
+        """Return which messages groups lose when queues begin later.
 
-        From one offset up to before the next, of (topic, queue id, offset, next offset), which lies below
-        `log_offset`: nothing of groups that joined when the log began there.
+        `rises` are (topic, queue id, first offset, new first offset). A group that joined when the log began
+        at `log_offset` or later loses nothing.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)

@@ -7,8 +7,9 @@
 
 Every lease is known by its generation, so that it can end by time, by answer, or with its client. Most live
 in memory: after a restart, what was not acknowledged is given out again. Those on messages of a message group
-are records, too (`commitlog.facts.lease_records`), and stand again after a restart. Generations begin anew
-above all earlier ones at each start, since they grow from the clock.
+are records, too (`commitlog.facts.lease_records`), and stand again after a restart. Generations of a start
+begin at its clock, above those of earlier starts. Where two overlap (a clock that stood still, a node that
+followed for long), handles still differ: they name the message, the times and the epoch as well.
 
 A takeover lengthens those that would end before anyone could acknowledge, once: it marks them in records, and
 the next one lengthens none that is marked, unless its consumer was heard meanwhile, which is a record, too.
@@ -56,10 +57,9 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
-        """Make generations others than before, also if the clock was set back, behind the last store time.
+        """Choose where generations begin, so that no earlier start had them, where the clock was set back.
 
-        Then store times stand still; so that several starts in that time have generations of their own, they
-        begin far apart.
+        Store times stand still then. Several starts in that time begin far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -96,7 +96,8 @@ class Leases:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
         All times given are the broker's, also the end that was recorded: a restart has no other.
-        It runs out no earlier than `until_ms`. A lease that a takeover has lengthened stands as recorded:
+        It runs out no earlier than `until_ms`, except a lease that a takeover has lengthened, which stands as
+        recorded:
         lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
         more often than each 30 s. `marks`: those that are lengthened now are marked.
         """
@@ -114,7 +115,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the leases of before a restart that a receive of this name was to get, if they stand."""
+        """Return the leases that a receive of this attempt id got before a restart, those that stand."""
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
@@ -127,7 +128,7 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """Let a lease of which the pause before the next attempt is left run out with the next tick."""
+        """End a pause: a lease on a message whose attempt has failed runs out with the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 

@@ -106,7 +106,7 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def admits(self, record_bytes: int) -> bool:
-        """Return whether the next message may go into the answer; the first may, whatever it has."""
+        """Return whether the next message fits into the answer; the first always does."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
@@ -184,7 +184,7 @@ class Lending:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease fresh messages that are near, as many as are wanted and were never given out.
+        """Lease messages that were never given out, as many as are wanted and have been read ahead.
 
         None of a message group, which are leased one at a time, and none whose body is to be unpacked. All
         are of the first attempt, so neither attempts nor offsets are looked up for each.

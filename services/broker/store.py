@@ -1,12 +1,13 @@
-"""Log and queues as one: the only way for a record, and so for state, to come into being.
+"""Log and queues as one: the door through which a broker's own records, and so its state, come in.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
 1. `append` stamps a draft with its places and its store time, gathers its bytes and applies it, at once and
    ahead of the disk: the verb that appends goes on and sees what it did. Store times never go back, even if
    the clock does.
-2. `apply` of the broker's parts reads the stamped record and nothing else: no clock, no setting, no disk. So
-   a start and a follower, which apply the same records, come to the same tables.
+2. `apply` of the broker's parts reads a fact and its stamp, and nothing else: no clock, no setting, no disk.
+   So a start and a follower, which apply the facts of the same records, come to the same tables. They bring
+   their records themselves (`Broker.take_in`), with `expect` before `apply`.
 3. `flushed` gives out what is durable, in log order, to be published: queues, key index, timers, receivers.
 
 Whoever is told of a record waits until the log is durable beyond its offset.
@@ -125,9 +126,10 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record to which an entry leads as its file has it now; None for none that can be read.
+        """Return the record to which an entry leads, by the queue's file as it is now; None if unreadable.
 
-        For searches, which prove what they find by what is compared: nothing is noted. Raise `StoreDamaged`.
+        For searches, which compare what they find with what they look for: no damage is noted. Raise
+        `StoreDamaged`.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -267,10 +269,10 @@ class Store:
             ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
 
     def expect(self, record: Record) -> None:
-        """Let a queue have a gap at its begin where damage of the log has taken its first records.
+        """Let a queue begin with a gap where damage of the log has taken its first records.
 
-        Call it at a start, before `apply`: a queue offset is given out once, and none is left out. A queue of
-        an imported log gives way to a record with an offset that it has.
+        Call it with each record of a start or a follower, before `apply`: a queue offset is given out once,
+        and none is left out. A queue of an imported log gives way to a record with an offset that it has.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -343,7 +345,7 @@ class Store:
         }
 
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Give a queue offset never again: a record has it, which damage may have taken."""
+        """Never give this queue offset again: a record has it, even if damage has taken that record."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
@@ -403,9 +405,10 @@ class Store:
 
 
 def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset behind which the damage lies that has left a gap, of the entry before the gap.
+    """Return the log offset from which on records are missing, where a queue has a gap.
 
-    `place`, up to which the gap reaches, where a damaged file hides it.
+    The gap comes from damage between the record before it and the record behind it. Return `place`, where the
+    latter lies, if a damaged file of the queue hides the former.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1

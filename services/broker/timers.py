@@ -17,16 +17,16 @@ timer waits (sort key, watermark) is this core's own and follows its clock; that
 A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is its due time, nearly always. All timers are
 delivered in the order of their sort keys, and that of the last one, the watermark, tells a restart what is
 done (`timingwheel.partitions`). So a timer that is set when its time is already past gets the time of the
-watermark instead, never an earlier one.
+watermark or of the wheel instead, never an earlier one.
 
 After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
 time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end, and
-a start reads the record of each to know its own time (`resume`). It follows this broker's own clock: another
-broker with the same log, or this one after a restart, may choose another. So records name timers by their due
-times, and sort keys are asked of here.
+a start reads the record of each to know its own time (`resume`). Sort keys follow this broker's own clock:
+another broker with the same log, or this one after a restart, may choose others. So records name timers by
+their due times, and never by sort keys.
 
-Weak spots: a timer that is set when its time is past comes when it was set, by the clock of then: if that is
-set back before the next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer
+Weak spots: a timer that is set when its time is past is due at the time of its setting: if the clock is set
+back before the next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer
 ends without its topic being known (some that are UNREADABLE), that is counted off under "": the total stays
 right, but its topic counts one too many from then on.
 """
@@ -109,7 +109,7 @@ class Timers:
         self.lost: deque[LostTimer] = deque()
         """The last timers that ended as UNREADABLE, the oldest first."""
         self.in_doubt: dict[int, InDoubt] = {}
-        """The timers, by offset, of which a rescue is to decide: their records were met damaged.
+        """The timers, by offset, of which a rescue is to decide: their records were found damaged.
 
         Delivery may have passed them, so nothing else says that they wait, and snapshots keep them.
         """
@@ -117,8 +117,7 @@ class Timers:
         self.gaps: list[Damage] = []
         """While a start replays the log: the bytes of it that are damaged.
 
-        A timer whose record lay there is not counted, and so not counted off by the record of its end. Only
-        files could tell otherwise whether it was.
+        A timer whose record lay there is not counted, and so not counted off by the record of its end.
         """
 
     @property

@@ -14,8 +14,8 @@ A half and its commit are appended from the message, with the fact that they tel
 again (`send`, `_commit`).
 
 Weak spot: each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is being
-asked about, which `check_asked` ends. The last is with the caller: one that takes a question and never
-reports leaves the half unasked until a restart.
+asked about, which `check_asked` ends. If a caller takes a question and never calls `check_asked`, the half is
+not asked about again until a restart.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Transactions:
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """Below it no half is lost: a record is kept, or not, when the log is cut."""
+        """Halves below it were looked at: whether their records are kept is decided when the log is cut."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         """Store a message as a half, whose commit goes to the queue `queue_id` of its topic."""
@@ -180,12 +180,18 @@ class Transactions:
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """End for an operator what is open or has expired, and keep why; raise `TransactionEnded`."""
+        """End for an operator what is open or has expired, and keep why.
+
+        Raise `TransactionEnded` or `InvalidTransactionId`.
+        """
         record = self.find(half.claimed_offset(transaction_id), transaction_id)
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """Return the half record of a transaction; raise `InvalidTransactionId` if none has that id."""
+        """Return the half record of a transaction.
+
+        Raise `InvalidTransactionId` if none has that id, or `StoreDamaged` if it cannot be read.
+        """
         if not self.is_known(offset):
             raise unknown_half(transaction_id)
         try:
@@ -284,7 +290,10 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Return the question to be asked at once, whatever the schedule says; raise `TransactionEnded`."""
+        """Return the question to be asked at once, whatever the schedule says.
+
+        Raise `TransactionEnded` or `InvalidTransactionId`.
+        """
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
