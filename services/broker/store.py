@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from sys import intern
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -35,9 +35,8 @@ from commitlog.applied_limits import AppliedLimits
 from commitlog.bulk import Integers
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.facts.facts import Fact, facts_of
+from commitlog.facts.facts import Fact, LogCut, OfGroup, facts_of
 from commitlog.flush import Flush
-from commitlog.kinds import GROUP_TOPIC, RETENTION_TOPIC
 from commitlog.log import CommitLog
 from commitlog.message import Host
 from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
@@ -56,8 +55,8 @@ from services.broker.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.store_times import StoreTimes
 from services.broker.values import Damaged
 
-_OF_OFFSETS: Final = frozenset((GROUP_TOPIC, RETENTION_TOPIC))
-"""Records by which offsets of groups change, so that they come behind what groups have decided before."""
+_OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
+"""Facts by which offsets of groups change, so that they come behind what groups have decided before."""
 _new: Final = tuple.__new__
 """Makes a named tuple at a third of its own price."""
 
@@ -203,10 +202,11 @@ class Store:
         return appended
 
     def _encode(self, new: Record, store_ms: int) -> Appended:
-        if new.topic in _OF_OFFSETS:
+        facts = facts_of(new)
+        if not _OF_OFFSETS.isdisjoint(map(type, facts)):
             self.close_open_records()
             store_ms = max(store_ms, self.last_store_ms)
-        return self._gathered(new, store_ms, facts_of(new))
+        return self._gathered(new, store_ms, facts)
 
     def _encode_decided(self, new: Decided, store_ms: int) -> Appended:
         return self._gathered(new.record, store_ms, ())
