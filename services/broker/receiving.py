@@ -12,7 +12,8 @@ looked into in a way of their own (`services.broker.lite_receiving`).
 A message that the receive's filter does not match is done only if no other filter of the group matches it;
 else it waits for a receive with such a filter (`group_filters.py`).
 
-An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger.
+An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger. A body that is
+unpacked for its client is counted as stored until it is in the answer, so the last one may exceed that.
 
 Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
 more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the

@@ -13,9 +13,10 @@ has deleted their ends (keep files) or another broker wrote them, are known only
 A half and its commit are appended from the message, with the fact that they tell: no record is made, nor read
 again (`send`, `_commit`).
 
-Weak spot: each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is being
-asked about, which `check_asked` ends. If a caller takes a question and never calls `check_asked`, the half is
-not asked about again until a restart.
+Weak spots: a half whose end is not remembered, and whose committed record damage of the log has taken, counts
+as rolled back. Each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is
+being asked about, which `check_asked` ends. If a caller takes a question and never calls `check_asked`, the
+half is not asked about again until a restart.
 """
 
 from __future__ import annotations
