@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,3 +143,22 @@ def test_a_clock_set_back_is_followed_by_what_is_placed_afterwards() -> None:
     back.schedule(2, START_MS - 3_599_000)
     assert back.advance(START_MS - 3_599_000, 10) == [(START_MS - 3_599_000, 2)]
     assert back.advance(START_MS + 50, 10) == [(START_MS + 50, 1)]
+
+
+def test_a_call_sweeps_few_pairs_however_many_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    keep_counting = Wheel._keep_counting
+
+    def counted(one: Wheel, pairs: array[int]) -> None:
+        looked_at.append(len(pairs) // 2)
+        keep_counting(one, pairs)
+
+    monkeypatch.setattr(Wheel, "_keep_counting", counted)
+    crowd, most = Wheel(START_MS), 0
+    for timer in range(50_000):
+        crowd.schedule(timer, START_MS + 3_600_000 + timer * 100)
+    for timer in range(50_000):
+        looked_at.clear()
+        crowd.cancel(timer)
+        most = max(most, sum(looked_at))
+    assert 0 < most < 2 * wheel._SWEPT_AT_ONCE
