@@ -20,8 +20,12 @@ Clocks: no claim depends on a clock that is set: a lease is elapsed time of the 
 times of the clock of the relay that wrote them. One that is further ahead than any pause can be was written
 by another clock, and is over.
 
-Cost: two statements that find rows, two that lock them, and a savepoint; two more for each `limit` of heads
-that others hold.
+Order: rows are found a page at a time, from the oldest on, and a transaction may commit an older one of a key
+behind a page. So what is behind heads is read once more, from the oldest on, when the heads are locked.
+
+Cost: two statements that find rows, two that lock them, and a savepoint; two more for each page of rows whose
+keys others hold, or pause. No row is looked at for each of the others of its key: keys with parked rows, and
+thousands that wait behind those, would take minutes.
 
 Weak spot: in MySQL and MariaDB, another program's statement that locks unsent rows by another index than the
 primary key, such as a DELETE of all unsent rows, can make a deadlock with the marks of a relay. If the relay
@@ -31,6 +35,7 @@ is the victim, all its locks are gone until it has marked the rows again; anothe
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
@@ -40,13 +45,15 @@ from tidewheel.outbox_table import is_waiting, outbox_table, unsent, unsent_by_i
 from tidewheel.own_transactions import begin, commit, own_connection, own_transaction, roll_back
 
 with needing("txn"):
-    from sqlalchemy import exists, select, update
+    from sqlalchemy import select, update
     from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from sqlalchemy import ColumnElement, Connection, Engine, Row, Select
+    from sqlalchemy import ColumnElement, Connection, Engine, Row
+
+    Take = Callable[[Sequence[Row[Any]], int], Sequence[Row[Any]]]
 
 Sent = dict[int, dict[str, Any]]
 """What is to be marked in a row, by its id."""
@@ -58,20 +65,36 @@ MARK_TRIES = 3
 SAVEPOINT = "SAVEPOINT marks"
 """Made before the first mark."""
 
+LOOKED_AT_ONCE = 1_000
+"""Unsent rows of which a statement tells the keys, on the way to heads."""
+
 rows = outbox_table.c
-before = outbox_table.alias("before")
 
 
-def heads(limit: int, now_ms: int) -> Select[Any]:
-    """Return the oldest unsent row of each key that may be tried now and is not claimed, the oldest first."""
-    earlier = exists().where(
-        before.c.order_key == rows.order_key,
-        before.c.sent_ms.is_(None),
-        before.c.retry_ms >= 0,
-        before.c.id < rows.id,
-    )
-    mine = (is_waiting, ~earlier, is_its_turn(now_ms), rows.claimed_by.is_(None))
-    return select(outbox_table).where(*mine).order_by(rows.id).limit(limit)
+def heads(connection: Connection, limit: int, now_ms: int, take: Take) -> list[Row[Any]]:
+    """Take the oldest unsent row of each key that may be tried now and is not claimed, the oldest first.
+
+    At most `limit`, and no more than make `limit` rows with those behind them. `take` may leave some out.
+    """
+    is_free = is_its_turn(now_ms) & rows.claimed_by.is_(None)
+    oldest = select(rows.id, rows.order_key, is_free.label("is_free")).where(is_waiting).order_by(rows.id)
+    query, known = oldest.limit(LOOKED_AT_ONCE), set[str]()
+    taken: list[Row[Any]] = []
+    in_reach = 0
+    while page := connection.execute(query).all():
+        free: list[Row[Any]] = []
+        for row in page:
+            if row.is_free and row.order_key not in known:
+                free.append(row)
+            if row.order_key is not None:
+                known.add(row.order_key)
+        taken += take(free, limit - len(taken))
+        ids, keys = {row.id for row in taken}, {row.order_key for row in taken} - {None}
+        in_reach += sum(row.id in ids or row.order_key in keys for row in page)
+        if len(taken) == limit or in_reach >= limit or len(page) < LOOKED_AT_ONCE:
+            break
+        query = oldest.where(rows.id > page[-1].id).limit(LOOKED_AT_ONCE)
+    return taken
 
 
 def is_its_turn(now_ms: int) -> ColumnElement[bool]:
@@ -103,8 +126,9 @@ class LockedRows:
         sent: Sent = {}
         with own_connection(self._engine) as connection:
             begin(connection)
-            found = with_followers(connection, free_heads(connection, limit, now_ms), limit)
-            taken = in_order(found, locked(connection, found, len(found), now_ms))
+            lock = partial(locked, connection, now_ms)
+            found = with_followers(connection, heads(connection, limit, now_ms, lock), limit)
+            taken = in_order(found, lock(found, len(found)))
             try:
                 yield taken, sent
             finally:
@@ -113,20 +137,7 @@ class LockedRows:
                 mark_and_commit(connection, sent, undo_marks)
 
 
-def free_heads(connection: Connection, limit: int, now_ms: int) -> list[Row[Any]]:
-    """Lock heads that no other relay holds, and return them."""
-    free: list[Row[Any]] = []
-    query = heads(limit, now_ms)
-    found = connection.execute(query).all()
-    while found:
-        free += locked(connection, found, limit - len(free), now_ms)
-        if len(free) == limit or len(found) < limit:
-            break
-        found = connection.execute(query.where(rows.id > found[-1].id)).all()
-    return free
-
-
-def locked(connection: Connection, found: Sequence[Row[Any]], limit: int, now_ms: int) -> Sequence[Row[Any]]:
+def locked(connection: Connection, now_ms: int, found: Sequence[Row[Any]], limit: int) -> Sequence[Row[Any]]:
     """Lock those of some rows that may still be tried, and return them; wait for no other's lock."""
     if not found:
         return []
@@ -179,11 +190,12 @@ class LeasedRows:
         claimed = {"claimed_by": name, "claimed_until_ms": now_ms + self.lease_ms}
         with own_transaction(self._engine) as connection:
             over = self._claims_over(connection)
-            if not over and connection.execute(heads(1, now_ms)).first() is None:
+            if not over and not heads(connection, 1, now_ms, partial(read, connection)):
                 return []
         with own_transaction(self._engine) as connection:
             self._release(connection, over)  # writes first: no claim comes between the look and this one
-            found = with_followers(connection, connection.execute(heads(limit, now_ms)).all(), limit)
+            free = heads(connection, limit, now_ms, partial(read, connection))
+            found = with_followers(connection, free, limit)
             ids = [row.id for row in found]
             connection.execute(update(outbox_table).where(rows.id.in_(ids)).values(claimed))
         return found
@@ -201,6 +213,12 @@ class LeasedRows:
         is_free = rows.claimed_by.startswith(self._name) | rows.claimed_by.in_(over)
         free = {"claimed_by": None, "claimed_until_ms": 0}
         connection.execute(update(outbox_table).where(unsent, is_free).values(free))
+
+
+def read(connection: Connection, found: Sequence[Row[Any]], limit: int) -> Sequence[Row[Any]]:
+    """Return the first of some rows, whole."""
+    is_found = rows.id.in_([row.id for row in found[:limit]])
+    return connection.execute(select(outbox_table).where(is_found).order_by(rows.id)).all()
 
 
 def mark_and_commit(

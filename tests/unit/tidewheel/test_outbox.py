@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rocketmq import Message
 from rocketmq.v5.exception import NotFoundException
-from sqlalchemy import create_engine, insert, select, text, update
+from sqlalchemy import create_engine, event, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import sessionmaker
@@ -476,6 +476,29 @@ def test_a_round_sends_a_batch_at_most(engine: Engine) -> None:
     add(engine, message(b"lone"), *(message(b"%d" % number, "a") for number in range(3)))
     with relay(engine, Producing(), batch=2) as sending:
         assert [sending.run_once().sent for _ in range(3)] == [2, 2, 0]
+
+
+def test_a_round_looks_at_no_row_again_for_each_row_behind_it(tmp_path: Any) -> None:
+    """Of a key with rows that are parked and rows that wait, and of one that pauses: thousands of each."""
+    engine, steps = create_engine(f"sqlite:///{tmp_path / 'orders.db'}"), [0]
+
+    @event.listens_for(engine, "connect")
+    def count_steps(connection: Any, _: object) -> None:
+        connection.set_progress_handler(lambda: steps.append(steps.pop() + 1_000), 1_000)
+
+    outbox.create_table(engine)
+    add(engine, *(message(b"%d" % number, "ab"[number % 2]) for number in range(6_000)), message(b"c", "c"))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE tidewheel_outbox SET retry_ms = -1 WHERE id <= 2000"))
+        connection.execute(text("UPDATE tidewheel_outbox SET retry_ms = 9000 WHERE id = 2002"))
+    producer = Producing()
+    with relay(engine, producer, batch=2_001, clock_ms=lambda: 5_000) as sending:
+        steps[0] = 0
+        assert sending.run_once() == Round(2_001, 0)
+        assert steps[0] < 1_500_000
+    assert producer.bodies.index(b"2002") < producer.bodies.index(b"5998")
+    assert b"c" in producer.bodies
+    engine.dispose()
 
 
 def test_several_relays_share_the_keys(engine: Engine) -> None:

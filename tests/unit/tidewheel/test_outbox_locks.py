@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import sessionmaker
 
-from tidewheel import outbox
+from tidewheel import outbox, outbox_claims
 from tidewheel.database_errors import LOCK_TIMED_OUT, ROLLED_BACK, says
 from tidewheel.outbox import Relay, Round
 
@@ -188,6 +188,31 @@ def test_a_row_that_was_added_first_and_committed_later_lets_no_relay_take_what_
         assert other.run_once() == Round(0, 0)
     hasty.dispose()
     assert (first.bodies, second.bodies) == ([b"quick", b"next"], [b"slow"])
+
+
+def test_a_row_that_is_committed_behind_the_page_that_was_read_is_sent_before_later_ones(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_claims, "LOOKED_AT_ONCE", 2)
+    producer, ours = Producing(), create_engine(engine.url)
+    with sessionmaker(engine)() as session, Relay(ours, producer, senders=1) as sending:
+        outbox.add(session, message(b"a1", "a"))
+        add(engine, message(b"z1", "z"), message(b"z2", "z"))
+
+        def commit_and_add() -> None:
+            session.commit()
+            add(engine, message(b"a2", "a"))
+
+        step = once_only(commit_and_add)
+
+        @event.listens_for(ours, "after_cursor_execute")
+        def go_on(_connection: Any, _cursor: Any, statement: str, *_: object) -> None:
+            if "FOR UPDATE" in statement:
+                step(None)
+
+        assert sending.run_once() == Round(4, 0)
+    ours.dispose()
+    assert producer.bodies == [b"a1", b"a2", b"z1", b"z2"]
 
 
 def test_a_row_that_a_transaction_holds_holds_back_what_is_behind_it(engine: Engine) -> None:
