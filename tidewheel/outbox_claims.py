@@ -205,9 +205,12 @@ class LeasedRows:
         claims = select(rows.claimed_by).where(unsent, rows.claimed_by.is_not(None)).distinct()
         found, now_ms = connection.execute(claims).scalars().all(), self._elapsed_ms()
         self._seen = {claim: self._seen.get(claim, now_ms) for claim in found}
-        return [
-            claim for claim, since_ms in self._seen.items() if now_ms - since_ms >= int(claim.split(" ")[-1])
-        ]
+        return [claim for claim, since_ms in self._seen.items() if now_ms - since_ms >= self._lease_of(claim)]
+
+    def _lease_of(self, claim: str) -> int:
+        """Return how long a claim lasts, in ms; relays of before did not say it."""
+        _, _, lease_ms = claim.partition(" ")
+        return int(lease_ms) if lease_ms.isdigit() else self.lease_ms
 
     def _release(self, connection: Connection, over: Sequence[str] = ()) -> None:
         is_free = rows.claimed_by.startswith(self._name) | rows.claimed_by.in_(over)
