@@ -36,6 +36,7 @@ from commitlog.message import Message
 from services.broker.errors import IllegalDeliveryTime, IllegalProperty
 from tidewheel import durations
 from tidewheel.delay_properties import is_number, shown, wall_ms
+from timingwheel.levels import SPAN_MS
 
 _BEGINNING: Final = b"TW_TIMER_"
 TOPIC: Final = "TW_TIMER_TOPIC"
@@ -81,7 +82,7 @@ def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None)
     """Return the verb that a message carries, or None; raise a `ClientMistake` for a verb that cannot be.
 
     `now_ms` is the broker's time, as the message's own times are. Without `delay_ms_max` a move may be to any
-    time: the verb was accepted before.
+    time that a timer can have: the verb was accepted before.
     """
     given = message.properties
     if not carries(message):
@@ -149,6 +150,8 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
+    if to_ms >= SPAN_MS:  # of a half of another broker, which nobody checked when it was sent
+        raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 
 

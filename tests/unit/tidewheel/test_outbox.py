@@ -501,6 +501,21 @@ def test_a_round_looks_at_no_row_again_for_each_row_behind_it(tmp_path: Any) -> 
     engine.dispose()
 
 
+def test_a_round_reads_no_pages_where_all_rows_pause(engine: Engine) -> None:
+    statements: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda _, __, statement, *___: statements.append(statement))
+    counts = []
+    with relay(engine, Producing(), clock_ms=lambda: 5_000) as sending:
+        for count in (1, 2_500):
+            add(engine, *(message(b"%d" % number) for number in range(count)))
+            with engine.begin() as connection:
+                connection.execute(text("UPDATE tidewheel_outbox SET retry_ms = 9000"))
+            statements.clear()
+            assert sending.run_once() == Round(0, 0)
+            counts.append(len(statements))
+    assert counts[0] == counts[1]
+
+
 def test_several_relays_share_the_keys(engine: Engine) -> None:
     """Each takes a whole batch, however many keys the others have in hand."""
     add(engine, *(message(b"%d" % number, f"k{number}") for number in range(5)))

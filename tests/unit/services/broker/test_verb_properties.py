@@ -68,6 +68,11 @@ def test_a_move_to_what_is_no_time_is_refused(to: str) -> None:
         carried_verb(dated(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS), NOW_MS, limits.DELAY_MS_MAX)
 
 
+def test_a_move_that_no_timer_can_make_is_refused_by_whoever_takes_it() -> None:
+    with pytest.raises(IllegalDeliveryTime, match="no timer can be set for that"):
+        carried_verb(message(TW_TIMER_MOVE="k", TW_TIMER_TO="9" * 18), NOW_MS)
+
+
 def test_the_brokers_own_limit_holds_for_a_move() -> None:
     far = message(TW_TIMER_MOVE="k", TW_TIMER_TO="2h")
     assert carried_verb(far, NOW_MS, 7_200_000) is not None
