@@ -507,7 +507,7 @@ def test_a_round_reads_no_pages_where_all_rows_pause(engine: Engine) -> None:
     counts = []
     with relay(engine, Producing(), clock_ms=lambda: 5_000) as sending:
         for count in (1, 2_500):
-            add(engine, *(message(b"%d" % number) for number in range(count)))
+            add(engine, *(message(b"%d" % number, f"key {number}") for number in range(count)))
             with engine.begin() as connection:
                 connection.execute(text("UPDATE tidewheel_outbox SET retry_ms = 9000"))
             statements.clear()
