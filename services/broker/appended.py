@@ -1,4 +1,4 @@
-"""What the door of the store takes, and what it gives: drafts of records, and what was appended.
+"""Drafts, which `Store.append` takes, and `Appended`, which it returns.
 
     draft        is                                     its encoder
     Record       any record; `facts_of` reads its facts `commitlog.record.encode`

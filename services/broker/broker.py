@@ -404,7 +404,7 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return when to tick next, in ms since 1970; None if nothing is pending.
 
-        Each source keeps its own next moment: nobody has to say that it changed, and this costs 2 us.
+        Each source keeps its own next moment, so a call costs 2 us.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
@@ -752,7 +752,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Apply and publish a durable record, as a broker does that appends and flushes; nobody is woken."""
+        """Apply and publish a durable record, as an append and its flush do; no receiver is woken."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.expect(found.record)
         self.store.apply(durable)

@@ -91,7 +91,7 @@ class Groups:
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """What the receive under way has leased."""
+        """Leases of the receive under way."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)

@@ -308,7 +308,7 @@ class Receiving:
         The lease of a last attempt stands until its message is buried (`services.broker.burying`).
         """
         found = self._leases.find(generation)
-        assert found is not None, "a lease that nobody has runs out"
+        assert found is not None, "a lease that does not stand runs out"
         key, lease = found
         failure = failure_of(lease, now_ms)
         if failure is None or not self._burying.takes(key, lease):

@@ -190,7 +190,7 @@ class Store:
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp a draft, encode and gather it for the flush, and apply its facts to every part.
 
-        No client may be told of it before the log is durable up to `end_offset`. Of copies this appends as
+        An answer must wait until the log is durable up to `end_offset`. Of copies this appends as
         many, from the first on, as the present segment takes.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms

@@ -26,8 +26,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
-from services.broker.timer_ends import TimerEnd, name_hash
-from services.broker.timer_records import names_of
+from services.broker.timer_ends import TimerEnd, words_of
 from services.broker.timers import Timers
 from services.broker.values import Damaged
 from timingwheel import partition
@@ -80,8 +79,8 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
 
 
 def _name(timers: Timers, fact: TimerSet, timer: Record) -> None:
-    for name in names_of(fact):
-        timers.ends.name(name_hash(name), timer.physical_offset, fact.due_ms, timer.store_ms)
+    for words in words_of(fact):
+        timers.ends.name(words, timer.physical_offset, fact.due_ms, timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

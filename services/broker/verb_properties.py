@@ -150,7 +150,7 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
-    if to_ms >= SPAN_MS:  # of a half of another broker, which nobody checked when it was sent
+    if to_ms >= SPAN_MS:  # an imported half: its verb was not checked when it was sent
         raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 

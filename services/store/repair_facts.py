@@ -37,9 +37,8 @@ from consumequeue.sorted_runs import Run, write_run
 from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
-from services.broker.timer_ends import ENDS, NAMES, end_extra, name_hash
+from services.broker.timer_ends import ENDS, NAMES, end_extra, words_of
 from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_records import names_of
 from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside
 from services.store.opening import OpenStore
@@ -136,8 +135,8 @@ def _names(store: OpenStore, newest: Snapshot, timers: StoredTimers) -> Iterator
 
 def _names_of(record: Record) -> Iterator[Fact]:
     for timer in (fact for fact in facts_of(record) if isinstance(fact, TimerSet)):
-        for name in names_of(timer):
-            yield *name_hash(name), record.physical_offset, timer.due_ms, record.store_ms
+        for words in words_of(timer):
+            yield *words, record.physical_offset, timer.due_ms, record.store_ms
 
 
 def _ends(store: OpenStore, newest: Snapshot) -> Iterator[Fact]:

@@ -271,7 +271,7 @@ class Checks(Machine):
             queues = [one for one in views[group].queues if one.topic == topic]
             assert lag.get((topic, group), 0) == sum(one.lag for one in queues)
         held = [one.generation for course in courses.values() for one in course.held.values()]
-        assert sorted(self.broker.groups.leases._leases) == sorted(held), "leases of nobody"
+        assert sorted(self.broker.groups.leases._leases) == sorted(held), "leases that no queue has in flight"
         self._compare_dead_letters()
 
     def _compare_queue(self, course: Course, view: QueueView) -> None:

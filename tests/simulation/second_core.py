@@ -221,7 +221,7 @@ class SecondCore:
 
 
 def check_plan(core: Broker) -> None:
-    """What sources keep of their next moments is what they find when they look for it."""
+    """The next moments that sources keep are those that a search finds."""
     planned_ms, partitions = core.next_due_ms(), core.timers.partitions
     for wheel in (core._scheduler._leases, core._scheduler._others, core.timers.near._wheel):
         upcoming = wheel._next_slot()
@@ -264,7 +264,7 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 def apply_decoded(broker: Broker) -> None:
     """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
     store, apply, apply_to_parts = broker.store, broker.store.apply, broker.store.apply_to_parts
-    store.apply = lambda appended: apply(read_again(appended))  # type: ignore[method-assign]
+    store.apply = lambda appended: apply(read_again(appended))  # type: ignore[method-assign]  # a spy
     store.apply_to_parts = lambda appended: apply_to_parts(read_again(appended))
 
 

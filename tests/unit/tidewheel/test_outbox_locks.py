@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def engine(database: Engine) -> Engine:
     if database.dialect.name == "sqlite":
-        pytest.skip("SQLite locks no rows")
+        pytest.skip("SQLite locks no rows: its claims are tested in test_outbox")
     outbox.create_table(database)
     return database
 
@@ -258,7 +258,7 @@ def test_a_row_in_hand_can_be_wanted_back_without_harm(engine: Engine) -> None:
 
 def test_marks_are_made_again_in_a_new_transaction_where_a_deadlock_ended_the_first(engine: Engine) -> None:
     if engine.dialect.name == "postgresql":
-        pytest.skip("A deadlock ends no transaction that has a savepoint")
+        pytest.skip("on PostgreSQL a deadlock is undone to the savepoint, and the transaction goes on")
     add(engine, message(b"1", "a"), message(b"2", "a"))
     producer, user = Producing(), engine.connect()
     ends = threading.Thread(target=lambda: end_by_deleting(user, 1))
