@@ -154,9 +154,10 @@ class TimerEnds:
             raise
         return None if found is None else Named(*found)
 
-    def name(self, words: NameWords, timer_offset: int, due_ms: int, stored_ms: int) -> None:
-        """Let the name of these two words mean this timer from now on."""
-        self.names.put(*words, timer_offset, due_ms, stored_ms)
+    def name(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
+        """Let the names of a timer mean it from now on."""
+        for key, check in words_of(timer):
+            self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
         """Return how a timer ended; None while it is pending. Raise `StoreDamaged`."""

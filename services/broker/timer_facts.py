@@ -26,7 +26,7 @@ from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FactIndex
-from services.broker.timer_ends import TimerEnd, words_of
+from services.broker.timer_ends import TimerEnd
 from services.broker.timers import Timers
 from services.broker.values import Damaged
 from timingwheel import partition
@@ -58,10 +58,10 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
                 ended = TimerEnd(fact.end, found.record.store_ms, found.record.physical_offset)
                 ends.end(fact.timer_offset, fact.due_ms, ended)
             elif isinstance(fact, TimerSet) and has_names:
-                _name(timers, fact, found.record)
+                timers.ends.name(fact, found.record.physical_offset, found.record.store_ms)
         ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
     for timer in _waiting(timers, log_from) if has_names else ():
-        _name(timers, timer_set(timer.properties), timer)
+        timers.ends.name(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
     if has_ends:
         _close(timers, disk)
     return told
@@ -76,11 +76,6 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
             "again as far as the log and the timers that wait tell, and how others ended may be unknown"
         )
     return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
-
-
-def _name(timers: Timers, fact: TimerSet, timer: Record) -> None:
-    for words in words_of(fact):
-        timers.ends.name(words, timer.physical_offset, fact.due_ms, timer.store_ms)
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:

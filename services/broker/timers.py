@@ -58,7 +58,7 @@ from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle, Too
 from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
-from services.broker.timer_ends import Named, TimerEnd, TimerEnds, words_of
+from services.broker.timer_ends import Named, TimerEnd, TimerEnds
 from services.broker.timer_files import Doubt, TimersToWrite
 from services.broker.timer_records import Replaced, due_ms_of, undelivered
 from services.broker.timer_source import QueueTable, TimerSource
@@ -184,8 +184,7 @@ class Timers:
         """Set a timer, or end one, or many that were delivered."""
         match fact:
             case TimerSet():
-                for words in words_of(fact):
-                    self.ends.name(words, stamp.offset, fact.due_ms, stamp.store_ms)
+                self.ends.name(fact, stamp.offset, stamp.store_ms)
                 self._unarmed.add(stamp.offset, stamp.stored)
                 self.pending_by_topic[fact.topic] += 1
             case TimerEnded():
