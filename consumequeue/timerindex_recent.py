@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from consumequeue.timerindex_fact import FACT, Facts, Said, newest_of
 
 _SLOTS: Final = (1 << 19) - 1
 _WIDTH: Final = 6
+_WORDS: Final = Struct(f"={_WIDTH}Q")
 _CHUNK_FACTS: Final = 16_384
 
 
@@ -46,7 +48,7 @@ class Recent:
                 return
             place = words[place + 5]
         self._heads[slot] = len(words)
-        words.extend((key, check, offset, at, extra, first))
+        words.frombytes(_WORDS.pack(key, check, offset, at, extra, first))
 
     def find(self, key: int, check: int) -> Said | None:
         """Return what is said of one (key, check), if anything."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
@@ -20,6 +20,8 @@ _APART: Final = {
     MessageType.LITE: "whose topics hold many lite topics. "
     "Create one: tidewheel topic create NAME --type lite",
 }
+_MIXED: Final = MessageType.MIXED
+_NOT_MIXED: Final = tuple(_APART)
 
 _MADE_BY: Final = {
     MessageType.FIFO: "Give it a message group (send --group; message_group over HTTP)",
@@ -47,8 +49,9 @@ def check_message(message: Message, message_type: MessageType) -> None:
 
 def check_type(message_type: MessageType, topic: Topic) -> None:
     """Raise `MessageTypeConflict` unless a topic takes messages of a type."""
-    if topic.message_type is not message_type:
-        _check_mixed(message_type, topic)
+    taken = topic.message_type
+    if taken is not message_type and (taken is not _MIXED or message_type in _NOT_MIXED):
+        _refuse_type(message_type, topic)
 
 
 def check_lite_topic(name: str, bytes_max: int) -> None:
@@ -88,15 +91,14 @@ def _way_out(sent: MessageType, taken: MessageType) -> str:
     return f"{both}Name a topic of type {kind}{mixed}; create one: tidewheel topic create NAME --type {kind}"
 
 
-def _check_mixed(message_type: MessageType, topic: Topic) -> None:
-    if topic.message_type is not MessageType.MIXED:
-        raise MessageTypeConflict(
-            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}. "
-            f"{_way_out(message_type, topic.message_type)}",
-            f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
-            f"but actual type is {message_type.value}",
-        )
-    if message_type is MessageType.PRIORITY or message_type is MessageType.LITE:
+def _refuse_type(message_type: MessageType, topic: Topic) -> NoReturn:
+    if topic.message_type is _MIXED:
         raise MessageTypeConflict(
             f"{topic.name!r} takes every type but PRIORITY and LITE, {_APART[message_type]}"
         )
+    raise MessageTypeConflict(
+        f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}. "
+        f"{_way_out(message_type, topic.message_type)}",
+        f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
+        f"but actual type is {message_type.value}",
+    )
