@@ -52,7 +52,6 @@ from services.live.live_broker import LiveBroker
 from services.process.memory import WholeLooks, keep_little
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
-from services.rpc.generated import admin_pb2 as admin
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.server.run import Faces, share_interpreter
@@ -426,14 +425,6 @@ class World:
             "receive of 2,000 lite topics": lambda: self._receive_everything(GROUP, LITE),
             "metrics of a client, 32 MiB": lambda: grpc(
                 "opentelemetry.proto.collector.metrics.v1.MetricsService/Export", self._exported()
-            ),
-            "admin, a group of a topic": lambda: grpc(
-                "apache.rocketmq.v2.Admin/ListSubscription",
-                admin.ListSubscriptionRequest(topic=wire.Resource(name="topic-000001")).SerializeToString(),
-            ),
-            "admin, the state of a topic of 1,024 queues": lambda: grpc(
-                "apache.rocketmq.v2.Admin/DescribeTopicStatus",
-                admin.DescribeTopicStatusRequest(topic=wire.Resource(name=WIDE)).SerializeToString(),
             ),
         }
 

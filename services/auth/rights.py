@@ -10,7 +10,7 @@ and verb. A call about all names, or all with a prefix, is denied if it is for a
 | `send`     | send, recall, verbs on its timers                |                                 |
 | `receive`  | receive, acknowledge, give up                    | the same, as this group         |
 | `transact` | send a half, end it, be asked how it ended       |                                 |
-| `admin`    | queries of operators over the protocol           | the same                        |
+| `admin`    | queries and changes of operators over HTTP       | the same                        |
 
 Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
 namespace and rest, the rule is the same.

@@ -8,17 +8,10 @@ from google.protobuf import text_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from services.rpc.generated import (
-    TYPES,
-    admin_pb2,
-    health_pb2,
-    metrics_service_pb2,
-    reflection_pb2,
-    service_pb2,
-)
+from services.rpc.generated import TYPES, health_pb2, metrics_service_pb2, reflection_pb2, service_pb2
 
 REFLECTION_V1: Final = {"reflection.v1alpha": "reflection.v1", "reflection/v1alpha": "reflection/v1"}
-FILES: Final = (service_pb2, admin_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
+FILES: Final = (service_pb2, metrics_service_pb2, health_pb2, reflection_pb2)
 DESCRIBED: Final = frozenset(
     one.full_name for file in FILES for one in file.DESCRIPTOR.services_by_name.values()
 )

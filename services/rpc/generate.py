@@ -21,7 +21,7 @@ from services.descriptors.compiling import compile_protos
 
 ROOM: Final = Path(__file__).parent
 PROTOS: Final = (
-    *(f"apache/rocketmq/v2/{name}.proto" for name in ("definition", "service", "admin")),
+    *(f"apache/rocketmq/v2/{name}.proto" for name in ("definition", "service")),
     "opencensus.proto",
 )
 OTHERS: Final = (health_pb2, reflection_pb2, metrics_service_pb2)

@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
-from services.auth.rights import WILD, Kind, Need, Verb
+from services.auth.rights import Kind, Need, Verb
 from services.broker import verb_properties
-from services.rpc.generated import admin_pb2
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.definition_pb2 import Resource
 from services.rpc.messages import stored_properties
 from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.names import stored_name
-from services.rpc.service import ADMIN
 
 NeedsOf = Callable[[Any], Iterator[Need]]
 
@@ -68,17 +66,6 @@ def querying(request: Any) -> Iterator[Need]:
     yield on_topic(None, request.topic)
 
 
-def operating(request: Any) -> Iterator[Need]:
-    """Yield every topic and group that an operator names; if it names none, all there are."""
-    fields = request.DESCRIPTOR.fields_by_name
-    topics = [*request.topics[: ENTRIES_PER_REQUEST_MAX + 1]] if "topics" in fields else []
-    topics += [request.topic] if "topic" in fields else []
-    named = [Need(Verb.ADMIN, Kind.TOPIC, stored_name(one)) for one in topics if stored_name(one)]
-    if "group" in fields and stored_name(request.group):
-        named.append(Need(Verb.ADMIN, Kind.GROUP, stored_name(request.group)))
-    yield from named or [Need(Verb.ADMIN, kind, WILD) for kind in Kind]
-
-
 def nothing(request: Any) -> Iterator[Need]:
     """Nothing: it is enough to be known."""
     yield from ()
@@ -100,8 +87,4 @@ NEEDS: Final[dict[str, NeedsOf]] = {
     "NotifyClientTermination": nothing,
     OTLP: nothing,
     OPENCENSUS: nothing,
-    **{
-        f"{ADMIN}/{name}": operating
-        for name in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
-    },
 }

@@ -1,10 +1,9 @@
-"""All that the protocol port serves, joined: messages, clients' metrics, operators."""
+"""All that the protocol port serves, joined: messages and clients' metrics."""
 
 from __future__ import annotations
 
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
-from services.rpc.admin import admin_table
 from services.rpc.clients import Clients
 from services.rpc.endpoints import Advertised
 from services.rpc.guard import Guard, guarded
@@ -27,13 +26,8 @@ def all_rpcs(
     guard: Guard | None = None,
     questions: Questions | None = None,
     metrics: ClientMetrics | None = None,
-    *,
-    admin: bool = True,
 ) -> dict[str, Rpc]:
-    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own.
-
-    `admin`: operators are served, too.
-    """
+    """Join the handlers of the gRPC services, behind a guard if there is one; `metrics` are clients' own."""
     questions = questions or Questions(sessions)
     producers = Producers(sessions, guard.may_end) if guard else Producers(sessions)
     may_name = guard.may_name if guard else allow_all
@@ -53,5 +47,4 @@ def all_rpcs(
         Clients(live, sessions, producers, questions, metric_for),
     )
     rpcs |= exports.table() if exports else {}
-    rpcs |= admin_table(live, sessions, advertised, questions, metrics or ClientMetrics()) if admin else {}
     return guarded(rpcs, guard) if guard else rpcs

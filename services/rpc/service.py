@@ -30,7 +30,6 @@ from services.rpc.sending import Producing
 from services.rpc.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 from tidewheel.errors import TidewheelError
 
-ADMIN = "apache.rocketmq.v2.Admin"
 NAME = "apache.rocketmq.v2.MessagingService"
 """The service of every RPC that is not named in full, `package.Service/Name`."""
 
@@ -48,16 +47,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """An RPC of one request and one reply; without a status in it, `CallRefused` tells what went wrong.
-
-    Operators are no clients: who calls need not give a client's id.
-    """
+    """An RPC of one request and one reply; without a status in it, `CallRefused` tells what went wrong."""
 
     request: Any
     reply: Any
     handler: Callable[[Any, Caller], Awaitable[Any]]
     has_status: bool = True
-    is_for_operators: bool = False
 
 
 def nothing(request: Any) -> int:
@@ -123,7 +118,6 @@ class Streaming:
     handler: Callable[[Any, Caller], AsyncGenerator[Any, None]]
     both_ways: bool = False
     has_status: bool = True
-    is_for_operators: bool = False
 
 
 Rpc = Unary | Prompt | Streaming
@@ -280,7 +274,7 @@ class CallRefused(Exception):
 
 def welcome(rpc: Unary | Streaming, caller: Caller) -> Caller:
     """Let a caller in who says who it is; of other protocols than RocketMQ's, everybody."""
-    if rpc.has_status and not rpc.is_for_operators and not caller.client_id:
+    if rpc.has_status and not caller.client_id:
         raise NoClientId
     return caller
 

@@ -184,10 +184,7 @@ class Faces:
         sessions.room.refuse_with(asked.refusals.add)
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
         self.metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
-        has_admin = (
-            asked.guard is not None or not asked.demands.token
-        )  # else anybody could do what takes the token
-        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured, admin=has_admin)
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured)
         self.health = Health()
         served = rpcs | standard_rpcs(self.health, rpcs)
         self.serving = Serving(served, Turns(live), self.metrics.observe, origin_of)

@@ -17,13 +17,10 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
 
-from services.rpc.admin import METHODS as ADMIN_METHODS
-from services.rpc.generated import admin_pb2 as admin
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.metrics_export import OTLP
-from services.rpc.service import ADMIN
 from tests.endurance.conftest import METADATA, SERVICE, BrokerProcess
 from tests.endurance.hostile import hostile, nonsense
 
@@ -37,7 +34,6 @@ NOT_SERVED = {"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"}
 METHODS = service.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name
 RPCS = {
     **{f"{SERVICE}{name}": (service, METHODS[name]) for name in set(METHODS) - NOT_SERVED},
-    **{f"/{ADMIN}/{name}": (admin, method) for name, method in ADMIN_METHODS.items()},
     f"/{OTLP}": (metrics, metrics.DESCRIPTOR.services_by_name["MetricsService"].methods_by_name["Export"]),
 }
 """The path of each, where its messages are, and its description."""

@@ -52,10 +52,10 @@ from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
-from services.rpc.generated import admin_pb2, service_pb2
+from services.rpc.generated import service_pb2
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.metrics_export import OPENCENSUS, OTLP
-from services.rpc.service import ADMIN, NAME
+from services.rpc.service import NAME
 from services.rpc.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
@@ -84,7 +84,6 @@ WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
-        *("AdminSendMessage", "DeleteSubscription", "ResetGroupOffset"),
     }
 )
 """The methods of which a refusal tells that nothing was done; field 1 of each one's reply is its status."""
@@ -511,15 +510,10 @@ def shape_of(method: Method) -> Shape:
 
 
 def _shapes() -> list[Shape]:
-    """Return the methods of RocketMQ's services."""
-    messaging, admin = (
-        service_pb2.DESCRIPTOR.services_by_name["MessagingService"],
-        admin_pb2.DESCRIPTOR.services_by_name["Admin"],
-    )
+    """Return the methods of RocketMQ's service, and those that take clients' metrics."""
     return [
-        Shape(f"/{name}/{method.name}", method.client_streaming, method.server_streaming)
-        for name, described in ((NAME, messaging), (ADMIN, admin))
-        for method in described.methods
+        Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
+        for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods
     ] + [
         Shape(f"/{OTLP}", takes_stream=False, gives_stream=False),
         Shape(f"/{OPENCENSUS}", takes_stream=True, gives_stream=True),

@@ -17,7 +17,6 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
-from services.rpc.admin import METHODS
 from services.rpc.caller import Caller
 from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
@@ -27,7 +26,7 @@ from services.rpc.guard import Guard
 from services.rpc.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.rpcs import all_rpcs
-from services.rpc.service import ADMIN, Streaming
+from services.rpc.service import Streaming
 from services.rpc.statuses import name_of
 from tidewheel.errors import TidewheelError
 
@@ -139,9 +138,8 @@ REFUSED = (Code.UNAUTHORIZED, Code.FORBIDDEN)
 
 def test_for_every_rpc_it_is_known_what_it_needs(watch: Any) -> None:
     async def scenario(watched: Watched) -> None:
-        of_operators = {f"{ADMIN}/{name}" for name in METHODS}
         others = {"Telemetry", OTLP, OPENCENSUS}
-        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, *others, *of_operators}
+        assert watched.front.rpcs.keys() == NEEDS.keys() == {*RIGHTS, *others}
 
     watch(scenario)
 

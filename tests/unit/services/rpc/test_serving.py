@@ -293,6 +293,7 @@ def test_a_client_is_told_what_is_wrong_with_its_call(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         for path, asked, code in (
             ("/no.Such/Method", b"", grpc.StatusCode.UNIMPLEMENTED),
+            ("/apache.rocketmq.v2.Admin/GetProxyRuntimeStats", b"", grpc.StatusCode.UNIMPLEMENTED),
             (f"/{NAME}/SendMessage", b"\xff\xff\xff", grpc.StatusCode.INTERNAL),
         ):
             with pytest.raises(aio.AioRpcError) as refused:

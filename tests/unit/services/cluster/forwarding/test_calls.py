@@ -45,7 +45,6 @@ from services.front.port import Port
 from services.live.live_broker import LiveBroker
 from services.process.event_loop import new_event_loop
 from services.rpc.endpoints import Advertised
-from services.rpc.generated import admin_pb2 as admin
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import ClientType, Code
@@ -611,20 +610,13 @@ def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
 
 
 def test_every_call_of_one_message_is_known_to_write_or_to_leave_all_as_it_is() -> None:
-    asks = (
-        *("QueryRoute", "QueryAssignment", "GetOffset", "QueryOffset", "GetTopicRoute", "QueryMessage"),
-        *("DescribeTopicStatus", "DescribeSubscription", "DescribeGroupAccumulation", "ListSubscription"),
-        *("ListConsumerConnection", "QueryTimeSpan", "GetProxyRuntimeStats", "GetConsumerRunningInfo"),
-    )
-    # Of these a refusal is no promise: they tell of a client, or of one process.
-    tells = (
-        *("Heartbeat", "NotifyClientTermination", "SyncLiteSubscription", "ChangeLogLevel", "Export"),
-        *("PrintThreadStackTrace", "VerifyMessage"),
-    )
+    asks = ("QueryRoute", "QueryAssignment", "GetOffset", "QueryOffset")
+    # Of these a refusal is no promise: they tell of a client.
+    tells = ("Heartbeat", "NotifyClientTermination", "SyncLiteSubscription", "Export")
     shapes = [one for one in forwarding._shapes() if not (one.takes_stream or one.gives_stream)]
     assert {one.method for one in shapes} - {*asks, *tells} == forwarding.WRITES
     for name in forwarding.WRITES:
-        reply = getattr(admin, f"{name}Response", None) or getattr(service, f"{name}Response")
+        reply = getattr(service, f"{name}Response")
         refused = reply(status=wire.Status(code=Code.NOT_FOUND, message="why")).SerializeToString()
         with pytest.raises(Refused, match="why"):
             forwarding._require_done(refused)
