@@ -6,7 +6,7 @@ delivered, a transaction's message as half and as what was committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from commitlog import limits, properties
@@ -20,8 +20,6 @@ from services.broker.store import Store
 from services.broker.topics import Topics
 from services.broker.values import Delivery
 
-Wanted = Callable[[Delivery], bool]
-
 
 class Found(NamedTuple):
     """Messages; `is_cut`: there are more, which are too large for the same answer."""
@@ -30,18 +28,13 @@ class Found(NamedTuple):
     is_cut: bool
 
 
-def anything(one: Delivery) -> bool:
-    """Want every message."""
-    return True
-
-
 class Finding:
     """Looks at messages by their names or places; leases nothing."""
 
     def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
-    def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
+    def find(self, topic: str, key: str, count_max: int) -> Found:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
         Fewer if they are large. Damaged records are left out; raise `StoreDamaged` when it is the index that
@@ -51,8 +44,6 @@ class Finding:
         looked_bytes = 0
         for record in self._records(topic, key):
             one = Delivery(readable(record))
-            if not wanted(one):
-                continue
             looked_bytes += bytes_of(record, one.record)
             if found and looked_bytes > limits.LOOK_BYTES_MAX:
                 return Found(found, True)

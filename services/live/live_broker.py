@@ -44,7 +44,7 @@ from commitlog.message import Message
 from commitlog.recovery import trusted_until
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
-from services.broker.finding import Found, Wanted, anything
+from services.broker.finding import Found
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     CheckBack,
@@ -347,9 +347,9 @@ class LiveBroker:
         """Return real time, the time of callers."""
         return self.clock.real_ms()
 
-    def find(self, topic: str, key: str, count_max: int, wanted: Wanted = anything) -> Found:
+    def find(self, topic: str, key: str, count_max: int) -> Found:
         """Look messages up by key or message id, newest first; they are fewer if they are large."""
-        found = self._broker.finding.find(topic, key, count_max, lambda one: wanted(self.clock.outward(one)))
+        found = self._broker.finding.find(topic, key, count_max)
         return Found(self.clock.outward(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
