@@ -27,8 +27,6 @@ from typing import Final, NamedTuple
 
 OLDEST: Final = 1
 """The version of a log that does not say one."""
-FILES_OF_NOW: Final = 3
-"""The version from which on a node's files need not be read by a program of the release before."""
 
 
 class AppliedLimits(NamedTuple):

@@ -2,7 +2,7 @@
 
     StoreError
     |-- NoRecords                              nothing is to be read yet
-    |-- StoreLocked, NotAStore, StoreTooNew    the folder is not this broker's to open
+    |-- StoreLocked, NotAStore, StoreTooNew, StoreTooOld    the folder is not this broker's to open
     |-- StoreDamaged                           bytes are not what was written
     |-- DiskFailed, NoRoom                     the disk refuses
     ConfigurationError
@@ -55,6 +55,12 @@ class StoreTooNew(StoreError):
     """The store was written by a newer version."""
 
     code = "TW-105"
+
+
+class StoreTooOld(StoreError):
+    """The store was written by a version that this one does not read any more."""
+
+    code = "TW-108"
 
 
 class NotAStore(StoreError):

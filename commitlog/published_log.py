@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from commitlog import imported, layout, record, store_format
-from commitlog.errors import NoRecords, NotAStore, StoreTooNew
+from commitlog.errors import NoRecords, NotAStore, StoreTooNew, StoreTooOld
 from commitlog.recovery import Damage
 
 _NONE_OWN: Final = 1 << 62
@@ -84,7 +84,7 @@ class StoreLog:
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     """Return the log under `store`; `durable_offset` overrides the published one (to read two stores alike).
 
-    Raise `NotAStore`, `StoreTooNew`, or `NoRecords` if it holds none yet.
+    Raise `NotAStore`, `StoreTooNew`, `StoreTooOld`, or `NoRecords` if it holds none yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -153,7 +153,7 @@ def _check_format(store: Path) -> bool:
         return False
     try:
         store_format.parse(path.read_bytes())
-    except (NotAStore, StoreTooNew) as error:
+    except (NotAStore, StoreTooNew, StoreTooOld) as error:
         raise type(error)(f"{store}: {error.detail}") from error
     return True
 

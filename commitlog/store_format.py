@@ -1,19 +1,17 @@
 """The file `format`: what says that a folder is a store, of which version, and how large its segments are.
 
     offset  width  field
-    0       64     the version, "4", a line feed, spaces, a line feed: all that version 1 reads, and refuses
-    64      46     "4 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>", line feed
+    0       64     "tidewheel 1", the version, a line feed, spaces, a line feed
+    64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
+                   line feed
 
-Version 2 has the same layout; in version 3 there are records and rows of snapshots that it does not know
-(late ends, timers that are UNREADABLE, what a filter passed over, epochs). Version 1 is older still. In
-version 4 snapshots keep tails of queues. A store is of version 3 until its first such snapshot is written
-(`raise_to_tails`), so a cluster that is not finalized has nodes that a program of before can still open.
+Versions begin at 1 with the first release, and each release opens the stores of the one before it. A store of
+another version is refused (`StoreTooNew`). Programs from before the first release wrote bare numbers, without
+the name: their stores are refused (`StoreTooOld`), and they refuse these.
 
 The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
-is nowhere else, and nothing is concluded from lengths of files. A store of version 1 has only "1" in this
-file: its size is derived one last time, and only the room in its last segment depends on it, for where
-a segment ends the next one's name says (`commitlog.segments`). If this file is damaged the same is done, and
-told. Without it a folder with a commitlog is a store of ours only if a file proves it that nobody else
+is nowhere else, and nothing is concluded from lengths of files. If this file is damaged the size is derived,
+and told. Without it a folder with a commitlog is a store of ours only if a file proves it that nobody else
 writes; an Apache RocketMQ store is left alone.
 """
 
@@ -29,19 +27,18 @@ from typing import Final
 
 from commitlog import layout, record, snapshot
 from commitlog.disk import Disk
-from commitlog.errors import NotAStore, StoreTooNew
+from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
 
-VERSION: Final = 4
-WITHOUT_TAILS: Final = 3
-"""Of a store whose snapshots keep no tails of queues: programs of before read it."""
+VERSION: Final = 1
+_NAME: Final = "tidewheel"
 _FIRST_BYTES: Final = 64
-_LINE: Final = re.compile(rb"((\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
+_LINE: Final = re.compile(rb"(tidewheel (\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
 FRESH: Final = f"{layout.FORMAT}.new"
 
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """What the file says; `segment_bytes` is 0 in version 1, and where it cannot be read.
+    """What the file says; `segment_bytes` is 0 where it cannot be read.
 
     `problem` says what is wrong with the file; empty if nothing is.
     """
@@ -53,55 +50,54 @@ class Format:
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
     """Return the content of the file."""
-    line = b"%d segment_bytes %020d" % (version, segment_bytes)
-    first = (b"%d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
+    line = b"tidewheel %d segment_bytes %020d" % (version, segment_bytes)
+    first = (b"tidewheel %d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
 def parse(stored: bytes) -> Format | None:
-    """Return what the bytes of the file say; None if they say nothing. Raise `NotAStore`, `StoreTooNew`."""
+    """Return what the bytes of the file say; None if they say nothing.
+
+    Raise `NotAStore`, `StoreTooNew` or `StoreTooOld`.
+    """
     first = stored[:_FIRST_BYTES].decode(errors="replace").strip("\0 \n\r\t")
     found = _LINE.fullmatch(stored[_FIRST_BYTES:])
     if found is not None and zlib.crc32(found[1]) == int(found[4], 16):
-        _check_version(found[2].decode())
-        version, segment_bytes = int(found[2]), int(found[3])
-        is_whole = stored == encode(segment_bytes, version)
-        return Format(version, segment_bytes, "" if is_whole else "its first line is not what was written")
-    if not first:
+        _check_version(int(found[2]))
+        segment_bytes = int(found[3])
+        is_whole = stored == encode(segment_bytes)
+        return Format(VERSION, segment_bytes, "" if is_whole else "its first line is not what was written")
+    if _NAME.startswith(first):  # empty, or cut short
         return None
-    _check_version(first)
-    if int(first) == 1:
-        return Format(1, 0)
-    return Format(int(first), 0, "it does not say how large the log's segments are")
+    name, _, version = first.rpartition(" ")
+    if not (version.isascii() and version.isdigit() and name in ("", _NAME)):
+        raise NotAStore(f"Its format file says {first[:40]!r}. Choose another folder with --store.")
+    if not name:
+        raise StoreTooOld(
+            f"A program from before the first release wrote it, as format {version}, which no release reads. "
+            "Hand over what waits: tidewheel store export FOLDER with the program that wrote it, then "
+            "tidewheel store import FOLDER --store NEW with this one."
+        )
+    _check_version(int(version))
+    return Format(VERSION, 0, "it does not say how large the log's segments are")
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on `disk`; give a new store segments of `wanted_bytes`, durably.
 
-    What is of an older version or damaged is written anew, with a size that is derived where it is not told.
-    Raise `NotAStore` or `StoreTooNew`, with nothing changed.
+    What is damaged is written anew, with a size that is derived where it is not told. Raise `NotAStore`,
+    `StoreTooNew` or `StoreTooOld`, with nothing changed.
     """
     found = read(disk)
     if found is None:
         check_names(disk.list(""), knows_format=False)
-        write(disk, encode(wanted_bytes, WITHOUT_TAILS))
-        return Format(WITHOUT_TAILS, wanted_bytes)
-    if found.version >= WITHOUT_TAILS and found.segment_bytes and not found.problem:
+        write(disk, encode(wanted_bytes))
+        return Format(VERSION, wanted_bytes)
+    if not found.problem:
         return found
-    version, segment_bytes = max(found.version, WITHOUT_TAILS), found.segment_bytes
-    segment_bytes = segment_bytes or derived_segment_bytes(disk, wanted_bytes)
-    write(disk, encode(segment_bytes, version))
-    return Format(version, segment_bytes, found.problem)
-
-
-def raise_to_tails(disk: Disk) -> None:
-    """Let programs that know no tails of queues refuse the store from now on; raise OSError.
-
-    Called before the first snapshot that keeps some. A file that is damaged is left to the next start.
-    """
-    found = read(disk)
-    if found is not None and found.version < VERSION and found.segment_bytes:
-        write(disk, encode(found.segment_bytes))
+    segment_bytes = found.segment_bytes or derived_segment_bytes(disk, wanted_bytes)
+    write(disk, encode(segment_bytes))
+    return Format(VERSION, segment_bytes, found.problem)
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
@@ -116,14 +112,14 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 def read(disk: Disk) -> Format | None:
     """Return what the file says, or else what else says that this is a store; None of an empty folder.
 
-    Raise `NotAStore`, also of a commitlog that nothing shows to be ours, and `StoreTooNew`.
+    Raise `NotAStore`, also of a commitlog that nothing shows to be ours, `StoreTooNew` or `StoreTooOld`.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
     if found is not None or not disk.list(layout.COMMITLOG):
         return found
     if disk.size(layout.DURABLE) >= 0 or snapshot.newest(disk) is not None:
-        return Format(VERSION, 0, "it is missing" if size < 0 else "it is empty")
+        return Format(VERSION, 0, "it is missing" if size < 0 else "it is empty or cut short")
     raise NotAStore(
         f"It has a commitlog, but no version in its file '{layout.FORMAT}', and nothing else says that "
         "tidewheel wrote it. If Apache RocketMQ did: tidewheel store import."
@@ -165,8 +161,6 @@ def _is_allocated(disk: Disk, path: str, size: int) -> bool:
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 
 
-def _check_version(version: str) -> None:
-    if not (version.isascii() and version.isdigit()):
-        raise NotAStore(f"Its format file says {version[:40]!r}. Choose another folder with --store.")
-    if int(version) > VERSION:
-        raise StoreTooNew(f"It has format {version}, this version reads up to {VERSION}. Upgrade tidewheel.")
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise StoreTooNew(f"It has format {version}, this version reads format {VERSION}. Upgrade tidewheel.")

@@ -65,24 +65,18 @@ from consumequeue.queue import (
     FoundDamaged,
     QueueWrite,
     StoredQueue,
-    TakenQueue,
     files_of,
     ignore_damage,
     is_of_folder,
     is_of_others,
     kept,
-    kept_before,
     stored_queues,
-    writes_of,
 )
 from consumequeue.tails import Tails
 from tidewheel import property_names
 
 _LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
 _TAG: Final = property_names.TAG.encode()
-MADE_BEFORE: Final = 0
-"""The offset of snapshots and marks of before, which name none."""
-_MARK_OF_BEFORE: Final = b"yes\n"
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
 """Free bytes with which a disk is not full."""
@@ -471,16 +465,12 @@ class Dispatch:
                 path, f"{path} cannot be written to disk ({why}): a crash may take of it. {_ADVICE}"
             )
 
-    def freeze(self, *, for_before: bool = False) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Return the rows that a snapshot keeps, of queues that have entries; see `queue.kept`.
-
-        `for_before`: in the form that programs of before read, for whom `gathered` is written to files.
-        """
+    def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
+        """Return the rows that a snapshot keeps, of queues that have entries; see `queue.kept`."""
         while self.has_doubts:  # what a snapshot keeps is of all
             self.doubt_on()
         self._frozen.take_all()
-        row = kept_before if for_before else kept
-        self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *row(now)))
+        self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
         return self._frozen
 
     def wants_mark(self) -> bool:
@@ -499,7 +489,7 @@ class Dispatch:
     def adopt(
         self,
         frozen: Any,
-        made_at: int = MADE_BEFORE,
+        made_at: int,
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
@@ -685,7 +675,7 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 def mark_of(made_at: int) -> bytes:
     """Return the content of the mark of files that began with the snapshot at a log offset."""
-    return _MARK_OF_BEFORE if made_at == MADE_BEFORE else b"%d\n" % made_at
+    return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
@@ -742,13 +732,6 @@ def is_of_sync(path: str, error: OSError) -> bool:
     The failed sync of a folder is reported for the file in it, whose directory entry may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
-
-
-def tails_of(frozen: DeferredRows[tuple[str, int], ConsumeQueue]) -> Iterator[QueueWrite]:
-    """Yield the tails of the queues when they were frozen, to be written to files."""
-    taken: TakenQueue
-    for key, taken in frozen.items():
-        yield from writes_of(key, taken)
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:

@@ -153,13 +153,13 @@ class GroupOffsets:
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
-        """Return the offsets that were frozen, by older versions, too."""
+        """Return the offsets that were frozen."""
         offsets = cls(frozen["low"])
         offsets._done = OffsetRanges(frozen["done"])
-        for offset, count, first, last in frozen.get("attempts", ()):
+        for offset, count, first, last in frozen["attempts"]:
             first, last = (Failure(*one) if one else None for one in (first, last))
             offsets._attempts[offset] = Attempts(count, first, last)
-        for one in frozen.get("leases", ()):
+        for one in frozen["leases"]:
             offsets.leases[one[1]] = _thawed(one, offsets.attempts(one[1]).made)
             offsets._attempts.setdefault(one[1], NEVER)
         for offset in frozen.get("lengthened", ()):
@@ -199,10 +199,8 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry of a snapshot; older snapshots lack the last fields."""
-    generation, offset, visible_ms, renewed_for, consumer, message_group = frozen[:6]
-    later: list[Any] = [False, False, "", 0]
-    later[: len(frozen) - 6] = frozen[6:]
-    is_changed, is_suspended, attempt_id, leased_ms = later
+    """Return the lease entry of a snapshot."""
+    generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
+    is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)
     return LeaseEntry(Kind.LEASED, 0, made, offset, *when, *whose, is_changed, is_suspended, attempt_id)

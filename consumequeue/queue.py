@@ -733,17 +733,6 @@ def kept(taken: TakenQueue) -> Row:
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
-def kept_before(taken: TakenQueue) -> tuple[int, list[tuple[int, int]], int]:
-    """Return the row of a snapshot for programs of before, which know no tails: all entries are in files.
-
-    The CRCs are as they will be when what `writes_of` returns has been written; in any thread.
-    """
-    crcs = taken.crcs.copy()
-    for first_byte, inside, part in _parts(taken.written_count, taken.tail):
-        crcs[first_byte] = zlib.crc32(part, _crc_before(crcs, first_byte, inside))
-    return taken.written_count + len(taken.tail) // ENTRY_BYTES, [*crcs.items()], taken.min_offset
-
-
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
     """Return the CRC of a file up to byte `inside`; one that is not there yet will begin with a hole."""
     crc = crcs.get(first_byte)
@@ -772,24 +761,15 @@ class StoredQueue(NamedTuple):
         return self.written_count + len(self.tail) // ENTRY_BYTES
 
 
-def keeps_tail(row: Any) -> bool:
-    """Return whether a row of a snapshot has a place for a tail: programs of before cannot read it.
-
-    Also where the tail is empty: they take each member of a row for something.
-    """
-    return len(row) > len(StoredQueue._fields) - 2
-
-
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues of a snapshot's rows, of this form or that of before; nothing of None.
+    """Yield the queues of a snapshot's rows; nothing of None.
 
     Their topics are interned: rows of JSON have a string each, the process one for each topic.
     """
-    for topic, queue_id, written_count, crcs, *more in rows or ():
-        # Older rows do not say where the queue begins: where its oldest file does.
-        min_offset = more[0] if more else min((at for at, _ in crcs), default=0) // ENTRY_BYTES
-        tail, begins_at = (b64decode(more[1]), more[2]) if len(more) > 1 else (b"", UNKNOWN)
-        yield StoredQueue(intern(topic), queue_id, written_count, crcs, min_offset, tail, begins_at)
+    for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
+        yield StoredQueue(
+            intern(topic), queue_id, written_count, crcs, min_offset, b64decode(tail), begins_at
+        )
 
 
 def _place_of(found: Entry) -> int:

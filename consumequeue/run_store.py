@@ -54,8 +54,6 @@ _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
 """Which of the entries are not needed any more, by the time or the log offset that `to_write` was given."""
-FormOnDisk = Callable[[Entries], Entries]
-"""Entries of memory in the form that a file holds, in the same order; the array given is not changed."""
 
 
 class Unsaved(Protocol):
@@ -89,8 +87,6 @@ class RunsToWrite:
     until: int
     """The time or offset that `is_over` is asked with."""
     damaged: set[int]
-    form_on_disk: FormOnDisk | None
-    """The form of new entries, None for that of memory; entries of runs keep theirs."""
     written: tuple[Run, ...] | None = field(default=None, init=False)
     """The runs afterwards; None until it is written."""
 
@@ -147,13 +143,10 @@ class RunsToWrite:
         count_max = sum(run.entry_count for run in merged) + sum(map(len, self.recents))
         if count_max == 0 or not self.recents:
             return None
-        sources = [self._chunks(disk, run) for run in merged] + [self._new(recent) for recent in self.recents]
+        sources = [self._chunks(disk, run) for run in merged] + [recent.chunks() for recent in self.recents]
         gathered = map(self.schema.merged, passes(sources, "key", self.schema.minor))
         needed = (self._needed(entries, self.runs[:kept]) for entries in gathered)
         return write_run(disk, self.schema, self.folder, self.number, needed, count_max)
-
-    def _new(self, recent: Unsaved) -> Iterator[Entries]:
-        return map(self.form_on_disk, recent.chunks()) if self.form_on_disk else recent.chunks()
 
     def _chunks(self, disk: Disk, run: Run) -> Iterator[Entries]:
         try:
@@ -177,17 +170,10 @@ class RunStore(Generic[Memory]):
     """An index in one folder; empty until runs are adopted or entries are put."""
 
     def __init__(
-        self,
-        disk: Disk,
-        folder: str,
-        schema: Schema,
-        begin: Callable[[], Memory],
-        is_over: IsOver,
-        form_on_disk: Callable[[], FormOnDisk | None] = lambda: None,
+        self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
     ) -> None:
-        """Begin; `form_on_disk` is asked at each `to_write`, and None means the form of memory."""
         self._disk, self._folder, self._schema = disk, folder, schema
-        self._begin, self._is_over, self._form_on_disk = begin, is_over, form_on_disk
+        self._begin, self._is_over = begin, is_over
         self._clear()
 
     def _clear(self) -> None:
@@ -253,7 +239,6 @@ class RunStore(Generic[Memory]):
             self._is_over,
             until,
             set(self._damaged),
-            self._form_on_disk(),
         )
 
     def written(self, done: RunsToWrite) -> None:

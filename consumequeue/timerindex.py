@@ -18,7 +18,7 @@ tell these facts again, so what damage takes is lost (rule 3).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
@@ -28,7 +28,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue.bloom_filter import Mask, Probe, Words, probe_of, probes_of
 from consumequeue.name_hash import wide_digest_of
-from consumequeue.run_store import FormOnDisk, RunStore
+from consumequeue.run_store import RunStore
 from consumequeue.sorted_runs import Run, Schema
 from consumequeue.timerindex_fact import FACT, Facts, IsExpired, Said, newest_of
 from consumequeue.timerindex_recent import Recent
@@ -63,14 +63,8 @@ def hashes_of(topic: str, name: str) -> tuple[int, int]:
 class FactIndex(RunStore[Recent]):
     """The facts in one folder."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        folder: str,
-        is_expired: IsExpired,
-        form_on_disk: Callable[[], FormOnDisk | None] = lambda: None,
-    ) -> None:
-        super().__init__(disk, folder, FACTS, Recent, is_expired, form_on_disk)
+    def __init__(self, disk: Disk, folder: str, is_expired: IsExpired) -> None:
+        super().__init__(disk, folder, FACTS, Recent, is_expired)
 
     def take_out(self, run: Run) -> int:
         """Remove a run; what can be read of it is recent again. Return how many facts that were."""

@@ -389,9 +389,9 @@ class Partitions:
         self._last_offset = self._written_offset = frozen["last_offset"]
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
-        self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen.get("mended", ())))
+        self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen["mended"]))
         # Of a split file nothing else tells what it had, and a bad sector may be one that can be read now.
-        self.found_damaged(Gap(*fields) for fields in frozen.get("gaps", ()))
+        self.found_damaged(Gap(*fields) for fields in frozen["gaps"])
         self._older = frozenset(self._disk.list(TIMERS)) - frozen["files"].keys()
         # A slot below its boundary was being read, shared or passing when the snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):

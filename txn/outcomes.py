@@ -34,8 +34,7 @@ from txn.states import State
 class OpenHalf(NamedTuple):
     """A half that waits for its end: when it was stored, how often a producer was asked, when again.
 
-    `topic` and `id_crc` are those of its message, so that nobody reads it before a producer is there; -1: the
-    snapshot of an older version does not say.
+    `topic` and `id_crc` are those of its message, so that nobody reads it before a producer is there.
     """
 
     stored_ms: int
@@ -193,15 +192,14 @@ class Outcomes:
         return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over, also that of an older version; the tables are empty before."""
+        """Take a snapshot's part over; the tables are empty before."""
         assert not any(map(len, (self.open, self.expired, self._ended))), "a snapshot meets halves"
         for half_offset, *waiting in frozen["open"]:
             self.open.put(half_offset, tuple(OpenHalf(*waiting)))
-        for half_offset, state, ended_ms, *place in frozen["ended"]:
-            _, *row = Ended(State(state), ended_ms, *(place or [-1]))
-            self._ended.put(half_offset, (state, *row))
-        for half_offset, ended_ms, *fields in frozen["expired"]:
-            expired = Expired(ended_ms, *(fields or [-1]))
+        for half_offset, *ended in frozen["ended"]:
+            self._ended.put(half_offset, tuple(Ended(*ended)))
+        for half_offset, *fields in frozen["expired"]:
+            expired = Expired(*fields)
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
         self._expired_offsets = SortedOffsets(self.expired)

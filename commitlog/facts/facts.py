@@ -98,8 +98,8 @@ class TimerSet(NamedTuple):
 class HalfStored(NamedTuple):
     """A half waits at its record's offset; its message is for `topic`, to be delivered at `due_ms` if given.
 
-    `check_ms` is when its producer is to be asked first; older versions left that to `immunity_s` or a
-    default.
+    `check_ms` is when its producer is to be asked first; a half that RocketMQ stored leaves that to
+    `immunity_s` or a default.
     """
 
     topic: str
@@ -427,9 +427,8 @@ def _number(said: dict[str, str], name: str) -> int | None:
 def _cut(record: Record) -> Iterator[LogCut]:
     said = json.loads(record.body)
     if "queues" in said:
-        queues, skipped = map(tuple, said["queues"]), starmap(Skipped, said.get("skipped", ()))
-        places = said.get("places", ())
-        yield LogCut(said["cut_offset"], said["done"], list(queues), places, list(skipped))
+        queues, skipped = map(tuple, said["queues"]), starmap(Skipped, said["skipped"])
+        yield LogCut(said["cut_offset"], said["done"], list(queues), said["places"], list(skipped))
     else:
         yield LogCut(said["cut_offset"], said["done"])
 

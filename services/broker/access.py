@@ -227,7 +227,7 @@ class Access:
             self._users[name] = User(name, sealed, made_ms)
         for stored in frozen["rules"]:
             self.rights.set(_rule(stored))
-        for stored in frozen.get("tokens", ()):  # an older program has written none
+        for stored in frozen["tokens"]:
             self._keep_token(Token(*stored))
 
     def _keep_token(self, token: Token) -> None:

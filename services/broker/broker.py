@@ -98,8 +98,6 @@ from timingwheel.due_run import ReadAhead
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
 """What a snapshot calls the part of a shared log, of which the core knows no more."""
-LATER_PARTS: Final = frozenset(("schedules", "access", "epoch", SHARED))
-"""Parts that older snapshots do not have, because nothing of them was ever written then."""
 
 
 class Part(Protocol):
@@ -151,7 +149,6 @@ class Broker:
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
         self.store.apply_to_parts = self._apply
         self.store.close_open_records = self.groups.open_records.close
-        assert self._parts.keys() >= LATER_PARTS - {SHARED}, "a part that snapshots may lack is no part"
 
     def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
         """Make the parts that messages come in by, and wait in: timers, halves, schedules, and their room."""
@@ -219,16 +216,9 @@ class Broker:
             **dict.fromkeys(get_args(OfRights), self.access.apply),
             TopicSet: self.topics.apply,
             LogCut: self.housekeeping.apply,
-            EpochBegun: self._apply_epoch,
+            EpochBegun: self.epoch.apply,
             TimersDelivered: self._apply_delivered,
         }
-
-    def _apply_epoch(self, fact: EpochBegun, stamp: Stamp) -> None:
-        """Begin an epoch; the first that no program of the release before may join begins without filters."""
-        was_for_before = self.store.is_for_before
-        self.epoch.apply(fact, stamp)
-        if was_for_before and not self.store.is_for_before:
-            self.groups.drop_filters()
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
         """Apply deliveries given as columns; `test_apply_run` compares this with each record by itself."""
@@ -543,7 +533,6 @@ class Broker:
             queue_paths=dispatch.take_unsynced(),
             queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
             wants_mark=dispatch.wants_mark,
-            is_for_before=self.store.is_for_before,
             keys=self.store.keys.to_write(self._log.first_offset),
             timers=self.timers.to_write(now_ms, self.mending.doubt()),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
@@ -610,7 +599,7 @@ class Broker:
         self._checkpoint_offset = self.written_offset = start.offset
         self.shared_in_checkpoint = start.parts.get(SHARED)
         for name, part in self._parts.items():
-            if name in start.parts or name not in LATER_PARTS:
+            if name in start.parts or name != SHARED:
                 part.thaw(start.parts[name])
         others = snapshot.others(self._disk, start)
         read_topics = {one.name for one in self.topics.all() if one.message_type is MessageType.LITE}

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from commitlog import snapshot, store_format
+from commitlog import snapshot
 from commitlog.disk import Disk, SyncFailed
 from commitlog.flush import Sync
 from commitlog.layout import QUEUES_WHOLE
@@ -37,14 +37,13 @@ class Checkpoint:
     """What a checkpoint writes, and the keep files that it deletes afterwards.
 
     To sync: the log and files of queues. To write: new keys and timers, and last the snapshot that names them
-    all; where a program of before may open the store, the tails of queues, too (`is_for_before`).
+    all.
     """
 
     log_sync: Sync | None
     queue_paths: list[str]
     queues_made_at: int
     wants_mark: Callable[[], bool]
-    is_for_before: bool
     keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
@@ -82,13 +81,10 @@ class Checkpoint:
         except OSError:  # the snapshot counts; the next checkpoint tries to mark them again
             self.is_marked = False
 
-    def _write_queues(self, disk: Disk) -> None:
-        """Write and sync files of queues; take the mark away if one fails. Raise OSError of anything else."""
-        paths = dict.fromkeys(self.queue_paths)
-        if self.is_for_before:
-            paths |= self._write_tails(disk)
+    def _sync_queues(self, disk: Disk) -> None:
+        """Sync files of queues; take the mark away if one fails. Raise OSError of anything else."""
         others = list[OSError]()
-        for path, error in disk.sync_many([*paths]).items():
+        for path, error in disk.sync_many(self.queue_paths).items():
             if dispatch.is_of_sync(path, error):
                 self.failed[path] = error
             else:
@@ -97,20 +93,6 @@ class Checkpoint:
             self._unmark(disk)
         if others:  # a sync that failed comes first: it ends the core, others end this checkpoint
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
-
-    def _write_tails(self, disk: Disk) -> dict[str, None]:
-        """Write the tails of queues; return the paths."""
-        paths = dict[str, None]()
-        for one in dispatch.tails_of(self.snapshot.parts[derived.QUEUES]):
-            try:
-                disk.write(*one)
-            except OSError as error:
-                if not dispatch.is_of_file(one.path, error):
-                    raise
-                self.failed[one.path] = error
-            else:
-                paths[one.path] = None
-        return paths
 
     def _unmark(self, disk: Disk) -> None:
         """Let no start believe the files of queues; raise why one failed where the mark stays."""
@@ -126,9 +108,7 @@ class Checkpoint:
         """Write and sync; in a worker once all rows are taken. Raise OSError, which costs only time."""
         if self.log_sync is not None:
             self.log_sync.run(disk)
-        if not self.is_for_before:
-            store_format.raise_to_tails(disk)
-        self._write_queues(disk)
+        self._sync_queues(disk)
         self.keys.write(disk)
         self.timers.write(disk)
         files = {

@@ -13,23 +13,22 @@ from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
-from consumequeue.dispatch import MADE_BEFORE, firsts_there
+from consumequeue.dispatch import firsts_there
 from services.broker.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
 """The log offset of the snapshot with which the files of queues began (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""Where queues begin as records say, of those that begin later; older snapshots do not tell."""
+"""Where queues begin as records say, of those that begin later."""
 KEYS: Final = "key_runs"
-"""Stores of before have files of another form, named by a part `keys`: their index is made anew."""
 
 
 def freeze(store: Store) -> dict[str, Any]:
     """Return what a snapshot keeps of the queues; the key index tells its part once its files are written."""
     dispatch = store.dispatch
     return {
-        QUEUES: dispatch.freeze(for_before=store.is_for_before),
+        QUEUES: dispatch.freeze(),
         QUEUES_RECORDED: dispatch.freeze_recorded(),
     }
 
@@ -54,12 +53,12 @@ def adopt(
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
-    made_at, recorded = start.parts.get(QUEUES_MADE_AT, MADE_BEFORE), start.parts.get(QUEUES_RECORDED, ())
+    made_at, recorded = start.parts[QUEUES_MADE_AT], start.parts[QUEUES_RECORDED]
     firsts = dict(firsts_there(start.parts[QUEUES], store.log.first_offset))
     if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
         missing.append(_put_into_queues(store, firsts))
         reasons.append("the consume queues: their files are not whole")
-    why_not = store.keys.adopt(start.parts.get(KEYS), [other.parts.get(KEYS) for other in others])
+    why_not = store.keys.adopt(start.parts[KEYS], [other.parts[KEYS] for other in others])
     if why_not:
         missing.append(store.index_keys)
         reasons.append(f"the key index: {why_not}")

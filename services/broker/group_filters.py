@@ -27,9 +27,6 @@ Rules
    full does not receive. A client counts for the filter that it used last; until it receives after a start or
    from a new leader, for the filter of its subscription (`GroupFilters.client_subscribes`).
 6. A filter that this version cannot read, though a record has it, matches everything: nothing is lost.
-7. Programs of the release before step over these records, and leave filters out of their checkpoints. So the
-   first epoch that they cannot join begins without filters on all nodes, and its leader says those that it
-   knows again (`keep_filters`).
 
 Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and begins anew at a start.
 
@@ -164,10 +161,6 @@ class GroupFilters:
     def texts(self, group: str, topic: str) -> list[FilterText]:
         """Return the filters of a group on a topic as texts, the oldest first."""
         return list(self._texts.get((group, topic), ()))
-
-    def uses(self) -> list[Use]:
-        """Return the groups and topics with filters."""
-        return list(self._texts)
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
         """Return all filters: group, topic, texts."""

@@ -385,20 +385,6 @@ class Groups:
             self._forget_in_flight(key)
             self._offsets[key] = GroupOffsets(offset)
 
-    def drop_filters(self) -> None:
-        """Forget all filters: nodes of a release that knows none may have made some of the copies."""
-        for group, topic in self.filters.uses():
-            texts = self.filters.texts(group, topic)
-            self._judge_again(group, topic, self.filters.forget(group, topic, texts))
-
-    def keep_filters(self, known: Iterable[tuple[str, str, list[FilterText]]], now_ms: int) -> None:
-        """Say again which filters groups had before an epoch that began without them."""
-        for group, topic, texts in known:
-            kept = self.filters.texts(group, topic)
-            for text in texts:
-                if text not in kept:
-                    self._write(GroupJoined(group, topic, filter=text), now_ms)
-
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
         """Derive what is out after a start: the leases of records stand again (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
@@ -485,15 +471,15 @@ class Groups:
 
     def thaw(self, frozen: Any) -> None:
         """Take a snapshot's part over."""
-        joined = frozen.get("joined", {})
+        joined = frozen["joined"]
         for topic, groups in frozen["members"].items():
             joined_at = joined.get(topic, {})
             for group in groups:
                 self._add(group, topic, joined_at.get(group, 0))
-        for group, policy in frozen.get("policies", {}).items():
+        for group, policy in frozen["policies"].items():
             self._policies[group] = _policy(policy)
-        self.filters.thaw(frozen.get("filters", ()))
-        self.missed_messages.thaw(frozen.get("missed", ()))
+        self.filters.thaw(frozen["filters"])
+        self.missed_messages.thaw(frozen["missed"])
         for group, topic, queue_id, progress in frozen["progress"]:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 

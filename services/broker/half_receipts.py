@@ -77,9 +77,8 @@ class HalfReceipts:
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over; older versions kept whole receipts."""
-        for topic, *kept in frozen:
-            message_id, *row = kept if len(kept) > 2 else _row_of(*kept)
+        """Take a snapshot's part over."""
+        for topic, message_id, *row in frozen:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
@@ -87,13 +86,6 @@ class HalfReceipts:
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
-
-
-def _row_of(stored_ms: int, receipt: dict[str, Any]) -> tuple[str, int, int, int, int]:
-    """Return the message id and the row of a receipt as older snapshots have it."""
-    handle = receipt["recall_handle"]
-    due_ms = recall.decode(handle).due_ms if handle else AT_ONCE
-    return receipt["message_id"], stored_ms, receipt["physical_offset"], receipt["queue_offset"], due_ms
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:

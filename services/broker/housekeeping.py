@@ -31,9 +31,7 @@ log has a line about each group. Queues are looked at some at a time, so that th
 at once: before a cut for what groups wait for, and for the cut, with a record for each time; other records
 may lie between. The last is done and cuts the log. A queue with a damaged file is left out; the next start
 makes it anew, and finds where it begins. Such a record with a "cut_offset" of 0 says so, and what groups
-missed; until then they stay where they were, in snapshots, too. Older versions wrote no "places", and before
-that no "queues": the segments were gone when such a record was written, and a start goes by those that are
-there.
+missed; until then they stay where they were, in snapshots, too.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room. A cut looks at a queue and all its

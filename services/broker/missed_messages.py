@@ -1,8 +1,7 @@
 """How many messages retention has deleted that a group had not finished, by group and topic.
 
 Derived from the records of cuts alone (`services.broker.housekeeping`, "skipped"), so a start, a follower and
-a replay come to the same numbers. A snapshot keeps them; they go when the group leaves the topic. Snapshots
-of older versions have none: then the counts begin with the log behind the snapshot.
+a replay come to the same numbers. A snapshot keeps them; they go when the group leaves the topic.
 
 Cost: one entry for each subscription that ever missed something (`limits.SUBSCRIPTIONS_MAX`).
 """

@@ -300,14 +300,6 @@ class Store:
     def version(self, version: int) -> None:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
-    @property
-    def is_for_before(self) -> bool:
-        """Whether a program of the release before may open this store, or a copy of it.
-
-        That is so in a cluster of an older version: its nodes write files that such a program reads, too.
-        """
-        return self.log.epoch > 0 and self._version < applied_limits.FILES_OF_NOW
-
     def freeze(self) -> Any:
         """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
         ages = list(self._segment_store_ms.items())
@@ -325,10 +317,10 @@ class Store:
         """Take a snapshot's part over."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
-        self.times.thaw(frozen.get("times", ()))
-        self.may_begin_at = frozen.get("may_begin_at", self.log.first_offset)
-        self.version = frozen.get("version", applied_limits.OLDEST)
-        self.cut(frozen.get("first_offset", 0))
+        self.times.thaw(frozen["times"])
+        self.may_begin_at = frozen["may_begin_at"]
+        self.version = frozen["version"]
+        self.cut(frozen["first_offset"])
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(intern(topic), queue_id)] = offset
 

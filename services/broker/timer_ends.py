@@ -30,13 +30,6 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-In runs of before these rules the 56 bits hold the last time plus the history of then. Such a fact is read as
-of a timer that was due later: it expires later, and its kind, time and offset are the same. Snapshots of then
-have no `forgotten_ms`; until the first checkpoint what they dropped is told by the history alone. A node of a
-cluster that programs of then may join (`Store.is_for_before`) writes new ends in that form, and `merged_ms`:
-they drop an end that holds the due time alone, and take the timer of its name for pending. In memory an end
-has one form: the history is a setting, and no part of the state.
-
 Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
 looks for that, and at 2**40 names of a store the odds are about 2**-49.
 """
@@ -44,7 +37,6 @@ looks for that, and at 2**40 names of a store the odds are about 2**-49.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -57,7 +49,7 @@ from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
 from consumequeue.bloom_filter import Mask, Words
-from consumequeue.run_store import FormOnDisk, RunsToWrite
+from consumequeue.run_store import RunsToWrite
 from consumequeue.timerindex import FactIndex, hashes_of
 from consumequeue.timerindex_fact import FACT, Facts
 from services.broker.store import Store
@@ -105,8 +97,6 @@ class EndsToWrite:
     names: RunsToWrite
     ends: RunsToWrite
     forgotten_ms: int
-    merged_ms: int | None
-    """The value of the release before in place of `forgotten_ms`; None where it may not read the store."""
 
     def write(self, disk: Disk) -> None:
         """Write what is new; in a worker thread. Raise OSError."""
@@ -117,8 +107,7 @@ class EndsToWrite:
         """Return what a snapshot keeps: files, and what of them is damaged."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
-        merged = {} if self.merged_ms is None else {"merged_ms": self.merged_ms}
-        return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged} | merged
+        return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
         """Delete files that are not needed any more."""
@@ -130,11 +119,11 @@ class TimerEnds:
     """Names and ends of the timers of a store."""
 
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
-        self._history_ms, self._store, self._damage = history_ms, store, store.damage
+        self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
         """The time (ms) such that how a timer last known before it has ended may have been dropped."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
-        self.ends = FactIndex(disk, ENDS, self._is_expired, self._form_on_disk)
+        self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
@@ -219,9 +208,8 @@ class TimerEnds:
         waits.
         """
         self._forget(now_ms)
-        merged_ms = self.forgotten_ms + self._history_ms if self._store.is_for_before else None
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
-        return EndsToWrite(names, ends, self.forgotten_ms, merged_ms)
+        return EndsToWrite(names, ends, self.forgotten_ms)
 
     def written(self, done: EndsToWrite) -> None:
         """Take in that a checkpoint is durable."""
@@ -235,14 +223,14 @@ class TimerEnds:
 
     def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
         """Take over a snapshot's files, and keep those of other snapshots; return what of them is damaged."""
-        self.forgotten_ms = frozen.get("forgotten_ms", 0)
+        self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
             self.ends.adopt(frozen["ends"], [other["ends"] for other in others]),
         )
-        known = frozen.get("damaged", {})
+        known = frozen["damaged"]
         for index, name in ((self.names, "names"), (self.ends, "ends")):
-            index.check(known.get(name, ()), FACTS_CHECKED_AT_START_BYTES)
+            index.check(known[name], FACTS_CHECKED_AT_START_BYTES)
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:
@@ -254,10 +242,6 @@ class TimerEnds:
         """Note that merges may drop from now on what is over for the history at `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
-    def _form_on_disk(self) -> FormOnDisk | None:
-        """Return the form of ends that the release before reads; None where it reads no file."""
-        return partial(_until_expired, self._history_ms) if self._store.is_for_before else None
-
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
         return last_ms(facts) < np.uint64(max(now_ms - self._history_ms, 0))
 
@@ -265,13 +249,6 @@ class TimerEnds:
 def end_extra(end: End, due_ms: int) -> int:
     """Return what the fact of an end holds as `extra`: its kind, and when the timer was due."""
     return end << KIND_SHIFT | due_ms
-
-
-def _until_expired(history_ms: int, ends: Facts) -> Facts:
-    """Return ends with the time until which the release before keeps them in the place of the due time."""
-    held = ends.copy()
-    held["extra"] = (ends["extra"] & ~np.uint64(_TIME_MASK)) | (last_ms(ends) + np.uint64(history_ms))
-    return held
 
 
 def last_ms(facts: Facts) -> Times:

@@ -417,8 +417,8 @@ class Timers:
         """Take a snapshot's part over."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
-        self.lost.extend(LostTimer(*fields) for fields in frozen.get("lost", ()))
-        self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen.get("in_doubt", ())}
+        self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
+        self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
         """Return what a checkpoint is to write of partitions and ends; `doubt` spares files."""
@@ -455,7 +455,7 @@ class Timers:
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
-        for fields in (frozen["partitions"] or {}).get("unreadable", ()):
+        for fields in (frozen["partitions"] or {"unreadable": ()})["unreadable"]:
             self._doubt_copied(Unreadable(*fields))
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 

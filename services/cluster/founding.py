@@ -322,7 +322,7 @@ def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> l
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
     if start is not None and start.offset == checkpoint:
-        deleted_to = start.parts["store"].get("may_begin_at", first)
+        deleted_to = start.parts["store"]["may_begin_at"]
     for found in LogScan(disk, segment_bytes, max(first, checkpoint), may_lack_segments=True):
         cuts = [fact.cut_offset for fact in facts_of(found.record) if isinstance(fact, LogCut)]
         deleted_to = max([deleted_to, *cuts])

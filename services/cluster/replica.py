@@ -250,9 +250,7 @@ class Replica:
         marks = finalized >= MARKED_LEASES
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN, marks_leases=marks)
         named = (node, finalized) if finalized >= NAMED_EPOCHS else ("", 0)
-        filters = self.core.groups.filters.all()
         self.core.epoch.raise_to(self.fold.epoch, now_ms, *named)
-        self.core.groups.keep_filters(filters, now_ms)
         if marks:
             self.core.receiving.keep_lengthened(now_ms)
 

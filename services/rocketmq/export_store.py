@@ -286,8 +286,8 @@ def _refuse_many_sizes(store: OpenStore) -> None:
     """Raise `StoreError` if RocketMQ could not have the segments: its own begin at multiples of one size."""
     if not store.segments.is_uniform or store.first_offset % store.segment_bytes:
         raise StoreError(
-            "Its log segments have different sizes, which RocketMQ cannot read; an older version of ours "
-            "left them so. Nothing was written. Hand over what waits by sending it to RocketMQ again."
+            "Its log segments have different sizes, which RocketMQ cannot read. Nothing "
+            "was written. Hand over what waits by sending it to RocketMQ again."
         )
 
 

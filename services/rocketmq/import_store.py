@@ -36,8 +36,9 @@ from commitlog.message import MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
+from consumequeue.offsets import kept
 from services.broker.broker import Broker
-from services.broker.derived import QUEUES
+from services.broker.derived import KEYS, QUEUES, QUEUES_MADE_AT
 from services.broker.settings import BrokerSettings
 from services.broker.timer_files import TIMER_FILES
 from services.rocketmq.config_files import TopicConfig, read_config
@@ -163,7 +164,8 @@ class _Import:
         log = CommitLog(self._disk, self._log.segment_bytes, self._log.first_offset, end)
         empty = Broker(self._disk, log, _SETTINGS, self._now_ms).checkpoint(self._now_ms)
         empty.timers.write(self._disk)
-        parts = empty.snapshot.parts | {TIMER_FILES: empty.timers.freeze(), QUEUES: None}
+        parts = empty.snapshot.parts | {TIMER_FILES: empty.timers.freeze()}
+        parts |= {QUEUES: None, QUEUES_MADE_AT: end, KEYS: None}
         offsets = [[*queue, offset] for queue, offset in self._takeover.next_offsets.items()]
         parts["store"] |= {
             "next_offsets": offsets,
@@ -189,7 +191,8 @@ class _Import:
                 known = min(offset, self._takeover.next_offsets.get((topic, queue_id), 0))
                 again = unfinished.get((group, topic, queue_id), set())
                 progress.append([group, topic, queue_id, _done(known, again)])
-        return {"members": members, "progress": progress}, sum(map(len, unfinished.values()))
+        none: dict[str, Any] = {"joined": {}, "policies": {}, "filters": [], "missed": []}
+        return none | {"members": members, "progress": progress}, sum(map(len, unfinished.values()))
 
     def _write_pending(self) -> Pending:
         """Our own records behind the copied log."""
@@ -249,9 +252,10 @@ def _done(known: int, again: set[int]) -> dict[str, Any]:
     """Progress up to `known` without the offsets in `again`, as `consumequeue.offsets` freezes it."""
     again = {offset for offset in again if offset < known}
     if not again:
-        return {"low": known, "done": []}
+        return kept(known)
     low = min(again)
-    return {"low": low, "done": ranges_of(offset for offset in range(low, known) if offset not in again)}
+    done = ranges_of(offset for offset in range(low, known) if offset not in again)
+    return kept(low) | {"done": done}
 
 
 def _is_unfinished(disk: Disk) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from consumequeue import sorted_runs
 from consumequeue.timerindex_fact import FACT, Facts
-from services.broker.timer_ends import KIND_SHIFT
 from services.store.timers import StoredTimers
 from timingwheel.boundaries import Numbers
 
@@ -26,14 +25,6 @@ def difference(facts: Iterator[Facts], others: Iterator[Facts]) -> Iterator[Fact
         is_alone[:-1] &= np.any([ordered[name][1:] != ordered[name][:-1] for name in _FIELDS], axis=0)
         if is_alone.any():
             yield _facts(ordered[is_alone])
-
-
-def kinds(facts: Iterator[Facts]) -> Iterator[Facts]:
-    """End without the due time: runs of older versions hold another time in its place."""
-    for chunk in facts:
-        plain = chunk.copy()
-        plain["extra"] >>= np.uint64(KIND_SHIFT)
-        yield plain
 
 
 def unrecorded_offsets(timers: StoredTimers) -> Numbers:

@@ -41,7 +41,7 @@ class HeldDerived:
         self._keys: dict[str, int] = {}
         """The open files of the key index, by path."""
         with suppress(StoreError):  # a merge was quicker
-            for run in keyindex.runs_named(newest.parts.get(derived.KEYS)):
+            for run in keyindex.runs_named(newest.parts[derived.KEYS]):
                 if files.size(run.path) > run.tail_at:
                     self._keys[run.path] = files.open(run.path)
                     stack.callback(os.close, self._keys[run.path])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlog import layout, snapshot, store_format
-from commitlog.errors import NotAStore, StoreTooNew
+from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
 from commitlog.recovery import LogScan
 from commitlog.segments import Segments
@@ -104,10 +104,10 @@ def _proven_offset(disk: Overlay, segment_bytes: int, start_at: int) -> int:
 
 
 def _format_of(disk: Overlay, name: str) -> Format:
-    """Return what the store says of itself; raise `NotAStore` or `StoreTooNew`."""
+    """Return what the store says of itself; raise `NotAStore`, `StoreTooNew` or `StoreTooOld`."""
     try:
         found = store_format.read(disk)
-    except (NotAStore, StoreTooNew) as error:
+    except (NotAStore, StoreTooNew, StoreTooOld) as error:
         if disk.size(layout.FORMAT) <= 0:
             raise _not_ours(disk, name) from error
         raise type(error)(f"{name}: {error.detail}") from error

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -156,7 +156,9 @@ def _over(timers: StoredTimers) -> Iterator[Fact]:
 
 
 def _renamed(newest: Snapshot, runs: dict[str, list[Run]]) -> Snapshot:
-    ends = {PARTS[folder]: [run.freeze() for run in named] for folder, named in runs.items()}
-    forgotten_ms = newest.parts[TIMER_FILES]["ends"].get("forgotten_ms", 0)
-    files = newest.parts[TIMER_FILES] | {"ends": ends | {"forgotten_ms": forgotten_ms}}
+    ends: dict[str, Any] = {PARTS[folder]: [run.freeze() for run in named] for folder, named in runs.items()}
+    forgotten_ms = newest.parts[TIMER_FILES]["ends"]["forgotten_ms"]
+    damaged: dict[str, list[int]] = {part: [] for part in PARTS.values()}
+    ends |= {"forgotten_ms": forgotten_ms, "damaged": damaged}
+    files = newest.parts[TIMER_FILES] | {"ends": ends}
     return replace(newest, parts=newest.parts | {TIMER_FILES: files})

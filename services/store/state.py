@@ -25,7 +25,6 @@ from services.store.timers import Read, StoredTimers, Waiting
 from tidewheel import property_names
 
 _SETTINGS: Final = BrokerSettings(auto_create_topics=False)
-_NO_SCHEDULES: Final[Mapping[str, Any]] = {"running": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +100,10 @@ class State:
             for topic, queue_id, next_offset, *_ in parts["store"]["next_offsets"]
         }
         self.last_store_ms: int = parts["store"]["last_store_ms"]
-        self.epoch: int = parts.get("epoch", 0)
+        self.epoch: int = parts["epoch"]
         self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
         self.halves = _halves(parts["transactions"])
-        self.schedules = [_recurring(one) for one in parts.get("schedules", _NO_SCHEDULES)["running"]]
+        self.schedules = [_recurring(one) for one in parts["schedules"]["running"]]
         self.groups = sorted(
             (
                 GroupState(

@@ -113,7 +113,7 @@ class StoredTimers:
         listing = _listing(disk, files, (), partitions["frontier"])
         names = FactSource(runs_of(NAMES, named["ends"]["names"]))
         ends = FactSource(runs_of(ENDS, named["ends"]["ends"]))
-        counted, forgotten_ms = parts["timers"]["pending"], named["ends"].get("forgotten_ms", 0)
+        counted, forgotten_ms = parts["timers"]["pending"], named["ends"]["forgotten_ms"]
         return cls(disk, listing, names, ends, counted, forgotten_ms, read, _in_doubt(parts))
 
     @property
@@ -180,7 +180,7 @@ def runs_of(folder: str, frozen: Any) -> tuple[Run, ...]:
 
 def _in_doubt(parts: Mapping[str, Any]) -> Numbers:
     """Return the timers of which a rescue is to decide, by the timers' part of a snapshot."""
-    return np.array([one[0] for one in parts["timers"].get("in_doubt", ())], np.uint64)
+    return np.array([one[0] for one in parts["timers"]["in_doubt"]], np.uint64)
 
 
 def _listing(disk: Disk, files: Any, layers: tuple[Fresh, ...], watermark: Any) -> Listing:

@@ -144,11 +144,10 @@ def _deleted_to(one: record.Record) -> int:
 
 
 def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
-    """Return the segments before the first one that nobody has deleted; older snapshots do not tell."""
+    """Return the segments before the first one that nobody has deleted."""
     newest = snapshot.newest(store.overlay())
-    may_begin_at = newest.parts["store"].get("may_begin_at") if newest else 0
-    if may_begin_at is not None and store.first_offset > max(may_begin_at, deleted_to):
-        may_begin_at = max(may_begin_at, deleted_to)
+    may_begin_at = max(newest.parts["store"]["may_begin_at"] if newest else 0, deleted_to)
+    if store.first_offset > may_begin_at:
         what = missing_from(may_begin_at, store.first_offset)
         yield Finding(MISSING, layout.segment_path(may_begin_at), may_begin_at, store.first_offset, what)
 

@@ -29,7 +29,7 @@ class IndexCheck:
 
     def __init__(self, store: OpenStore) -> None:
         newest = snapshot.newest(store.overlay())
-        self._runs = runs_named(newest.parts.get(KEYS) if newest else None)
+        self._runs = runs_named(newest.parts[KEYS] if newest else None)
         self._key_counts = [0] * len(self._runs)
         self._store = store
 

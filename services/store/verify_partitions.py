@@ -44,7 +44,7 @@ def check_partitions(
             named.setdefault(name, []).append(File(*fields))
     newest = found[-1].parts[TIMER_FILES]
     needed = (newest["partitions"] or {"files": {}})["files"]
-    mended = frozenset(Gap(*fields) for fields in (newest["partitions"] or {}).get("mended", ()))
+    mended = frozenset(Gap(*fields) for fields in (newest["partitions"] or {"mended": ()})["mended"])
     ended = _Ended(store, newest["ends"]["ends"])
     for name, files in sorted(named.items()):
         check = _FileCheck(

@@ -27,7 +27,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage, Found
 from commitlog.view import View, whole
 from consumequeue import entry
-from consumequeue.dispatch import MADE_BEFORE, MARK_BYTES_MAX, entry_of, is_indexed, is_marked
+from consumequeue.dispatch import MARK_BYTES_MAX, entry_of, is_indexed, is_marked
 from consumequeue.entry import ENTRY_BYTES, Entry
 from consumequeue.queue import ConsumeQueue, StoredQueue, files_of, is_of_others, stored_queues
 from services.broker import derived
@@ -88,9 +88,7 @@ class QueueFiles:
 def stored_in(store: OpenStore) -> Iterator[StoredQueue]:
     """Yield the queues that the next start takes over, as the newest snapshot has them."""
     newest = snapshot.newest(store.overlay())
-    if newest is None or not is_marked(
-        store.overlay(), newest.parts.get(derived.QUEUES_MADE_AT, MADE_BEFORE)
-    ):
+    if newest is None or not is_marked(store.overlay(), newest.parts[derived.QUEUES_MADE_AT]):
         return iter(())
     return stored_queues(newest.parts[derived.QUEUES])
 

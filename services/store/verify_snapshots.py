@@ -17,7 +17,7 @@ import numpy as np
 from commitlog import imported, snapshot
 from commitlog.recovery import Damage
 from consumequeue.offset_ranges import OffsetRanges
-from services.store.comparing import NO_OFFSETS, difference, kinds, unrecorded_offsets
+from services.store.comparing import NO_OFFSETS, difference, unrecorded_offsets
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.state import GroupState, State, fold, stored_state
@@ -84,7 +84,7 @@ def _timers(folded: StoredTimers, stored: StoredTimers) -> Iterator[str]:
     named = np.concatenate([NO_OFFSETS, *(facts["offset"] for facts in names)])
     if len(named):
         yield f"its names of timers are not in the log: {_some(named)}"
-    ends = difference(kinds(stored.ends.newest(stored.disk)), kinds(folded.ends.newest(folded.disk)))
+    ends = difference(stored.ends.newest(stored.disk), folded.ends.newest(folded.disk))
     ended = np.setdiff1d(np.concatenate([NO_OFFSETS, *(facts["key"] for facts in ends)]), unrecorded)
     if len(ended):
         yield f"its timer ends are not in the log: {_some(ended)}"

@@ -34,7 +34,7 @@ import numpy as np
 from commitlog import layout, limits
 from commitlog.published_log import Segment, StoreLog
 from commitlog.recovery import Damage
-from consumequeue.dispatch import MADE_BEFORE, MARK_BYTES_MAX, mark_of
+from consumequeue.dispatch import MARK_BYTES_MAX, mark_of
 from consumequeue.entry import ENTRY, ENTRY_BYTES, Entries
 from consumequeue.queue import StoredQueue, stored_queues
 from spark_jobs.log.decode import Wanted, batches, chunk_batches, mapped
@@ -153,7 +153,7 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
         return None
     until, parts = newest_parts(store, log)
     rows = parts.get("queues")
-    if not rows or not _is_marked(store, parts.get("queues_made_at", MADE_BEFORE)):
+    if not rows or not _is_marked(store, parts["queues_made_at"]):
         return None
     files, doubted, tails = list[QueueFile](), list[tuple[int, int]](), list[bytes]()
     for one in stored_queues(rows):

@@ -46,7 +46,7 @@ open(sys.argv[2], "w").write(f"{row[0]} {row[1]} {row[2]} {hosts}")
 def store(tmp_path: Path) -> Path:
     folder = tmp_path / "store"
     folder.mkdir()
-    (folder / "format").write_text("1\n")
+    (folder / "format").write_text("tidewheel 1\n")
     disk = RealDisk(folder)
     log = CommitLog(disk, 256 * 1024, 0, 0)
     for number in range(COUNT):

@@ -1,13 +1,21 @@
-"""`tidewheel serve` of a node that takes, tells of and trims checkpoints all the time."""
+"""`tidewheel serve` of a node that takes, tells of and trims checkpoints all the time.
+
+`SUPPORTED_VERSION` is the version of records that it supports, if another than this program's.
+"""
 
 from __future__ import annotations
 
 import os
 
-from commitlog import limits
-from services.cluster import acts
-from services.cluster.election import table as election_table
-from services.cluster.election.table import Wait
+from sharedlog import versions
+
+# What reads it comes later.
+versions.SUPPORTED = int(os.environ.get("SUPPORTED_VERSION", versions.SUPPORTED))  # type: ignore[misc]
+
+from commitlog import limits  # noqa: E402
+from services.cluster import acts  # noqa: E402
+from services.cluster.election import table as election_table  # noqa: E402
+from services.cluster.election.table import Wait  # noqa: E402
 
 RECORDS = int(os.environ.get("CHECKPOINT_RECORDS", "40"))
 limits.SNAPSHOT_LOG_BYTES = RECORDS * 2_048

@@ -753,8 +753,7 @@ class ClusterWorld(World):
         self._read(node, self.engine.end_offset)
 
     def _seen(self, core: Broker) -> dict[str, Any]:
-        seen = tables(core, is_for_before=True)  # a seed may begin at any version
-        return {name: table for name, table in seen.items() if not name.startswith(SHARED)}
+        return {name: table for name, table in tables(core).items() if not name.startswith(SHARED)}
 
 
 def well(engine: MemoryEngine) -> MemoryEngine:

@@ -25,7 +25,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from commitlog import record, store_format
-from commitlog.applied_limits import FILES_OF_NOW, OLDEST
+from commitlog.applied_limits import OLDEST
 from commitlog.facts.facts import facts_of
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Found, LogScan
@@ -45,6 +45,8 @@ COMPARE_AFTER: Final = 14
 """Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
 EPOCH_EVERY: Final = 25
 """At one of so many looks at a quiet broker a newer epoch begins."""
+NEWEST: Final = OLDEST + 2
+"""The highest version that an epoch names."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -85,9 +87,8 @@ class SecondCore:
         self._slow: tuple[Broker, Snapshot, bytes] | None = None
         """Whose rows are taken while the core goes on: the core, its state, and that state taken at once."""
         self.compared_count = self.slow_count = self.epoch = 0
-        self._version = self._chance.choice((0, OLDEST, FILES_OF_NOW - 1, FILES_OF_NOW))
+        self._version = self._chance.choice((0, OLDEST, OLDEST + 1, NEWEST))
         """The finalized version that epochs name; 0 if they name none."""
-        self._is_for_before = self._version < FILES_OF_NOW
 
     def look(self) -> None:
         """After a step of the world: takes in what is durable, and compares when it is time to."""
@@ -97,7 +98,7 @@ class SecondCore:
         check_plan(first)
         if first.is_quiet and self._chance.randrange(EPOCH_EVERY) == 0:
             if self._upgrades:
-                self._version = self._chance.choice((self._version, FILES_OF_NOW))
+                self._version = self._chance.choice((self._version, NEWEST))
             number = first.epoch.number + self._chance.randrange(1, 4)
             first.epoch.raise_to(number, self._world.now_ms, "first", self._version)
         self.epoch = max(self.epoch, first.epoch.number)
@@ -217,7 +218,7 @@ class SecondCore:
             self._core = None
 
     def _tables(self, core: Broker) -> dict[str, Any]:
-        return tables(core, self._history_ms, is_for_before=self._is_for_before)
+        return tables(core, self._history_ms)
 
 
 def check_plan(core: Broker) -> None:

@@ -25,17 +25,14 @@ from consumequeue.run_store import RunStore
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import FACT, Facts, newest_of
 from services.broker.broker import Broker
-from services.broker.timer_ends import KIND_SHIFT, Times, last_ms
+from services.broker.timer_ends import Times, last_ms
 from services.broker.timer_records import due_ms_of
 
 _FOREVER_MS: Final = 1 << 62
 
 
-def tables(broker: Broker, history_ms: int | None = None, *, is_for_before: bool = False) -> dict[str, Any]:
-    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given.
-
-    `is_for_before`: whether the release before may read some of its files.
-    """
+def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
+    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given."""
     now_ms = broker.store.last_store_ms
     kept_ms = now_ms - (broker.timers.ends._history_ms if history_ms is None else history_ms)
     found: dict[str, Any] = {}
@@ -61,10 +58,7 @@ def tables(broker: Broker, history_ms: int | None = None, *, is_for_before: bool
     names = _kept(names, last_ms(names), kept_ms)
     found["timers.names"] = names.tolist()
     found["timers.named as pending"] = names["offset"][~np.isin(names["offset"], ends["key"])].tolist()
-    ends = _kept(ends, ends["at"] if is_for_before else last_ms(ends), kept_ms)
-    if is_for_before:
-        ends["extra"] >>= np.uint64(KIND_SHIFT)
-    found["timers.ends"] = ends.tolist()
+    found["timers.ends"] = _kept(ends, last_ms(ends), kept_ms).tolist()
     found["keys"] = _keys(broker)
     found["queues"] = [
         (topic, queue_id, queue.min_offset, queue.end_offset)

@@ -34,7 +34,7 @@ class Writer:
 
     def _begin(self) -> None:
         self.store.mkdir()
-        (self.store / layout.FORMAT).write_text("1\n")
+        (self.store / layout.FORMAT).write_text("tidewheel 1\n")
         self.open(0)
 
     def open(self, offset: int) -> None:

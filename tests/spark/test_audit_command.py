@@ -101,7 +101,7 @@ def test_wrong_input_is_one_line_with_a_code(
 
 
 def test_a_store_of_a_newer_format_is_refused(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    (shop.store / "format").write_text(f"{store_format.VERSION + 1}\n")
+    (shop.store / "format").write_text(f"tidewheel {store_format.VERSION + 1}\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop))
     assert exited.value.code == 2
@@ -113,7 +113,7 @@ def test_a_store_without_records_is_refused(
 ) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    (empty / "format").write_text("1\n")
+    (empty / "format").write_text("tidewheel 1\n")
     with pytest.raises(SystemExit) as exited:
         main(arguments(shop, store=str(empty)))
     assert exited.value.code == 2

@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert flush is not None
     flush.write()
     log.flushed(flush)
-    disk.write("format", 0, b"1\n")
+    disk.write("format", 0, b"tidewheel 1\n")
     disk.close()
     return folder
 

@@ -110,7 +110,7 @@ class Template:
 def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT) -> int:
     """Make a log of `count` records; return its bytes."""
     (folder / layout.COMMITLOG).mkdir(parents=True)
-    (folder / layout.FORMAT).write_text("1\n")
+    (folder / layout.FORMAT).write_text("tidewheel 1\n")
     queues = Queues(folder)
     random = np.random.default_rng(7)
     templates = [Template(shape, size) for shape in SHAPES for size in BODY_BYTES]

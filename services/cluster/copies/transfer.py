@@ -57,8 +57,6 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
 from consumequeue import dispatch, keyindex
-from consumequeue.queue import keeps_tail
-from services.broker import derived
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import SECRET, OtherCertificate, connected_to
@@ -102,12 +100,6 @@ class FetchedCopy:
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
         return Fold.thaw(found.parts[SHARED])
-
-    def format_version(self) -> int:
-        """Return the version of a store with its snapshot, by whether its rows have a place for tails."""
-        found = self._snapshot()
-        rows = found.parts.get(derived.QUEUES) or () if found is not None else ()
-        return store_format.VERSION if any(map(keeps_tail, rows)) else store_format.WITHOUT_TAILS
 
     def _snapshot(self) -> Snapshot | None:
         kept = f"{layout.FETCHED}/{self._numbers.get(snapshot.path_of(self.end))}"
@@ -224,7 +216,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
     require(copy)
     for path, content in (
         (layout.DURABLE, layout.durable_lines(header["end"])),
-        (layout.FORMAT, store_format.encode(header["segment_bytes"], copy.format_version())),
+        (layout.FORMAT, store_format.encode(header["segment_bytes"])),
     ):
         _write(disk, f"{layout.FETCHED}/{len(paths)}", content)
         paths.append(path)

@@ -1,24 +1,26 @@
-"""The file `format`: what older versions read of it, how large segments are, and what becomes of damage."""
+"""The file `format`: which versions are refused, how large segments are, and what becomes of damage."""
 
 from __future__ import annotations
 
+import re
+import zlib
 from contextlib import suppress
 
 import pytest
 
 from commitlog import layout, record, store_format
-from commitlog.errors import NotAStore, StoreTooNew
+from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
 from commitlog.store_format import Format
 from tests.memory_disk import Death, Fault, MemoryDisk
 
-WITHOUT_TAILS = store_format.WITHOUT_TAILS
+VERSION = store_format.VERSION
 SIZE = 4096
 
 
 def with_segments(*sizes: int, step: int = SIZE) -> MemoryDisk:
-    """A store of version 1 with segments of these lengths, full of something."""
+    """A store whose format lacks its second line, with segments of these lengths, full of something."""
     disk = MemoryDisk()
-    disk.write(layout.FORMAT, 0, b"1\n")
+    disk.write(layout.FORMAT, 0, store_format.encode(SIZE)[:64])
     layout.reset_durable(disk, 1)
     for number, size in enumerate(sizes):
         disk.write(layout.segment_path(number * step), 0, b"x" * size)
@@ -27,41 +29,53 @@ def with_segments(*sizes: int, step: int = SIZE) -> MemoryDisk:
 
 def test_a_new_store_says_how_large_its_segments_are_whatever_is_asked_for_later() -> None:
     disk = MemoryDisk()
-    assert store_format.open_format(disk, SIZE) == Format(WITHOUT_TAILS, SIZE)
-    assert store_format.open_format(disk, 7 * SIZE) == Format(WITHOUT_TAILS, SIZE)
+    assert store_format.open_format(disk, SIZE) == Format(VERSION, SIZE)
+    assert store_format.open_format(disk, 7 * SIZE) == Format(VERSION, SIZE)
 
 
-def test_version_1_reads_a_version_that_is_too_new_for_it() -> None:
-    assert int(store_format.encode(SIZE)[:64].decode(errors="replace").strip()) == store_format.VERSION
-
-
-def test_a_store_of_version_2_becomes_one_of_version_3_which_version_2_refuses() -> None:
-    disk = with_segments(SIZE, SIZE)
-    store_format.write(disk, store_format.encode(SIZE, 2))
-    assert store_format.open_format(disk, 9 * SIZE) == Format(WITHOUT_TAILS, SIZE)
-    assert disk.read(layout.FORMAT, 0, 200) == store_format.encode(SIZE, WITHOUT_TAILS)
-
-
-def test_a_store_whose_snapshots_keep_tails_is_refused_by_programs_that_know_none() -> None:
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+@pytest.mark.parametrize("has_size", [False, True])
+def test_a_store_from_before_the_first_release_is_refused_and_left_alone(
+    version: int, has_size: bool
+) -> None:
+    """Its file has a bare number, and from 2 on the size of segments behind it."""
+    line = b"%d segment_bytes %020d" % (version, SIZE)
+    first = (b"%d\n" % version).ljust(63) + b"\n"
+    content = first + b"%s %08x\n" % (line, zlib.crc32(line)) if has_size else b"%d\n" % version
     disk = MemoryDisk()
-    store_format.open_format(disk, SIZE)
-    store_format.raise_to_tails(disk)
-    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE)
+    disk.write(layout.FORMAT, 0, content)
     operations = disk.operations
-    store_format.raise_to_tails(disk)
-    assert disk.operations == operations, "it is raised once"
-    disk.write(layout.FORMAT, 64, b"x")
-    assert store_format.open_format(disk, 9 * SIZE).version == store_format.VERSION
+    for asked in (lambda: store_format.open_format(disk, SIZE), lambda: store_format.read(disk)):
+        with pytest.raises(StoreTooOld, match=f"as format {version}.*store export.*store import"):
+            asked()
+    assert disk.operations == operations
+
+
+def test_a_program_from_before_the_first_release_refuses_a_store() -> None:
+    """It reads the size behind a bare number, or a bare number alone."""
+    content = store_format.encode(SIZE)
+    assert not re.match(rb"\d+ segment_bytes", content[64:])
+    assert not content[:64].decode().strip().isdigit()
+
+
+@pytest.mark.parametrize("kept_bytes", range(len(store_format.encode(SIZE))))
+def test_a_file_that_is_cut_short_anywhere_is_made_whole_again(kept_bytes: int) -> None:
+    disk = with_segments(SIZE, SIZE)
+    disk.delete(layout.FORMAT)
+    disk.write(layout.FORMAT, 0, store_format.encode(SIZE)[:kept_bytes])
+    found = store_format.open_format(disk, 7 * SIZE)
+    assert (found.version, found.segment_bytes) == (VERSION, SIZE) and found.problem
+    assert store_format.open_format(disk, 7 * SIZE) == Format(VERSION, SIZE)
 
 
 def test_what_cannot_be_opened_is_refused_and_left_alone() -> None:
     newer = store_format.VERSION + 1
     disk, foreign, rocketmq = MemoryDisk(), MemoryDisk(), MemoryDisk()
-    disk.write(layout.FORMAT, 0, b"%d\n" % newer)
+    disk.write(layout.FORMAT, 0, b"tidewheel %d\n" % newer)
     foreign.write("pg_wal", 0, b"x")
     rocketmq.write(layout.segment_path(0), 0, b"x")
     before = [one.operations for one in (disk, foreign, rocketmq)]
-    with pytest.raises(StoreTooNew, match=f"format {newer}, this version reads up to {newer - 1}"):
+    with pytest.raises(StoreTooNew, match=f"format {newer}, this version reads format {newer - 1}. Upgrade"):
         store_format.open_format(disk, SIZE)
     with pytest.raises(NotAStore, match="pg_wal"):
         store_format.open_format(foreign, SIZE)
@@ -80,14 +94,14 @@ def test_files_of_queues_that_could_not_be_deleted_make_no_folder_anothers() -> 
 
 
 def test_a_flipped_bit_is_told_and_mended() -> None:
-    content = store_format.encode(SIZE, WITHOUT_TAILS)
+    content = store_format.encode(SIZE)
     for bit in range(8 * len(content)):
         disk = with_segments(SIZE, SIZE)
         store_format.write(disk, content)
         disk.flip_bit(layout.FORMAT, bit)
         found = store_format.open_format(disk, 9 * SIZE)
         assert (found.segment_bytes, bool(found.problem)) == (SIZE, True), bit
-        assert store_format.open_format(disk, 9 * SIZE) == Format(WITHOUT_TAILS, SIZE)
+        assert store_format.open_format(disk, 9 * SIZE) == Format(VERSION, SIZE)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0" * 110])
@@ -97,7 +111,7 @@ def test_a_lost_file_is_made_again_where_another_proves_the_store_ours(content: 
     if content is not None:
         disk.write(layout.FORMAT, 0, content)
     assert store_format.open_format(disk, 9 * SIZE).problem
-    assert store_format.open_format(disk, 9 * SIZE) == Format(store_format.VERSION, SIZE), "it may keep tails"
+    assert store_format.open_format(disk, 9 * SIZE) == Format(VERSION, SIZE)
 
 
 @pytest.mark.parametrize(
@@ -113,38 +127,40 @@ def test_a_lost_file_is_made_again_where_another_proves_the_store_ours(content: 
         ((), -1, 3 * SIZE),
     ],
 )
-def test_the_size_in_a_store_of_version_1_is_derived_once(
+def test_a_size_that_is_lost_is_derived_once(
     sizes: tuple[int, ...], reserve_bytes: int, expected: int
 ) -> None:
     disk = with_segments(*sizes)
     if reserve_bytes >= 0:
         disk.allocate(layout.RESERVE, reserve_bytes)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(WITHOUT_TAILS, expected)
-    assert store_format.open_format(disk, SIZE // 2) == Format(WITHOUT_TAILS, expected)
+    found = store_format.open_format(disk, 3 * SIZE)
+    assert (found.segment_bytes, bool(found.problem)) == (expected, True)
+    assert store_format.open_format(disk, SIZE // 2) == Format(VERSION, expected)
 
 
 @pytest.mark.parametrize("end", [bytes(8), record.blank(8)])
 def test_a_single_whole_segment_has_its_own_size(end: bytes) -> None:
     disk = with_segments(SIZE - len(end))
     disk.write(layout.segment_path(0), SIZE - len(end), end)
-    assert store_format.open_format(disk, 3 * SIZE) == Format(WITHOUT_TAILS, SIZE)
+    assert store_format.open_format(disk, 3 * SIZE).segment_bytes == SIZE
 
 
 @pytest.mark.parametrize("fault", Fault)
-@pytest.mark.parametrize("was_version_1", [False, True])
+@pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_death_or_failure_at_any_step_leaves_the_old_file_or_the_new_one(
-    fault: Fault, was_version_1: bool
+    fault: Fault, is_damaged: bool
 ) -> None:
     number = is_struck = 1
     while is_struck:
         for kept in (0, 1):
-            disk = with_segments(SIZE, SIZE) if was_version_1 else MemoryDisk()
+            disk = with_segments(SIZE, SIZE) if is_damaged else MemoryDisk()
             disk.crash(lambda count: count)
             disk.strike(number, fault)
             with suppress(Death, OSError):
                 store_format.open_format(disk, SIZE)
             is_struck = disk.is_struck
             disk.crash(lambda count, kept=kept: count * kept)  # type: ignore[misc]
-            assert store_format.open_format(disk, SIZE) == Format(WITHOUT_TAILS, SIZE)
+            assert store_format.open_format(disk, SIZE).segment_bytes == SIZE
+            assert store_format.open_format(disk, 9 * SIZE) == Format(VERSION, SIZE)
         number += 1
     assert number > 3

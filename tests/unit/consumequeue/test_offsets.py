@@ -87,12 +87,6 @@ def test_what_is_not_done_keeps_its_attempts_and_its_lease_until_that_ends(
     assert thawed.leases == {at: one._replace(attempts=attempts[at].made) for at, one in leases.items()}
 
 
-def test_a_snapshot_of_before_attempts_and_leases_opens() -> None:
-    offsets = GroupOffsets.thaw({"low": 3, "done": [[5, 2]]})
-    assert [at for at in range(9) if not offsets.is_done(at)] == [3, 4, 7, 8]
-    assert offsets.freeze() == {"low": 3, "done": [(5, 2)], "attempts": [], "leases": []}
-
-
 def test_a_snapshot_says_apart_which_leases_a_takeover_has_lengthened() -> None:
     """So that a program that does not know of it reads the rest as ever."""
     offsets = GroupOffsets()
@@ -102,13 +96,6 @@ def test_a_snapshot_says_apart_which_leases_a_takeover_has_lengthened() -> None:
     assert frozen["leases"] == [[77, 4, 9_000, "c", "c", "a", False, False, "r", 5]]
     assert frozen.pop("lengthened") == [4]
     assert GroupOffsets.thaw(frozen).leases[4] == entry._replace(is_lengthened=False)
-
-
-def test_a_lease_of_a_snapshot_of_before_its_later_members_opens() -> None:
-    frozen = {"low": 0, "done": [], "attempts": [[4, 2, [7, 1, "c"], [7, 1, "c"]]], "leases": []}
-    offsets = GroupOffsets.thaw(frozen | {"leases": [[77, 4, 9_000, "", "c", "a"]]})
-    assert offsets.leases[4] == LeaseEntry(Kind.LEASED, 0, 2, 4, 77, 9_000, 0, "c", False, "a")
-    assert offsets.attempts(4) == Attempts(2, Failure(7, 1, "c"), Failure(7, 1, "c"))
 
 
 names = st.text("abcß%_-", min_size=1, max_size=30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import zlib
 from errno import EIO, EMFILE, EPERM
 from pathlib import Path
 from typing import Any
@@ -185,31 +184,13 @@ def test_a_queue_goes_on_in_the_file_that_it_took_over() -> None:
     assert places(adopted(disk, kept(again))) == [100 * number for number in range(8)]
 
 
-@pytest.mark.usefixtures("_files_of_three")
-def test_programs_of_before_find_all_entries_in_files() -> None:
-    disk = MemoryDisk()
-    made = filled(disk, 4, 4)
-    taken = made.taken()
-    assert taken is not None
-    row = queue.kept_before(taken)
-    for one in queue.writes_of(("t", 0), taken):
-        disk.write(*one)
-    assert row[0] == 8
-    assert dict(row[1]) == {
-        60 * number: zlib.crc32(disk.read(disk_path(3 * number), 0, 60)) for number in range(3)
-    }
-    (stored,) = queue.stored_queues([["t", 0, *row]])
-    lengths = [(path, length) for path, length, _ in queue.files_of(stored)]
-    assert lengths == [(disk_path(0), 60), (disk_path(3), 60), (disk_path(6), 40)]
-
-
 def test_a_queue_that_lost_all_its_records_keeps_its_end() -> None:
     disk = MemoryDisk()
     made = Dispatch(disk)
-    made.complete([["t", 0, 5, []]], 900)
-    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    made.complete([["t", 0, 5, [], 0, "", queue.UNKNOWN]], 900)
+    mark(disk, 0)
     again = Dispatch(disk)
-    assert again.adopt(made.freeze())
+    assert again.adopt(made.freeze(), 0)
     assert again.queue("t", 0).end_offset == 5
 
 
@@ -218,15 +199,15 @@ def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
     made = Dispatch(disk, tail_entries_max=1)
     made.dispatch_runs([(("t", 0), 0, entry.encode(Entry(0, 90, 0)))])
     made.write()
-    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    mark(disk, 0)
     frozen = made.freeze()
     disk.flip_bit(disk_path(0), 5)
     again = Dispatch(disk, found_damaged=lambda path, what: told.append(path))
-    assert again.adopt(frozen)
+    assert again.adopt(frozen, 0)
     with pytest.raises(StoreDamaged):
         again.queue("t", 0).get(0, 1)
     assert (told, again.wants_mark(), disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
-    assert not Dispatch(disk).adopt(frozen)
+    assert not Dispatch(disk).adopt(frozen, 0)
 
 
 def disk_path(first_entry: int) -> str:
@@ -252,11 +233,11 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
     for offset in range(5):
         made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
     made.write()
-    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    mark(disk, 0)
     for action, offset in script:
         if action == "restart":
             again = Dispatch(disk)
-            assert again.adopt(made.freeze(), recorded=made.freeze_recorded())
+            assert again.adopt(made.freeze(), 0, recorded=made.freeze_recorded())
             made = again
         elif action == "rise":  # a record says so
             made.rise([("t", 0, offset)])
@@ -276,7 +257,7 @@ def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: lis
     """With three entries a file; the file of the newest entry stays, whatever is needed of it."""
     disk, begins, end = MemoryDisk(), 0, 0
     made = Dispatch(disk, tail_entries_max=1)
-    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    mark(disk, 0)
     with patch.object(queue, "_FILE_BYTES", 3 * 20):
         for action, number in script:
             if action == "put":
@@ -293,7 +274,7 @@ def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: lis
                 assert {at for at in left if at // 20 + 3 <= min(begins, end - 1)} == set()
             else:
                 again = Dispatch(disk, tail_entries_max=1)
-                assert again.adopt(made.freeze())
+                assert again.adopt(made.freeze(), 0)
                 made = again
             held = made.queue("t", 0)
             assert (held.min_offset, held.end_offset) == (begins, end)
@@ -310,10 +291,10 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
         made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
     made.write()
     made.rise([("t", 0, 3)])
-    disk.write(QUEUES_WHOLE, 0, b"yes\n")
+    mark(disk, 0)
     frozen = made.freeze()
     again, anew = Dispatch(disk), Dispatch(MemoryDisk())
-    assert again.adopt(frozen)
+    assert again.adopt(frozen, 0)
     anew.dispatch_runs([(("t", 0), 2, entry.encode(Entry(200, 90, 0)))])
     anew.complete(frozen, 400)
     assert [one.queue("t", 0).min_offset for one in (made, again, anew)] == [3, 3, 3]

@@ -712,7 +712,7 @@ def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]])
                 case _:
                     rows, again = [*dispatch.freeze()], Dispatch(disk, tail_entries_max=1)
                     mark(disk, 0)
-                    assert again.adopt(rows)
+                    assert again.adopt(rows, 0)
                     dispatch = again
 
 

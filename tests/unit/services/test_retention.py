@@ -16,7 +16,6 @@ from commitlog import layout, limits, retention, snapshot
 from commitlog.disk import SyncFailed
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.message import Message, MessageType
-from commitlog.record import TYPE_SYSTEM, Record
 from commitlog.recovery import LogScan
 from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
 from consumequeue import queue as queue_module
@@ -738,27 +737,6 @@ def test_snapshots_whose_names_are_not_on_disk_are_made_durable_by_the_start_tha
     assert snapshot.offsets(bench.disk) == found
 
 
-def test_a_store_whose_segments_an_older_version_deleted_opens_as_it_did(cut: Bench) -> None:
-    """Its records say how far, and nothing more; its snapshots no more than where the log may begin."""
-    deletion, cut.deletions = cut.deletions[0], None
-    before = [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
-    cut.retire(deletion)
-    for name in cut.disk.list("snapshots"):
-        found = snapshot.read(cut.disk, int(name))
-        assert found is not None
-        found.parts["store"].pop("first_offset")
-        found.write(cut.disk)
-    old = {"cut_offset": deletion.cut_offset, "done": True, "skipped": []}
-    record = Record(topic=RETENTION_TOPIC, body=json.dumps(old).encode(), sys_flag=TYPE_SYSTEM)
-    cut.broker.store.append(record, cut.now_ms)
-    cut.flush()
-    cut.reopen(KEEP_ONE)
-    assert not cut.broker.damage
-    assert [cut.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == before
-    assert len(cut.receive("lagging")) > 0
-    commit(cut, cut.halves[1])
-
-
 def test_keep_files_go_when_nobody_needs_them() -> None:
     bench = Bench()
     half = bench.send(transactional=True, check_immunity_ms=3_600_000)
@@ -878,15 +856,6 @@ def test_a_group_that_comes_back_to_a_topic_begins_to_count_anew() -> None:
     bench.flush()
     bench.reopen(KEEP_ONE)
     assert bench.broker.group_views.one("lagging").missed == ()
-
-
-def test_a_snapshot_of_an_older_version_has_no_counts() -> None:
-    bench = Bench()
-    bench.receive("g")
-    frozen = bench.broker.groups.freeze()
-    del frozen["missed"]
-    bench.broker.groups.thaw(frozen)
-    assert missed_counts(bench.broker) == {}
 
 
 def test_a_segment_waits_for_two_snapshots_that_cover_it() -> None:

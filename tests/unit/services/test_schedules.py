@@ -250,15 +250,6 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
     assert bench.occurrences()[-2:] == minutes(60, 61)
 
 
-def test_a_store_from_before_there_were_schedules_opens(bench: Bench) -> None:
-    bench.set()
-    checkpoint = bench.broker.checkpoint(bench.now_ms)
-    del checkpoint.snapshot.parts["schedules"]
-    checkpoint.write(bench.disk)
-    bench.reopen()
-    assert bench.broker.schedules.page() == []
-
-
 def test_the_template_survives_as_it_was() -> None:
     full = schedule(
         body=bytes(range(256)),

@@ -29,7 +29,7 @@ def write_log(tmp_path: Path) -> Callable[..., Path]:
 
     def write(records: Iterable[Record], segment_bytes: int = 64 * 1024) -> Path:
         disk = MemoryDisk()
-        disk.write(FORMAT, 0, b"1\n")
+        disk.write(FORMAT, 0, b"tidewheel 1\n")
         log = CommitLog(disk, segment_bytes, 0, 0)
         for record in records:
             log.append(record)

@@ -20,6 +20,7 @@ from tests.unit.apply_reads import Core, parsed
 
 ROOTS = [
     *(("Broker", name) for name in ("_apply", "_table_of_appliers")),
+    ("Epoch", "apply"),
     ("Store", "apply"),
     ("Transactions", "publish"),  # open halves, and ended ones
 ]

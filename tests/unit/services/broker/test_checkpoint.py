@@ -689,23 +689,6 @@ def test_a_checkpoint_without_descriptors_tells_nothing_of_a_queue() -> None:
     assert ids(store) == ["first", "second"]
 
 
-def test_a_tail_that_cannot_be_written_for_programs_of_before_keeps_no_snapshot_from_being_written() -> None:
-    store, disk = Store(tail_entries_max=256), Sick()
-    store.disk = disk
-    store.broker = Broker.open(disk, store.settings, store.now_ms)
-    store.broker.epoch.raise_to(2, store.now_ms, "n", 0)
-    store.send("first", None)
-    assert store.broker.store.is_for_before
-    disk.unwritable = FILE
-    store.checkpoint()
-    assert told(store) == [("queue", FILE)]
-    assert disk.size(layout.QUEUES_WHOLE) < 0
-    disk.unwritable = "none"
-    store.crash()
-    assert store.broker.made_anew != []
-    assert ids(store) == ["first"]
-
-
 def test_files_of_queues_that_fail_together_are_told_in_the_ticks_that_follow() -> None:
     (store, disk), one = sick(), encode(Entry(0, 100, 0))
     store.broker.store.dispatch.dispatch_runs([(("t", number), 0, one) for number in range(1, 2_500)])

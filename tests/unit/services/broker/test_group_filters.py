@@ -465,27 +465,3 @@ def test_lite_topics_wait_for_the_client_whose_filter_matches() -> None:
     assert bench.take("red", "r", "l") == []
     assert bench.take("blue", "b", "l") == [sent[1]]
     assert bench.take("red", "r", "l") == [sent[2]]
-
-
-@pytest.mark.parametrize(("before", "is_known"), [(2, False), (3, True), (0, True)])
-def test_the_first_epoch_that_no_program_of_before_joins_begins_without_filters(
-    before: int, is_known: bool
-) -> None:
-    """Copies of such programs lack them; a store that was alone (0) has no such copies."""
-    bench = Bench()
-    groups = bench.broker.groups
-    if before:
-        bench.broker.epoch.raise_to(1, bench.now_ms, "a", before)
-        bench.flush()
-    assert bench.take("red") == bench.take("blue") == []
-    known = groups.filters.all()
-    bench.broker.epoch.raise_to(2, bench.now_ms, "a", 3)
-    bench.flush()
-    assert bool(groups.filters.texts("g", "t")) == is_known
-    groups.keep_filters(known, bench.now_ms)
-    bench.flush()
-    assert groups.filters.all() == known
-    red = bench.send("red")
-    assert bench.take("blue") == []
-    bench.broker = Broker.open(bench.disk, bench.settings, bench.now_ms)
-    assert bench.take("red") == [red]

@@ -68,13 +68,6 @@ def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
         assert one.known("t", "M7", NOW_MS + SETTINGS.dedupe_ms) is None
 
 
-@pytest.mark.parametrize("due_ms", [None, NOW_MS + 5])
-def test_a_snapshot_of_an_older_version_has_whole_receipts(due_ms: int | None) -> None:
-    receipts = made()
-    receipts.thaw([["t", NOW_MS, receipt(7, due_ms)._replace(durable_at=0)._asdict()]])
-    assert receipts.known("t", "M7", NOW_MS) == receipt(7, due_ms)
-
-
 def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +11,9 @@ from commitlog import snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
-from consumequeue.timerindex_fact import Facts
 from services.broker.broker import Broker
 from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import KIND_SHIFT, end_extra
-from services.broker.timer_files import TIMER_FILES
+from services.broker.timer_ends import end_extra
 from services.broker.values import (
     PendingTimer,
     ReadTimers,
@@ -483,45 +480,3 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     assert isinstance(found, TimerVerdict)
     assert found.verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
     assert ends.ended(named.timer_offset) == ended, "its end is there an hour longer than its name"
-
-
-@pytest.mark.parametrize(("version", "is_for_before"), [(2, True), (3, False)])
-def test_an_end_is_kept_by_a_program_of_before_that_may_open_the_store(
-    version: int, is_for_before: bool
-) -> None:
-    """Such a program drops an end at the time that it holds; then its timer would wait, and be cancelled."""
-    store = Store(timer_history_ms=HOUR)
-    store.broker.epoch.raise_to(1, store.now_ms, "a", version)
-    store.flush()
-    store.send("m", SECOND)
-    store.send("fired", DAY)
-    store.broker.timers.fire(by_id("fired"), store.now_ms)
-    store.go(2 * SECOND)
-    ends = store.broker.timers.ends.ends
-    due = [NOW_MS + SECOND, NOW_MS + DAY]
-    assert held_by(chunk for recent in ends.recents() for chunk in recent.chunks()) == due
-    store.checkpoint()
-    expected = [store.now_ms + HOUR, NOW_MS + DAY + HOUR] if is_for_before else due
-    assert held_by(chunk for run in ends.runs for chunk in run.chunks(store.disk)) == expected
-    newest = snapshot.newest(store.disk)
-    assert newest is not None
-    assert ("merged_ms" in newest.parts[TIMER_FILES]["ends"]) == is_for_before
-
-
-def held_by(chunks: Iterable[Facts]) -> list[int]:
-    """The times (ms) that ends hold below their kinds, sorted."""
-    return sorted(extra & (1 << KIND_SHIFT) - 1 for chunk in chunks for extra in chunk["extra"].tolist())
-
-
-def test_an_end_that_is_written_again_keeps_the_form_that_it_has() -> None:
-    store = Store(timer_history_ms=HOUR)
-    store.broker.epoch.raise_to(1, store.now_ms, "a", 2)
-    store.flush()
-    for turn in range(4):
-        store.send(f"m{turn}", SECOND)
-        store.go(2 * SECOND)
-        store.checkpoint()
-    ends = store.broker.timers.ends.ends
-    assert len(ends.runs) < 4, "no run was merged"
-    held = held_by(chunk for run in ends.runs for chunk in run.chunks(store.disk))
-    assert held == [NOW_MS + turn * 2 * SECOND + HOUR for turn in range(1, 5)]

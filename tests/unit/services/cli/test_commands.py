@@ -193,7 +193,7 @@ def test_a_store_that_is_open_is_refused_and_names_who_has_it(serving: Serving) 
 
 
 def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "format").write_text(f"{store_format.VERSION + 1}\n")
+    (tmp_path / "format").write_text(f"tidewheel {store_format.VERSION + 1}\n")
     refused = run("serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
     assert (refused.returncode, refused.stderr[:7]) == (5, "TW-105 ")
     assert not (tmp_path / "commitlog").exists()

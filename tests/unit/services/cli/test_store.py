@@ -97,7 +97,16 @@ UNUSABLE: dict[str, tuple[Spoil, str, str]] = {
     ),
     "middle segment missing": (lambda store: (store / segment(1)).unlink(), segment(1), "Restore it"),
     "last segment missing": (lambda store: (store / segment(2)).unlink(), segment(2), "Restore it"),
-    "newer format": (lambda store: (store / "format").write_text("9\n"), "format 9", "Upgrade tidewheel"),
+    "newer format": (
+        lambda store: (store / "format").write_text("tidewheel 9\n"),
+        "format 9",
+        "Upgrade tidewheel",
+    ),
+    "older format": (
+        lambda store: (store / "format").write_text("4\n"),
+        "as format 4",
+        "store export FOLDER",
+    ),
 }
 
 

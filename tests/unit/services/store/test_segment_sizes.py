@@ -1,9 +1,8 @@
-"""A store of version 1 whose segments have many sizes: everything reads it alike, and it goes on.
+"""A store whose segments have many sizes: everything reads it alike, and it goes on.
 
-Version 1 was killed in a start between truncating the only segment and allocating it again. The next start
-took the short length for the size of all segments, and a record that did not fit into one was written across
-the next one's beginning. `Version1` writes as that version did, a flush for each record; its second start
-could not open the store.
+Where the file `format` was lost the size of segments is derived. Of a single segment that a kill left short
+that is a wrong size, and a record that does not fit into it is written across the next segment's beginning.
+`OddLog` writes so, a flush for each record.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from commitlog import layout, record
+from commitlog import layout, record, store_format
 from commitlog.errors import StoreError
 from commitlog.message import Message
 from commitlog.published_log import holes, open_log
@@ -37,8 +36,8 @@ SEGMENT_BYTES = 4096
 COUNT = 40
 
 
-class Version1:
-    """The log as version 1 wrote it: a segment begins at each multiple of the size that it had guessed."""
+class OddLog:
+    """A log in which a segment begins at each multiple of a size that is guessed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -75,7 +74,7 @@ class Version1:
                 file.seek(position)
                 file.write(data)
         self._gathered.clear()
-        (self.root / layout.FORMAT).write_bytes(b"1\n")
+        (self.root / layout.FORMAT).write_bytes(store_format.encode(self._segment_bytes))
         (self.root / layout.DURABLE).write_bytes(layout.durable_lines(self.end_offset))
 
     def start_after_a_kill_in_a_start(self) -> None:
@@ -102,7 +101,7 @@ def records_of(bodies: list[int]) -> Iterator[Record]:
 @pytest.fixture(params=range(3))
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     chance = random.Random(request.param)
-    log = Version1(tmp_path / "store")
+    log = OddLog(tmp_path / "store")
     first = chance.randrange(2, 6)
     bodies = [20] * (first + 1) + [chance.choice((20, 100, 700, 2000)) for _ in range(COUNT - first - 1)]
     for number, one in enumerate(records_of(bodies)):

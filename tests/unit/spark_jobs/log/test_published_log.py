@@ -40,7 +40,7 @@ def test_a_foreign_folder_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(store: Path) -> None:
-    (store / layout.FORMAT).write_text(f"{store_format.VERSION + 1}\n")
+    (store / layout.FORMAT).write_text(f"tidewheel {store_format.VERSION + 1}\n")
     with pytest.raises(StoreTooNew, match=f"format {store_format.VERSION + 1}"):
         open_log(store)
 
@@ -52,7 +52,7 @@ def test_an_unreadable_format_is_refused(store: Path) -> None:
 
 
 def test_an_empty_store_is_refused(tmp_path: Path) -> None:
-    (tmp_path / layout.FORMAT).write_text("1\n")
+    (tmp_path / layout.FORMAT).write_text("tidewheel 1\n")
     with pytest.raises(StoreError, match="holds no records"):
         open_log(tmp_path)
 

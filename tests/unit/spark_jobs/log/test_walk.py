@@ -174,7 +174,7 @@ def test_imported_records_may_lack_a_crc_and_our_own_may_not(
         offsets.append(len(log))
         log += codec.encode(record, with_crc=record.queue_offset == 3)
     disk = RealDisk(tmp_path)
-    disk.write(layout.FORMAT, 0, b"1\n")
+    disk.write(layout.FORMAT, 0, b"tidewheel 1\n")
     disk.write(layout.segment_path(0), 0, log.ljust(4096, b"\0"))
     imported.write(disk, offsets[3])
     layout.reset_durable(disk, len(log))

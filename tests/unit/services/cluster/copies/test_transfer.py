@@ -14,13 +14,10 @@ from random import Random
 
 import pytest
 
-from commitlog import layout, snapshot, store_format
-from commitlog.applied_limits import FILES_OF_NOW
+from commitlog import layout
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
-from consumequeue.queue import stored_queues
-from services.broker.derived import QUEUES
 from services.broker.settings import BrokerSettings
 from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused
@@ -108,7 +105,7 @@ def test_a_copy_takes_the_place_of_what_was_there_and_the_node_reads_on(
 def full_store(store: Path, engine: MemoryEngine) -> Path:
     """The store, with so many messages that its queues are worth to be sent."""
     disk = RealDisk(store)
-    replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
+    replica = Replica.open(disk, replace(SETTINGS, tail_entries_max=1), 0, CLUSTER)
     read_on(replica, engine)
     candidate = Candidate(replica.fold, b"who leads epoch2", {"node": "a"})
     head = Head(1, replica.fold.holder, Position(replica.fold.end, replica.fold.chain))
@@ -118,6 +115,7 @@ def full_store(store: Path, engine: MemoryEngine) -> Path:
     for number in range(3 * ENTRIES_PER_FILE_MIN):
         replica.core.sending.send(Message(topic="t", body=b"x", message_id=f"N{number}"), 0)
     flush(replica)
+    replica.core.store.dispatch.write()
     replica.checkpoint(0)
     disk.close()
     return store
@@ -404,35 +402,3 @@ def test_a_store_that_is_half_moved_can_be_thrown_away(store: Path) -> None:
     assert not (store / layout.FETCHED).exists()
     assert Replica.open(disk, SETTINGS, 0, CLUSTER).fold.next_offset == 0
     disk.close()
-
-
-@pytest.mark.parametrize("tail_entries_max", [256, 1])
-def test_a_copy_whose_snapshot_keeps_tails_of_queues_says_so_in_its_format(
-    engine: MemoryEngine, tmp_path: Path, tail_entries_max: int
-) -> None:
-    """Else a program that knows no tails opens it, until the next checkpoint; also if all are empty."""
-    root = tmp_path / "of now"
-    root.mkdir()
-    settings = replace(SETTINGS, tail_entries_max=tail_entries_max)
-    replica = Replica.open(RealDisk(root), settings, 0, CLUSTER)
-    read_on(replica, engine)
-    replica.fold.finalized = FILES_OF_NOW  # as an operator's `tidewheel cluster set-version` has it
-    candidate = Candidate(replica.fold, b"who leads epoch1", {"node": "a"})
-    assert engine.append_if(
-        NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position)
-    )
-    read_on(replica, engine)
-    replica.lead(engine, 0, lambda: 0)
-    replica.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
-    flush(replica)
-    replica.core.store.dispatch.write()
-    replica.checkpoint(0)
-    disk = MemoryDisk()
-    transfer.receive(io.BytesIO(sent(root)), disk)
-    assert transfer.take_over(disk)
-    start = snapshot.newest(disk)
-    assert start is not None
-    assert any(one.tail for one in stored_queues(start.parts[QUEUES])) == (tail_entries_max > 1)
-    found = store_format.read(disk)
-    assert found is not None
-    assert found.version == store_format.VERSION
