@@ -31,11 +31,11 @@ lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`; the largest sou
 in turn, unsynced, so that a reader who comes upon one amid its writing has the other; a power cut may tear
 both. The third is only ever written with the whole file, which each start makes anew beside it, synced, and
 renames: so one line is always sound, and where none is, the file is damaged, which never counts as "nothing
-was published". It is there before the first segment. Stores of before have two lines until their next start.
+was published". It is there before the first segment.
 
 Behind them are three lines of the same form, and with the same rules, that say under which epoch
-(`services.broker.epoch`) that was, once one has begun; without them it is 0. Readers of before do not look
-there. An epoch is written before the first offset that was reached under it.
+(`services.broker.epoch`) that was, once one has begun; without them it is 0. An epoch is written before the
+first offset that was reached under it.
 
 Behind those, at a node that follows, are two lines that say how far it has taken in what its cluster has
 accepted. They are written in turn, too, and are for readers only, who may read up to the larger of the two

@@ -18,7 +18,6 @@ the others, whose mark stays. One such write is under way at a time.
 
 A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`): a queue is taken
 before it changes. Its worker syncs the files that were written since the last one, and no other file.
-Where a program of before may open the store, which knows no tails, the checkpoint writes them to files.
 
 A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a checkpoint writes once they are
 synced. It names the snapshot with which these files began: queues that were made anew have other bytes where

@@ -237,19 +237,19 @@ class Fold:
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
         """Return the fold that a checkpoint keeps; raise `TooOld` where this program does not support it."""
-        finalized = int(frozen.get("finalized", versions.OLDEST))
+        finalized = int(frozen["finalized"])
         if why := versions.unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
-        fold.next_offset, fold._led_from = frozen["next_offset"], frozen.get("led_from", frozen["end"])
+        fold.next_offset, fold._led_from = frozen["next_offset"], frozen["led_from"]
         fold._positions, fold.led = (
             Positions.thaw(frozen["positions"]),
-            LedRecords.thaw(frozen.get("led", [])),
+            LedRecords.thaw(frozen["led"]),
         )
-        fold.holdings = Holdings.thaw(frozen.get("holdings", {}))
-        fold.leads, fold.finalized = frozen.get("leads", {}), finalized
+        fold.holdings = Holdings.thaw(frozen["holdings"])
+        fold.leads, fold.finalized = frozen["leads"], finalized
         return fold
 
     def knows(self, position: Position) -> bool | None:

@@ -9,8 +9,6 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
     2         an epoch record of the CommitLog names the node that leads, and this version, by which records
               are applied from there on (`services.broker.epoch`)
     3         a lease record says that a takeover has lengthened the lease (`commitlog.facts.lease_records`);
-              the files of a store, and of a copy, are read by programs that support 3
-              (`Store.is_for_before`);
               users have tokens (`services.broker.access`)
 
     where it stands                                     what it says

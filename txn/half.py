@@ -5,7 +5,7 @@ properties; nobody receives it. The commit is one record: the message under its 
 type commit and `half_offset` naming the half (or, for a half with a delivery time, the timer record in the
 same form). That record is the outcome, so no crash can part the two. Rollback and expiry have an outcome
 record of their own. A check-back is a counter, an end that came too late a word. A half and each check-back
-say in `TW_CHECK_MS` when to ask next, as the settings are part of no record; those of older versions do not.
+say in `TW_CHECK_MS` when to ask next, as the settings are part of no record.
 
 The transaction id names the half's place in the log and proves that we wrote it:
 

@@ -356,8 +356,7 @@ class Housekeeping:
     def follow(self) -> None:
         """Move queues and groups up to the log's start, when that is known; find what was to be deleted.
 
-        Stores of older versions have snapshots and records that do not tell the lowest offsets of queues.
-        These, and those of queues that were made anew, are said in records next (`look_on`).
+        The lowest offsets of queues that were made anew are said in records next (`look_on`).
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))

@@ -3,9 +3,9 @@
 Either is made on first use, for its owner's eyes only (mode 0600), and made durable before it is used: a key
 that a power cut takes away again would leave secrets that nobody can open.
 
-The key lies in the store unless its owner says otherwise: beside it, as older versions had it, it was in the
-middle of what a repository commits. In the store it has a `.gitignore` beside it, and no snapshot, dump or
-export takes it along, but for a snapshot that is asked to. One beside the store is still used, and told.
+The key lies in the store unless its owner says otherwise: beside the store it would be in the middle of what
+a repository commits. In the store it has a `.gitignore` beside it, and no snapshot, dump or export takes it
+along, but for a snapshot that is asked to.
 
 A file is written under another name that nobody can have put there as a link (O_EXCL), and renamed: a link in
 its place is replaced, never followed.
@@ -21,8 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from commitlog.disk import FOLDER_MODE
 from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
@@ -32,24 +30,12 @@ TOKEN_BYTES: Final = 32
 OWNER_ONLY, GROUP_READS, EVERYBODY_READS = 0o600, 0o640, 0o644
 KEY_FILE, IGNORED = "users.key", ".gitignore"
 
-log = structlog.get_logger()
-
 _TOKEN: Final = re.compile(r"[!-~]{16,512}")
 
 
 def key_of(store: Path) -> Path:
-    """Return where the key of a store lies unless somebody says otherwise; one beside it is told."""
-    inside, beside = store / KEY_FILE, key_beside(store)
-    if inside.exists() or not beside.exists():
-        return inside
-    log.warning("the key of users lies beside the store; move it into it", key=str(beside), to=str(inside))
-    return beside
-
-
-def key_beside(store: Path) -> Path:
-    """Return where an older version put the key of a store."""
-    whole = store.absolute()
-    return whole.with_name(f"{whole.name}.key")
+    """Return where the key of a store lies unless its owner names another file."""
+    return store / KEY_FILE
 
 
 def auth_key(path: Path, may_make: bool) -> bytes:

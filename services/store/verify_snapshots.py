@@ -1,9 +1,9 @@
 """Whether each snapshot says what the log says: folding the log up to it from an earlier one leads to it.
 
 What no record says may differ: ends and names that are forgotten with time, messages that a group's filter
-passed over (before that was recorded), timers that ended as UNREADABLE under older versions, messages that
-retention has deleted since. Across damage, or where the log no longer reaches back, nothing can be compared;
-nor up to where an import copied the log, whose records do not say what its snapshot says.
+passed over (before that was recorded), messages that retention has deleted since. Across damage, or where the
+log no longer reaches back, nothing can be compared; nor up to where an import copied the log, whose records
+do not say what its snapshot says.
 """
 
 from __future__ import annotations

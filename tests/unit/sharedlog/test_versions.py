@@ -54,12 +54,6 @@ def test_a_log_that_does_not_say_has_the_oldest_and_a_beat_raises_it_for_good() 
     assert Fold.thaw(json.loads(json.dumps(raised.freeze()))).finalized == 2
 
 
-def test_a_checkpoint_of_an_older_program_has_the_oldest() -> None:
-    frozen = folded(GENESIS, EPOCH).freeze()
-    del frozen["finalized"]
-    assert Fold.thaw(frozen).finalized == versions.OLDEST
-
-
 def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_reads_of_it() -> None:
     newer = versions.SUPPORTED + 1
     why = f"finalized version is {newer}, and this program supports up to {versions.SUPPORTED}: install"

@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
-from services.process.private_files import auth_key, http_token, key_beside, key_of
+from services.process.private_files import auth_key, http_token, key_of
 from tidewheel.errors import ConfigurationError
 
 
@@ -45,18 +44,6 @@ def test_no_repository_commits_a_key_that_is_made_in_a_store_within_it(tmp_path:
     subprocess.run(["git", "-C", tmp_path, "add", "--all"], check=True)
     listed = subprocess.run(["git", "-C", tmp_path, "ls-files"], check=True, capture_output=True, text=True)
     assert listed.stdout == ""
-
-
-def test_the_key_of_an_older_version_is_used_and_told(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()
-    key = auth_key(key_beside(store), may_make=True)
-    with capture_logs() as logged:
-        assert auth_key(key_of(store), may_make=True) == key
-    assert [(one["log_level"], one["key"]) for one in logged] == [("warning", str(tmp_path / "store.key"))]
-    assert list(store.iterdir()) == []
-    key_beside(store).rename(store / "users.key")
-    assert auth_key(key_of(store), may_make=False) == key
 
 
 def test_a_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
