@@ -180,7 +180,8 @@ class Broker:
         store, topics, groups = self.store, self.topics, self.groups
         lending = Lending(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
-        self.dead_letters = DeadLetters(store, topics, groups, reading, self.housekeeping, self.statistics)
+        refuse_new = self.housekeeping.refuse_new
+        self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
         self._burying = Burying(store, groups, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
             store, groups, self.lite_topics, subscriptions, lending, reading, self.dead_letters

@@ -9,6 +9,7 @@ is for everybody. Its message id stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from commitlog import limits, properties
@@ -20,7 +21,6 @@ from consumequeue.entry import lite_code, tags_code
 from services.broker.errors import MessageNotFound, MessageTypeConflict
 from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
 from services.broker.groups import Groups
-from services.broker.housekeeping import Housekeeping
 from services.broker.reading import Reading
 from services.broker.statistics import Statistics
 from services.broker.store import Store
@@ -55,11 +55,12 @@ class DeadLetters:
         topics: Topics,
         groups: Groups,
         reading: Reading,
-        housekeeping: Housekeeping,
         statistics: Statistics,
+        refuse_new: Callable[[], None],
     ) -> None:
+        """`refuse_new` raises `DiskFull` while there is no room for new messages."""
         self._store, self._topics, self._groups = store, topics, groups
-        self._reading, self._housekeeping, self._statistics = reading, housekeeping, statistics
+        self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
         """Give a message up for a group after its attempts; return what must be durable first."""
@@ -117,7 +118,7 @@ class DeadLetters:
 
         Returns what must be durable. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
         """
-        self._housekeeping.refuse_new()
+        self._refuse_new()
         key, record = self._open(group, queue_offset)
         origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
         if target:
