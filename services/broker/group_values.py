@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import FilterText
-from services.broker.values import Delivery
+from services.broker.values import Delivery, From
 
 
 class GroupQueue(NamedTuple):
@@ -19,15 +18,6 @@ class GroupQueue(NamedTuple):
     group: str
     topic: str
     queue_id: int
-
-
-class From(Enum):
-    """Where a group begins, or is set to; TIME and OFFSET say which."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    TIME = "time"
-    OFFSET = "offset"
 
 
 @dataclass(slots=True, frozen=True)

@@ -14,7 +14,6 @@ from services.broker.burying import Burying
 from services.broker.errors import GroupExists, GroupNotFound
 from services.broker.group_values import (
     FilterView,
-    From,
     GroupPolicy,
     GroupQueue,
     GroupView,
@@ -29,6 +28,7 @@ from services.broker.lite_subscriptions import LiteSubscriptions
 from services.broker.reading import Reading
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
+from services.broker.values import From
 from tidewheel.errors import ClientMistake
 
 

@@ -50,7 +50,7 @@ from services.broker.burying import USED_UP, Burying
 from services.broker.dead_letters import DeadLetters
 from services.broker.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.group_filters import shown_filter
-from services.broker.group_values import From, GroupQueue, Received
+from services.broker.group_values import GroupQueue, Received
 from services.broker.groups import Groups
 from services.broker.leases import failure_of
 from services.broker.lending import Lending, ReceiveState
@@ -60,7 +60,7 @@ from services.broker.settings import BrokerSettings
 from services.broker.statistics import Statistics
 from services.broker.store import Store
 from services.broker.topics import Topics, check_group_name, check_receivable
-from services.broker.values import Topic
+from services.broker.values import From, Topic
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
-from services.broker.group_values import From
+from services.broker.values import From
 from txn.checkback import CheckBackPolicy
 
 

@@ -47,6 +47,15 @@ class SendReceipt(NamedTuple):
     replaced_offset: int = -1
 
 
+class From(Enum):
+    """Where a group begins, or is set to; TIME and OFFSET say which."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIME = "time"
+    OFFSET = "offset"
+
+
 class Verdict(Enum):
     """The truth about a verb on a timer.
 

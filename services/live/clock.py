@@ -26,19 +26,12 @@ from commitlog.message import Message
 from services.auth.tokens import Token
 from services.broker import verb_properties
 from services.broker.access import User
-from services.broker.group_values import (
-    DeadLetter,
-    DeadLetterPage,
-    From,
-    GroupView,
-    MissedView,
-    QueueView,
-    Start,
-)
+from services.broker.group_values import DeadLetter, DeadLetterPage, GroupView, MissedView, QueueView, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.schedule_values import Occurrence, Schedule, ScheduleView
 from services.broker.values import (
     Delivery,
+    From,
     HalfFilter,
     HalfPage,
     HalfView,

@@ -37,7 +37,6 @@ from services.broker.errors import GroupNotFound
 from services.broker.group_filters import shown_filter
 from services.broker.group_values import (
     FilterView,
-    From,
     GroupPolicy,
     GroupView,
     MissedView,
@@ -47,6 +46,7 @@ from services.broker.group_values import (
     Start,
 )
 from services.broker.topics import check_receivable
+from services.broker.values import From
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses

@@ -26,11 +26,12 @@ from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.derived import QUEUES
 from services.broker.errors import DiskFull
-from services.broker.group_values import From, Start
+from services.broker.group_values import Start
 from services.broker.settings import BrokerSettings
 from services.broker.values import (
     Delivery,
     Effect,
+    From,
     HalfFilter,
     ReadTimers,
     Resolution,

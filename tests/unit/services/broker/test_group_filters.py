@@ -11,10 +11,10 @@ from consumequeue.filter import Filter, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.errors import TooManyFilters, TooManyRequests
-from services.broker.group_values import From, GroupPolicy, Start
+from services.broker.group_values import GroupPolicy, Start
 from services.broker.lite_subscribing import LiteStart
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, ReadTimers, Subscriber, Warn
+from services.broker.values import Delivery, From, ReadTimers, Subscriber, Warn
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

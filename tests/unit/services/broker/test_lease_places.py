@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from commitlog.message import MessageType
-from services.broker.group_values import From, GroupPolicy, GroupQueue, Start
+from services.broker.group_values import GroupPolicy, GroupQueue, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart
 from services.broker.scheduler import Purpose
-from services.broker.values import Delivery, Subscriber
+from services.broker.values import Delivery, From, Subscriber
 from tests.lease_places import check_leases
 from tests.unit.services.broker.test_receiving import Bench
 from tidewheel.errors import InvalidReceiptHandle

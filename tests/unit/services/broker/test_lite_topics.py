@@ -18,11 +18,11 @@ from services.broker.errors import (
     TooManyLiteSubscriptions,
     TooManyLiteTopics,
 )
-from services.broker.group_values import From, GroupPolicy, Start
+from services.broker.group_values import GroupPolicy, Start
 from services.broker.lite_subscribing import LiteFrom, LiteStart, Subscribed
 from services.broker.lite_topics import queue_of
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Subscriber
+from services.broker.values import Delivery, From, Subscriber
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.test_retention import Asked
 from tests.unit.services.woken import woken

@@ -16,8 +16,8 @@ from commitlog.message import MessageType
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
-from services.broker.group_values import From, Start
-from services.broker.values import Retire
+from services.broker.group_values import Start
+from services.broker.values import From, Retire
 from tests.simulation.tables import tables
 from tests.unit.services.broker.test_receiving import SETTINGS, Bench
 from tests.unit.services.broker.test_receiving_found import FORGETFUL

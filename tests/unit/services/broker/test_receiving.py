@@ -12,9 +12,9 @@ from consumequeue.filter import TAG, FilterText, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests
-from services.broker.group_values import From, GroupPolicy, Start
+from services.broker.group_values import GroupPolicy, Start
 from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, Notify, ReadTimers
+from services.broker.values import Delivery, From, Notify, ReadTimers
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
