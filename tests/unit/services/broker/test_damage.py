@@ -93,7 +93,7 @@ def test_nothing_reads_bytes_of_the_store_past_the_readers_that_note_damage() ->
         for path in sorted((ROOT / room).rglob("*.py")):
             for function in functions(ast.parse(path.read_text())):
                 if READS & set(reads_of(function)):
-                    found.add(f"{room}/{path.name}:{function.name}")
+                    found.add(f"{path.relative_to(ROOT)}:{function.name}")
     assert found == READERS.keys()
 
 

@@ -169,7 +169,7 @@ MUTATORS = {
 
 def test_only_groups_begins_replaces_and_ends_leases() -> None:
     found = set[tuple[str, str]]()
-    for path in BROKER.glob("*.py"):
+    for path in BROKER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             owner = _owner(node.value) if isinstance(node, ast.Attribute) else ""
             if isinstance(node, ast.Attribute) and node.attr in MUTATORS.get(owner, ()):
