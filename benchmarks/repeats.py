@@ -75,7 +75,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     from commitlog.record import encode
     from commitlog.recovery import LogScan
     from services.broker.broker import Broker
-    from services.broker.settings import BrokerSettings
+    from services.broker.spine.settings import BrokerSettings
     from tests.memory_disk import MemoryDisk
 
     settings = BrokerSettings(segment_bytes=1 << 28, queue_count=8)

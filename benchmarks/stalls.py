@@ -32,8 +32,8 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import parse_tags
-from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Resolution
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics

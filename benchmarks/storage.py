@@ -43,7 +43,7 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 
 TOPIC = store_builder.TOPIC

@@ -41,19 +41,19 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from consumequeue.sql_filter import parse_sql
-from services.broker.errors import TooManyFilters
-from services.broker.group_values import GroupPolicy, Start
-from services.broker.schedule_values import Schedule
-from services.broker.settings import BrokerSettings
+from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.schedules.schedule_values import Schedule
+from services.broker.spine.errors import TooManyFilters
+from services.broker.spine.settings import BrokerSettings
 from services.front.grpc_calls import CallReceived, CallStarted
 from services.front.grpc_wire import Messages
 from services.front.header_fields import Head
 from services.live.live_broker import LiveBroker
 from services.process.memory import WholeLooks, keep_little
-from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.endpoints import Advertised
 from services.server.run import Faces, share_interpreter
 from services.settings.config import ServeSettings
 

@@ -48,7 +48,7 @@ from commitlog.layout import SNAPSHOTS
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.flushing import ROWS_PER_TURN
 from services.live.live_broker import LiveBroker
 from services.process import memory

@@ -5,7 +5,7 @@ Two programs with different bounds would fold one log into different tables, as 
 upgraded one after the other. So such bounds are in rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
-    the leader's epoch record        names it                (`services.broker.epoch`)
+    the leader's epoch record        names it                (`services.broker.spine.epoch`)
     `apply`, from that record on     the row of the highest version that is not above it
 
 Rules

@@ -1,4 +1,4 @@
-"""Which parts of a log are of which epoch of a cluster (`services.broker.epoch`); none of one always alone.
+"""Which parts of a log are of which epoch of a cluster (`services.broker.spine.epoch`); none of a lone one.
 
 An epoch begins with a record of the log, so these records divide it. What lies before the first of them is
 of epoch 0, stored by a broker alone, if the log is whole or that first one is epoch 1. Else retention has

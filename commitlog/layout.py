@@ -34,8 +34,8 @@ renames: so one line is always sound, and where none is, the file is damaged, wh
 was published". It is there before the first segment.
 
 Behind them are three lines of the same form, and with the same rules, that say under which epoch
-(`services.broker.epoch`) that was, once one has begun; without them it is 0. An epoch is written before the
-first offset that was reached under it.
+(`services.broker.spine.epoch`) that was, once one has begun; without them it is 0. An epoch is written before
+the first offset that was reached under it.
 
 Behind those, at a node that follows, are two lines that say how far it has taken in what its cluster has
 accepted. They are written in turn, too, and are for readers only, who may read up to the larger of the two

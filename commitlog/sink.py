@@ -11,8 +11,8 @@
    length is said. So what closes a segment of 1 GiB costs a sink eight bytes, not what is left of it.
 3. A sink has up to `appends_max` appends under way, in order of their offsets. When one returns, its parts
    are kept as the sink promises; when it raises OSError, nothing is certain, and the core is void.
-4. `epoch` says under which right to append this was decided (`services.broker.epoch`). A sink that several
-   brokers could write to refuses an older one than it knows; a disk has one writer, by its lock.
+4. `epoch` says under which right to append this was decided (`services.broker.spine.epoch`). A sink that
+   several brokers could write to refuses an older one than it knows; a disk has one writer, by its lock.
 
 A shared log is another sink, before which the local one keeps what it takes.
 

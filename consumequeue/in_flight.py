@@ -32,7 +32,7 @@ Message groups. One that has nothing leased and nothing waiting is not known her
 - One that is closed or has the turn holds the later ones of its messages back: they are parked.
 - A message that is set aside has the turn: its message group stays closed to the messages after it.
 - Only the message that has the turn is given out, and behind it, in the same receive, as many more as a run
-  may have (`services.broker.lending`).
+  may have (`services.broker.groups.lending`).
 
 Nothing of this is durable. It is derived from the offsets: at a start only the leases that are records stand,
 and everything else that is not done is fresh. Whatever finishes a message or ends a lease changes the offsets
@@ -78,8 +78,9 @@ class Lease:
     attempt; a restart forgets it.
     `handle` is what the consumer was given; unknown (empty) for a lease of before a restart.
 
-    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.lease_clock`), `leased_ms` the
-    broker's. In a lease that a start has just read `visible_ms` is the broker's time, too, until it stands.
+    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.spine.lease_clock`), `leased_ms`
+    the broker's. In a lease that a start has just read `visible_ms` is the broker's time, too, until it
+    stands.
     """
 
     generation: int

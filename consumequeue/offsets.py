@@ -11,7 +11,7 @@ something calls the same function that a start calls with what it reads from the
 
     finish      acknowledged, passed over, or moved to the dead letters    `acks.py`
     take        a lease began or ended                                     `lease_records.py`
-    reopen      some are to come again after all                           `services.broker.groups`
+    reopen      some are to come again after all                           `services.broker.groups.groups`
     skip_to     the log below was deleted                                  likewise
 
 A message whose lease is no record (those without a message group) may be out nevertheless: `in_flight.py`.

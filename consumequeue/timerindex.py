@@ -8,7 +8,7 @@ ended it, when and how. In memory facts are in a hash table (`timerindex_recent.
    then every run that may hold a higher one, so facts may be put in any order.
 2. A merge keeps the newest facts that are not expired; an expired fact may be found or not.
 3. A fact whose record retention has deleted is nowhere else, so a damaged run stays until a start rebuilds it
-   (`services.broker.timer_facts`).
+   (`services.broker.timers.timer_facts`).
 
 Cost: a put 0.7 us and 48 bytes until the next checkpoint; a look-up that finds nothing about 2 us and 0.3 us
 a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in runs. Weak spot: the log cannot

@@ -7,9 +7,9 @@ has one version that is *finalized*, and nobody writes what the finalized one ha
     version   what comes with it
     1         the kinds and bodies of the first clusters; a log that does not say has it
     2         an epoch record of the CommitLog names the node that leads, and this version, by which records
-              are applied from there on (`services.broker.epoch`)
+              are applied from there on (`services.broker.spine.epoch`)
     3         a lease record says that a takeover has lengthened the lease (`commitlog.facts.lease_records`);
-              users have tokens (`services.broker.access`)
+              users have tokens (`services.broker.spine.access`)
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there

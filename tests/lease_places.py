@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from services.broker.broker import Broker
-from services.broker.scheduler import Purpose
+from services.broker.spine.scheduler import Purpose
 
 
 def check_leases(broker: Broker) -> None:

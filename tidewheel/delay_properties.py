@@ -17,8 +17,8 @@ Rules:
 - Several ways on one message must mean the same millisecond, else it is refused. RocketMQ lets `DELAY` win
   over `TIMER_DELAY_SEC`, that over `TIMER_DELAY_MS` and that over `TIMER_DELIVER_MS`, never looks at
   `__STARTDELIVERTIME`, and says nothing: a message at a time that half of its producer did not mean.
-- What was read is taken off the message. It is stored with `TIMER_OUT_MS` alone (`services.broker.timers`),
-  so a consumer that sends it on does not delay it again.
+- What was read is taken off the message. It is stored with `TIMER_OUT_MS` alone
+  (`services.broker.timers.timers`), so a consumer that sends it on does not delay it again.
 
 A time in seconds where milliseconds are meant is the classic mistake; it lies in the seventies, and is
 refused instead of being delivered at once.

@@ -10,9 +10,9 @@
     |-- ConfigurationError    a setting or an address cannot be used
 
 Each package has its own in a file `errors.py`. A class carries a stable `code` for people and an `exit_code`
-for commands; `services/rpc/statuses.py` says what each is on the wire. The docstring is the first sentence of
-the message; the argument says where, why and what to do next. An impossible state is an AssertionError, never
-one of these.
+for commands; `services/rpc/wire/statuses.py` says what each is on the wire. The docstring is the first
+sentence of the message; the argument says where, why and what to do next. An impossible state is an
+AssertionError, never one of these.
 """
 
 from __future__ import annotations

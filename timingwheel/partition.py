@@ -27,7 +27,7 @@ files and how long they are: what is beyond was never there. A batch that does n
 and the reading goes on at the next that does: at the damaged one's end if its head still tells it, else
 wherever the magic comes next. A file that is missing or too short has a gap up to the length that is named.
 A sector that the disk cannot read reads as zeros (`timingwheel.sectors`), and so makes a gap as well.
-Which timers a gap held is found out elsewhere (`services.broker.mending`).
+Which timers a gap held is found out elsewhere (`services.broker.timers.mending`).
 
 Cost: reading goes through a window, so memory is bounded however long the file is. Weak spot: a damaged byte
 among rows makes a gap of the whole batch, up to 65,536 timers, for all rows share one CRC.

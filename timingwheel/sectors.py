@@ -6,8 +6,8 @@ So a bad sector is damage as a flipped bit is, and costs what it holds, not what
 what lies before a page that it cannot read, then fails: a read that comes short is read on from there.
 
 Only EIO of a read counts. Whether the sector can be read again later matters not: what was noted as damage is
-accounted for as if it could not (`services.broker.mending`). Weak spot: where most of a large file cannot be
-read, each of its blocks is tried, and a drive may take seconds for each.
+accounted for as if it could not (`services.broker.timers.mending`). Weak spot: where most of a large file
+cannot be read, each of its blocks is tried, and a drive may take seconds for each.
 """
 
 from __future__ import annotations

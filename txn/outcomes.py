@@ -2,10 +2,10 @@
 
 What expired stays until somebody resolves it. Of what was committed or rolled back only the last
 `ended_halves_max` (`commitlog.applied_limits`) are remembered here; older ends are in the log, where the key
-index finds them (`services.broker.transactions`). So memory and snapshots grow with what is open and expired,
-not with what has passed. Each is some 175 bytes: 100,000 of them took 17 MiB, which filled for the first
-million halves' messages as if something leaked, and each checkpoint wrote them all. To find an older end
-costs a look-up in the key index and a read, and only who ends a half twice pays it.
+index finds them (`services.broker.halves.transactions`). So memory and snapshots grow with what is open and
+expired, not with what has passed. Each is some 175 bytes: 100,000 of them took 17 MiB, which filled for the
+first million halves' messages as if something leaked, and each checkpoint wrote them all. To find an older
+end costs a look-up in the key index and a read, and only who ends a half twice pays it.
 
 An end is known from the moment its record is appended, so a second end in the same turn meets it; whoever
 is told of it waits until that record is durable. Until then it is not dropped either: the index has it later.

@@ -2,9 +2,9 @@
 
 Run by `core.py` in a process whose imports come from one tree of sources; prints JSON: processor microseconds
 of the whole process for each message of each row, flushes included, on a real disk that is really synced.
-Requests are made before the time is taken. A tree whose calls go in lists (`services.rpc.turns`) gets all
-that are ready in a turn of the loop as one list, or (row `alone`) one call a turn; an older one a coroutine
-for each.
+Requests are made before the time is taken. A tree whose calls go in lists (`services.rpc.serving.turns`) gets
+all that are ready in a turn of the loop as one list, or (row `alone`) one call a turn; an older one a
+coroutine for each.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from types import FrameType
 from typing import Any, cast
 
 from commitlog.real_disk import RealDisk
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.service import reply_to, stream_to
-from services.rpc.sessions import Sessions
+from services.rpc.serving.service import reply_to, stream_to
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.endpoints import Advertised
 
 try:
     from services.rpc.rpcs import all_rpcs
 except ImportError:
     from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]  # older commits' name
 try:
-    from services.rpc.turns import Call, Turns
+    from services.rpc.serving.turns import Call, Turns
 except ImportError:
     Turns = None  # type: ignore[assignment, misc]  # older commits, measured too, have no turns
 

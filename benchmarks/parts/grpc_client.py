@@ -12,7 +12,7 @@ import grpc
 
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.service import NAME
+from services.rpc.serving.service import NAME
 
 GROUP = wire.Resource(name="stopwatch")
 

@@ -22,8 +22,8 @@ from commitlog.flush import Flush
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Effect, ReadTimers
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Effect, ReadTimers
 from services.process.memory import keep_little
 
 BATCH = 1_000

@@ -26,7 +26,7 @@ from consumequeue.entry import Entry
 from consumequeue.keyindex import KeyIndex, hash_of
 from services.broker import derived
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 
 TOPIC = "orders"
 QUEUE_COUNT = 4

@@ -3,7 +3,7 @@
 The state is a fold over the log. A verb decides and appends a record; when that record's flush is durable
 it becomes visible (queued, armed, or open to be ended). After a restart the same records, read in order,
 lead to the same state. Calls run to completion and are not for several threads; time comes as an argument,
-effects go out as values (`services.broker.values`), and the shell does what they say.
+effects go out as values (`services.broker.spine.values`), and the shell does what they say.
 
     verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
     start, follower: the same records --> `_apply`, `_publish`
@@ -46,44 +46,37 @@ from commitlog.retention import Retirement
 from commitlog.sink import LogSink
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
-from services.broker import derived, timer_facts
-from services.broker.access import Access
-from services.broker.appended import Appended, appended_of
-from services.broker.burying import Burying
-from services.broker.carrying import Carrying
+from services.broker import derived
 from services.broker.checkpoint import Checkpoint
-from services.broker.copies import TimersDelivered
-from services.broker.dead_letters import DeadLetters
-from services.broker.epoch import Epoch
-from services.broker.finding import Finding
-from services.broker.group_views import GroupViews
-from services.broker.groups import Groups
-from services.broker.half_views import HalfViews
+from services.broker.groups.burying import Burying
+from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.group_views import GroupViews
+from services.broker.groups.groups import Groups
+from services.broker.groups.leases import Leases
+from services.broker.groups.lending import Lending
+from services.broker.groups.lite_receiving import LiteReceiving
+from services.broker.groups.lite_subscribing import LiteSubscribing
+from services.broker.groups.lite_subscriptions import LiteSubscriptions
+from services.broker.groups.lite_topics import LiteTopics
+from services.broker.groups.receiving import Receiving
+from services.broker.halves.half_views import HalfViews
+from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
-from services.broker.lease_clock import LeaseClock
-from services.broker.leases import Leases
-from services.broker.lending import Lending
-from services.broker.lite_receiving import LiteReceiving
-from services.broker.lite_subscribing import LiteSubscribing
-from services.broker.lite_subscriptions import LiteSubscriptions
-from services.broker.lite_topics import LiteTopics
-from services.broker.mending import Check, Mending, Rescue
-from services.broker.reading import Reading
-from services.broker.receiving import Receiving
-from services.broker.scheduler import Purpose, Scheduler, earlier
-from services.broker.schedules import Schedules
+from services.broker.schedules.schedules import Schedules
 from services.broker.sending import Sending
-from services.broker.settings import BrokerSettings
-from services.broker.start_damage import above_cut, find_at_start
-from services.broker.statistics import Gauges, Statistics
-from services.broker.store import Store
-from services.broker.timer_delivery import TimerDelivery
-from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_views import TimerViews
-from services.broker.timers import Timers
-from services.broker.topics import Topics, is_system
-from services.broker.transactions import Transactions
-from services.broker.values import (
+from services.broker.spine.access import Access
+from services.broker.spine.appended import Appended, appended_of
+from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.epoch import Epoch
+from services.broker.spine.finding import Finding
+from services.broker.spine.lease_clock import LeaseClock
+from services.broker.spine.reading import Reading
+from services.broker.spine.scheduler import Purpose, Scheduler, earlier
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.statistics import Gauges, Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, is_system
+from services.broker.spine.values import (
     Damaged,
     Effect,
     Notify,
@@ -93,6 +86,14 @@ from services.broker.values import (
     WakeUpKey,
     Warn,
 )
+from services.broker.start_damage import above_cut, find_at_start
+from services.broker.timers import timer_facts
+from services.broker.timers.carrying import Carrying
+from services.broker.timers.mending import Check, Mending, Rescue
+from services.broker.timers.timer_delivery import TimerDelivery
+from services.broker.timers.timer_files import TIMER_FILES
+from services.broker.timers.timer_views import TimerViews
+from services.broker.timers.timers import Timers
 from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"

@@ -29,7 +29,7 @@ from commitlog.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.run_store import RunsToWrite
 from services.broker import derived
-from services.broker.timer_files import TIMER_FILES, TimersToWrite
+from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 
 
 @dataclass(slots=True, eq=False)

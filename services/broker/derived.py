@@ -14,7 +14,7 @@ from commitlog.disk import Disk
 from commitlog.recovery import Damage, Found, LogScan
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import firsts_there
-from services.broker.store import Store
+from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"

@@ -26,12 +26,12 @@ Who runs the broker may stop new messages for another reason (`stopped`); then t
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
 [topic, queue, its lowest offset from now on], "places", where in the log each of these offsets lies, and
 "skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
-too long; `services.broker.missed_messages` adds them up, and once the last record of a cut is durable, the
-log has a line about each group. Queues are looked at some at a time, so that thousands do not hold the loop
-at once: before a cut for what groups wait for, and for the cut, with a record for each time; other records
-may lie between. The last is done and cuts the log. A queue with a damaged file is left out; the next start
-makes it anew, and finds where it begins. Such a record with a "cut_offset" of 0 says so, and what groups
-missed; until then they stay where they were, in snapshots, too.
+too long; `services.broker.groups.missed_messages` adds them up, and once the last record of a cut is durable,
+the log has a line about each group. Queues are looked at some at a time, so that thousands do not hold the
+loop at once: before a cut for what groups wait for, and for the cut, with a record for each time; other
+records may lie between. The last is done and cuts the log. A queue with a damaged file is left out; the next
+start makes it anew, and finds where it begins. Such a record with a "cut_offset" of 0 says so, and what
+groups missed; until then they stay where they were, in snapshots, too.
 
 Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
 fill it; then the reserve is spent, and nothing is lost but the room. A cut looks at a queue and all its
@@ -51,14 +51,14 @@ from commitlog.disk import Disk
 from commitlog.facts.facts import LogCut, Skipped, Stamp, record_of
 from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
-from services.broker.errors import DiskFull
-from services.broker.group_values import GroupQueue
-from services.broker.groups import Groups
-from services.broker.missed_messages import sentences
-from services.broker.scheduler import Purpose, Scheduler
-from services.broker.settings import BrokerSettings
-from services.broker.store import Store
-from services.broker.transactions import Transactions
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.groups.missed_messages import sentences
+from services.broker.halves.transactions import Transactions
+from services.broker.spine.errors import DiskFull
+from services.broker.spine.scheduler import Purpose, Scheduler
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
 from tidewheel.errors import Busy
 
 DISK_USED_REFUSE: Final = 0.90

@@ -6,15 +6,16 @@
     else --> stored: another message, whose id collides (two forked producers draw the same ids)
 
 Rules
-1. `broker.same_message` decides whether two messages are the same: it compares meanings, not bytes.
-2. The ids of each record that a client's send wrote are in `Store.ids` (`broker.recent_ids`) from its append
-   on: put there where records are applied, by a leader and by a follower, which so takes over warm. A start
-   fills the table from the key index, as columns, before it takes messages. Neither asks the index later.
+1. `broker.spine.same_message` decides whether two messages are the same: it compares meanings, not bytes.
+2. The ids of each record that a client's send wrote are in `Store.ids` (`broker.spine.recent_ids`) from its
+   append on: put there where records are applied, by a leader and by a follower, which so takes over warm. A
+   start fills the table from the key index, as columns, before it takes messages. Neither asks the index
+   later.
 3. Recent is WINDOW_MS by the clock of the process that took the record in: it notes where the log ended when
    each of the last TURNS_KEPT turns, of TURN_MS, began. A start, which has noted nothing, goes by store times
-   (`broker.store_times`). A node of a cluster cannot: clocks of several machines, an hour apart, may have
-   written these. It starts with the last TAKEOVER_BYTES, and goes by its own clock from then on. Clients give
-   up sooner (of three tries of 3 s, say). A message repeated later is stored again.
+   (`broker.spine.store_times`). A node of a cluster cannot: clocks of several machines, an hour apart, may
+   have written these. It starts with the last TAKEOVER_BYTES, and goes by its own clock from then on. Clients
+   give up sooner (of three tries of 3 s, say). A message repeated later is stored again.
 4. Timers and halves have tables of their ids that last much longer, but forget by the clock. So for WINDOW_MS
    from a start or a takeover their ids are looked up here, too.
 5. A refusal says that nothing is stored, so `broker.sending` looks for a first try before it refuses.
@@ -24,9 +25,10 @@ Rules
 7. A table that cannot be filled, as a file of the key index is damaged, is completed by that index: it is
    asked for each id until all that is recent was put since the start. The damage is reported.
 
-Cost: `broker.recent_ids`, and the hash of the id, which the key index needs as well. A repeat costs a read of
-the log for each record of its id, at most SAME_ID_READ_MAX. Weak spots: a repeat of a message behind more
-than that many others of its id is stored again; while rule 7 holds, so is one whose entry the damage took.
+Cost: `broker.spine.recent_ids`, and the hash of the id, which the key index needs as well. A repeat costs a
+read of the log for each record of its id, at most SAME_ID_READ_MAX. Weak spots: a repeat of a message behind
+more than that many others of its id is stored again; while rule 7 holds, so is one whose entry the damage
+took.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ from commitlog.limits import SAME_ID_READ_MAX
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue.name_hash import digest_of
-from services.broker.recent_ids import RecentIds
-from services.broker.same_message import is_same, is_sent
-from services.broker.statistics import Statistics
-from services.broker.store import Store
+from services.broker.spine.recent_ids import RecentIds
+from services.broker.spine.same_message import is_same, is_sent
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
 from tidewheel import property_names
 
 TURN_MS: Final = 10_000

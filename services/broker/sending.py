@@ -2,7 +2,8 @@
 
 A message that its sender repeats, the same by id and content, stores nothing and gets the first receipt
 (`broker.repeats`). The ids of timers and halves are known much longer, `dedupe_ms`, by the tables of
-`broker.timer_ends` and `broker.half_receipts`. The same id with another content is another message.
+`broker.timers.timer_ends` and `broker.halves.half_receipts`. The same id with another content is another
+message.
 
 A client calls several times for one message and takes the last answer for the message's. So a refusal says
 that none of the tries stored it: what can be wrong at one time and not at another (room, clock, settings,
@@ -21,25 +22,25 @@ from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from consumequeue.name_hash import digest_of
 from consumequeue.timerindex import hashes_of
-from services.broker import recall
-from services.broker.appended import Draft, NewMessage
-from services.broker.carrying import Carrying
-from services.broker.errors import KeyPending
+from services.broker.groups.lite_topics import LiteTopics
+from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
-from services.broker.lite_topics import LiteTopics
 from services.broker.repeats import Repeats
-from services.broker.same_message import is_same
-from services.broker.settings import BrokerSettings
-from services.broker.statistics import Statistics
-from services.broker.store import Store
-from services.broker.timer_ends import Named, NameWords, key_words
-from services.broker.timer_records import Replaced, new_timer, replaced_by, timer_record
-from services.broker.timers import Timers
-from services.broker.topics import Topics
-from services.broker.transactions import Transactions
-from services.broker.validation import check_delivery, check_message, check_type
-from services.broker.values import SendReceipt, Topic
-from services.broker.verb_properties import CarriedVerb, carried_verb
+from services.broker.spine.appended import Draft, NewMessage
+from services.broker.spine.errors import KeyPending
+from services.broker.spine.same_message import is_same
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.validation import check_delivery, check_message, check_type
+from services.broker.spine.values import SendReceipt, Topic
+from services.broker.spine.verb_properties import CarriedVerb, carried_verb
+from services.broker.timers import recall
+from services.broker.timers.carrying import Carrying
+from services.broker.timers.timer_ends import Named, NameWords, key_words
+from services.broker.timers.timer_records import Replaced, new_timer, replaced_by, timer_record
+from services.broker.timers.timers import Timers
 from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 

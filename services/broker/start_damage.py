@@ -9,8 +9,8 @@ from commitlog.disk import Disk
 from commitlog.log import CommitLog
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
-from services.broker.damage import FoundDamage
-from services.broker.values import Damaged
+from services.broker.spine.damage import FoundDamage
+from services.broker.spine.values import Damaged
 
 
 def find_at_start(

@@ -17,12 +17,12 @@ import typer
 from commitlog import errors as commitlog_errors
 from consumequeue import errors as consumequeue_errors
 from services.auth import errors as auth_errors
-from services.broker import errors as broker_errors
+from services.broker.spine import errors as broker_errors
 from services.cluster import errors as cluster_errors
 from services.http.calls import HttpCalls
 from services.live import errors as live_errors
 from services.ops import errors as ops_errors
-from services.rpc import errors as rpc_errors
+from services.rpc.wire import errors as rpc_errors
 from services.settings.config import HttpAddresses
 from sharedlog import errors as sharedlog_errors
 from tidewheel import errors as tidewheel_errors

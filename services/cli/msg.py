@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.broker.errors import MessageNotFound
+from services.broker.spine.errors import MessageNotFound
 from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.times.display import away

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import typer
 
 from commitlog import limits
-from services.broker.errors import IllegalSchedule
+from services.broker.spine.errors import IllegalSchedule
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.broker.errors import IllegalProperty
+from services.broker.spine.errors import IllegalProperty
 from services.cli import bodies, output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.durations import parse_ms

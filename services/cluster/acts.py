@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from commitlog.disk import Disk
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import Copying
 from services.cluster.election import health

@@ -41,7 +41,7 @@ from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster import holes
 from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted

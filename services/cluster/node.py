@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 
 from commitlog.disk import Disk
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
 from services.cluster.copies.refetching import ways_on
 from services.cluster.election import inputs

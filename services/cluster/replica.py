@@ -37,9 +37,9 @@ from commitlog.facts.facts import LogCut, facts_of
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Damaged
 from services.broker.start_damage import missing_from
-from services.broker.values import Damaged
 from services.cluster import holes
 from services.cluster.copies import transfer
 from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
@@ -55,14 +55,14 @@ from sharedlog.versions import MARKED_LEASES, NAMED_EPOCHS
 LEASE_MS_MIN: Final = 30_000
 """The least time for which a recorded lease stands after a takeover, in which no consumer could acknowledge.
 
-A takeover lengthens a lease once; see `services.broker.leases`."""
+A takeover lengthens a lease once; see `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
 """Bytes of log that are worth a checkpoint where they would be read again by the next start: 0.4 s of it."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """What became of records after which the evidence is written anew."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""Parts of a store that are derived from nothing else (`services.broker.values.Damaged`)."""
+"""Parts of a store that are derived from nothing else (`services.broker.spine.values.Damaged`)."""
 
 
 class SharedPart:

@@ -43,7 +43,7 @@ from commitlog.kinds import (
     kind_of,
 )
 from commitlog.record import Record
-from services.broker.errors import MessageNotFound
+from services.broker.spine.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.life import (
     EXPIRED,

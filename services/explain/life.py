@@ -53,7 +53,7 @@ from commitlog.kinds import (
 )
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.attempts import Cause
-from services.broker.timer_records import moved_because
+from services.broker.timers.timer_records import moved_because
 from tidewheel import property_names
 
 EXPIRED: Final = "EXPIRED"

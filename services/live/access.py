@@ -22,7 +22,7 @@ from services.auth.rights import Kind, Need, Rule, Verb, check_user_name
 from services.auth.tokens import ID_BYTES, Token, id_of, text_of
 from services.auth.tokens import SECRET_BYTES as TOKEN_BYTES
 from services.auth.vault import NONCE_BYTES, seal, unseal
-from services.broker.access import Access, User
+from services.broker.spine.access import Access, User
 from services.live.clock import Clock
 from tidewheel.errors import ConfigurationError
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.values import CheckBack
+from services.broker.spine.values import CheckBack
 from services.live.errors import BrokerBroken, StoreUnwell
 from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.broker.values import Delivery
+from services.broker.spine.values import Delivery
 from services.live.errors import ClientNotFound
 
 

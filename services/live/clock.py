@@ -24,12 +24,19 @@ from commitlog import layout, properties, store_format
 from commitlog.disk import Disk
 from commitlog.message import Message
 from services.auth.tokens import Token
-from services.broker import verb_properties
-from services.broker.access import User
-from services.broker.group_values import DeadLetter, DeadLetterPage, GroupView, MissedView, QueueView, Start
-from services.broker.lite_subscribing import LiteFrom, LiteStart
-from services.broker.schedule_values import Occurrence, Schedule, ScheduleView
-from services.broker.values import (
+from services.broker.groups.group_values import (
+    DeadLetter,
+    DeadLetterPage,
+    GroupView,
+    MissedView,
+    QueueView,
+    Start,
+)
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.schedules.schedule_values import Occurrence, Schedule, ScheduleView
+from services.broker.spine import verb_properties
+from services.broker.spine.access import User
+from services.broker.spine.values import (
     Delivery,
     From,
     HalfFilter,

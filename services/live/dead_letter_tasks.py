@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from commitlog import limits
-from services.broker.errors import GroupNotFound
-from services.broker.group_values import DeadLetter
+from services.broker.groups.group_values import DeadLetter
+from services.broker.spine.errors import GroupNotFound
 from services.live import dead_letters
 from services.live.dead_letters import DeadLetterFilter
 from services.live.tasks import Task, Tasks

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from commitlog import limits
-from services.broker.errors import GroupNotFound, MessageNotFound
-from services.broker.group_values import DeadLetter, DeadLetterPage
-from services.broker.topics import check_group_name
+from services.broker.groups.group_values import DeadLetter, DeadLetterPage
+from services.broker.spine.errors import GroupNotFound, MessageNotFound
+from services.broker.spine.topics import check_group_name
 from services.live.live_broker import LiveBroker
 
 FOREVER_MS = 1 << 62

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from services.broker.group_values import GroupView, QueueView
+from services.broker.groups.group_values import GroupView, QueueView
 from services.live.live_broker import LiveBroker
 
 

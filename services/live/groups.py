@@ -10,8 +10,8 @@ from typing import Any
 
 from commitlog.errors import StoreDamaged
 from services.broker.broker import Broker
-from services.broker.group_values import GroupPolicy, GroupView, QueueView, Reset, Start
-from services.broker.values import From
+from services.broker.groups.group_values import GroupPolicy, GroupView, QueueView, Reset, Start
+from services.broker.spine.values import From
 from services.live.pauses import Pauses
 from services.live.room import Room
 

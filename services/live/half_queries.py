@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from services.broker.half_views import page_of
-from services.broker.values import HalfFilter, HalfPage, HalfView
+from services.broker.halves.half_views import page_of
+from services.broker.spine.values import HalfFilter, HalfPage, HalfView
 from services.live.live_broker import LiveBroker
 
 

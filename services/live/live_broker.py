@@ -44,9 +44,9 @@ from commitlog.message import Message
 from commitlog.recovery import trusted_until
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
-from services.broker.finding import Found
-from services.broker.settings import BrokerSettings
-from services.broker.values import (
+from services.broker.spine.finding import Found
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import (
     CheckBack,
     Damaged,
     Delivery,

@@ -16,9 +16,9 @@ from typing import Any
 from commitlog import limits
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
-from services.broker.group_values import Received
-from services.broker.lite_subscribing import Subscribed
-from services.broker.values import Delivery, Subscriber, WakeUpKey
+from services.broker.groups.group_values import Received
+from services.broker.groups.lite_subscribing import Subscribed
+from services.broker.spine.values import Delivery, Subscriber, WakeUpKey
 from services.live.clock import Clock
 from services.live.durability import Answers
 from services.live.errors import AnswersUnread, BrokerBroken, StoreUnwell

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from commitlog import limits
-from services.broker.values import PendingTimer, TimerFilter, TimerPage
+from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 

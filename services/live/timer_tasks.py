@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from commitlog import limits
-from services.broker.errors import IllegalDeliveryTime
-from services.broker.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.spine.errors import IllegalDeliveryTime
+from services.broker.spine.values import PendingTimer, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live import timer_queries
 from services.live.tasks import Task, Tasks
 from tidewheel.errors import Busy, TidewheelError

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from services.broker.broker import Broker
-from services.broker.values import (
+from services.broker.spine.values import (
     CheckBack,
     EndReceipt,
     Resolution,

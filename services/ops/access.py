@@ -28,7 +28,7 @@ from commitlog import limits
 from services.auth.refusals import Refusal, Refusals
 from services.auth.rights import VERBS, Effect, Kind, Rule, Verb
 from services.auth.tokens import Token
-from services.broker.access import User
+from services.broker.spine.access import User
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.given_times import span_in

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from services.broker.errors import MessageNotFound
+from services.broker.spine.errors import MessageNotFound
 from services.live.client_metrics import ClientMetrics
 from services.live.clients import AskClients, ClientView
 from services.live.errors import ClientNotFound

@@ -28,8 +28,8 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.errors import MessageNotFound
-from services.broker.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
+from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
+from services.broker.spine.errors import MessageNotFound
 from services.live import dead_letters
 from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterTasks, DeadLetterVerb
 from services.live.dead_letters import FOREVER_MS, DeadLetterFilter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.errors import IllegalDeliveryTime
+from services.broker.spine.errors import IllegalDeliveryTime
 from services.ops.request import Moment, Span
 from services.times import moments
 from tidewheel import durations

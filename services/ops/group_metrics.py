@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from services.broker.errors import GroupNotFound
+from services.broker.spine.errors import GroupNotFound
 from services.live.consumers import ConsumerView
 from services.live.group_lag import age_ms, by_topic, in_flight, lag, next_ms, ready
 from services.live.live_broker import LiveBroker

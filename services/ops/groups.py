@@ -33,9 +33,8 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.errors import GroupNotFound
-from services.broker.group_filters import shown_filter
-from services.broker.group_values import (
+from services.broker.groups.group_filters import shown_filter
+from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
     GroupView,
@@ -45,8 +44,9 @@ from services.broker.group_values import (
     Reset,
     Start,
 )
-from services.broker.topics import check_receivable
-from services.broker.values import From
+from services.broker.spine.errors import GroupNotFound
+from services.broker.spine.topics import check_receivable
+from services.broker.spine.values import From
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses

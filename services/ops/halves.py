@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.topics import check_topic_name
-from services.broker.values import Resolution
+from services.broker.spine.topics import check_topic_name
+from services.broker.spine.values import Resolution
 from services.live.check_back_polls import AskedHalf
 from services.live.live_broker import LiveBroker
 from services.ops.given_times import span_in

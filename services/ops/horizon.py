@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.broker.values import TimerFilter
+from services.broker.spine.values import TimerFilter
 from services.live.live_broker import LiveBroker
 
 

@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
-from services.broker.timer_records import moved_because
-from services.broker.values import Delivery, HalfView, TimerVerdict
+from services.broker.spine.values import Delivery, HalfView, TimerVerdict
+from services.broker.timers.timer_records import moved_because
 from services.explain.life import ending, waiting, word
 from services.live.live_broker import LiveBroker
 from txn.states import State

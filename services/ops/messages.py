@@ -27,8 +27,8 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.reading import within_bytes
-from services.broker.values import Delivery, SendReceipt, Topic
+from services.broker.spine.reading import within_bytes
+from services.broker.spine.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.ops.answers import JsonText, written
 from services.ops.message_bodies import json_text_of

@@ -25,9 +25,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from services.broker.group_filters import shown_filter
-from services.broker.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
-from services.broker.values import TimerFilter
+from services.broker.groups.group_filters import shown_filter
+from services.broker.spine.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
+from services.broker.spine.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, no_consumers
 from services.live.live_broker import LiveBroker

@@ -24,8 +24,9 @@ from starlette.responses import Response
 
 from services.auth.errors import Forbidden
 from services.auth.rights import WILD, Kind, Need, Verb
-from services.broker import recall, verb_properties
-from services.broker.transactions import unknown_half
+from services.broker.halves.transactions import unknown_half
+from services.broker.spine import verb_properties
+from services.broker.timers import recall
 from services.live.live_broker import LiveBroker
 from services.ops.callers import Caller, caller_of
 from services.ops.operation import Operation

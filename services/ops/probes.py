@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from commitlog import layout
-from services.broker.values import Damaged
+from services.broker.spine.values import Damaged
 from services.live.live_broker import LiveBroker
 from services.ops.answers import InParts, Parts, written
 from services.ops.metrics import Metrics

@@ -10,7 +10,7 @@
                                     now; the new handles are in the answer, the old ones are void
 
 Group, leases, attempts, dead letters, filters and errors are those of the protocol port: both call
-`services.live.receivers` and the verbs of `services.broker.receiving`. A lease lasts as long as
+`services.live.receivers` and the verbs of `services.broker.groups.receiving`. A lease lasts as long as
 the request says; presence does not renew it, so a consumer over HTTP extends it. A handle over HTTP begins
 with its topic ("TOPIC HANDLE"), so no other field is needed.
 
@@ -39,9 +39,9 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from consumequeue.filter import Filter, parse_tags
-from services.broker.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
-from services.broker.topics import check_group_name
-from services.broker.values import Delivery
+from services.broker.spine.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
+from services.broker.spine.topics import check_group_name
+from services.broker.spine.values import Delivery
 from services.live.durability import rests_on
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker

@@ -23,9 +23,9 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.errors import ScheduleNotFound
-from services.broker.schedule_values import Missed, Occurrence, Schedule, ScheduleView
-from services.broker.schedules import preview
+from services.broker.schedules.schedule_values import Missed, Occurrence, Schedule, ScheduleView
+from services.broker.schedules.schedules import preview
+from services.broker.spine.errors import ScheduleNotFound
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written

@@ -5,8 +5,8 @@
     "in": "30m", "at": "2026-11-22T09:00+08:00"             it is delayed; "timer_key" names it
     "cancel": {"key": "order:7"}, "move", "fire"            a verb on a timer, in the same record
 
-The verb on a timer is one that the message carries (`services.broker.verb_properties`): `verdict` in the
-answer is its result, which is a property of the message, too.
+The verb on a timer is one that the message carries (`services.broker.spine.verb_properties`): `verdict` in
+the answer is its result, which is a property of the message, too.
 
 `idempotency_key`, or the header Idempotency-Key, becomes the message's id: the same content under the same id
 within 30 s, of a timer within ten minutes, is stored once and gets the first answer
@@ -34,11 +34,11 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker import verb_properties
-from services.broker.delays import dated
-from services.broker.errors import IllegalDeliveryTime
-from services.broker.values import SendReceipt
-from services.broker.verb_properties import VerbKind
+from services.broker.spine import verb_properties
+from services.broker.spine.errors import IllegalDeliveryTime
+from services.broker.spine.values import SendReceipt
+from services.broker.spine.verb_properties import VerbKind
+from services.broker.timers.delays import dated
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written

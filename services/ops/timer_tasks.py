@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
-from services.broker.values import TimerFilter
+from services.broker.spine.values import TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb

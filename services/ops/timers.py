@@ -39,11 +39,9 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker import recall
-from services.broker.delays import dated
-from services.broker.errors import IllegalDeliveryTime, InvalidRecallHandle
-from services.broker.statistics import LATENESS_BOUNDS_MS, Lateness
-from services.broker.values import (
+from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle
+from services.broker.spine.statistics import LATENESS_BOUNDS_MS, Lateness
+from services.broker.spine.values import (
     Damaged,
     LostTimer,
     PendingTimer,
@@ -54,6 +52,8 @@ from services.broker.values import (
     TimerVerdict,
     Verdict,
 )
+from services.broker.timers import recall
+from services.broker.timers.delays import dated
 from services.explain.life import waiting
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker

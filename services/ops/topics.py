@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog.message import MessageType
-from services.broker.values import Topic
+from services.broker.spine.values import Topic
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written

@@ -26,8 +26,8 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker import verb_properties
-from services.broker.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
+from services.broker.spine import verb_properties
+from services.broker.spine.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
 from services.live import half_queries
 from services.live.check_log import Question
 from services.live.live_broker import LiveBroker

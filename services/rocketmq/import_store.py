@@ -39,8 +39,8 @@ from commitlog.snapshot import Snapshot
 from consumequeue.offsets import kept
 from services.broker.broker import Broker
 from services.broker.derived import KEYS, QUEUES, QUEUES_MADE_AT
-from services.broker.settings import BrokerSettings
-from services.broker.timer_files import TIMER_FILES
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.timer_files import TIMER_FILES
 from services.rocketmq.config_files import TopicConfig, read_config
 from services.rocketmq.levels import LevelTimes
 from services.rocketmq.names import is_broker_topic

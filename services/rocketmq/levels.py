@@ -12,7 +12,7 @@ from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES
-from services.broker.delays import LEVELS_MS
+from services.broker.timers.delays import LEVELS_MS
 from services.rocketmq.names import LEVEL_TOPIC
 from services.store.reading import Reader
 

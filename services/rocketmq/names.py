@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.broker.topics import is_system
+from services.broker.spine.topics import is_system
 
 LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"

@@ -3,7 +3,7 @@ have of others: gRPC's health and reflection, and OpenTelemetry's metrics.
 
     python -m services.rpc.generate
 
-Only messages are generated; the service is a table of handlers (`services.rpc.service`).
+Only messages are generated; the service is a table of handlers (`services.rpc.serving.service`).
 
 `opencensus.proto` is our own: the part of OpenCensus' metrics that is read.
 """

@@ -8,7 +8,7 @@ Rules:
   listen to the sessions and leases of another user by choosing the same.
 - A request is refused as a whole if one of its parts is.
 - A stream is judged when it opens and whenever it says something: a receive may have waited while its right
-  was taken away. Questions to producers are judged when they are asked (`services.rpc.producers`).
+  was taken away. Questions to producers are judged when they are asked (`services.rpc.clients.producers`).
 - What a client measured of itself may bear an old date: Python's client signs its exports once, when it
   begins to send them. Whoever overhears that can tell tales of how long the user's clients take, no more.
 - A call that a node of a cluster says again for its client is held against the time when it came there
@@ -29,11 +29,11 @@ from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
 from services.live.client_metrics import Key
-from services.rpc.caller import Asked, Caller
-from services.rpc.metrics_export import OPENCENSUS, OTLP
+from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
-from services.rpc.replies import Decided
-from services.rpc.service import Prompt, Rpc, Streaming, Unary
+from services.rpc.serving.service import Prompt, Rpc, Streaming, Unary
+from services.rpc.wire.caller import Asked, Caller
+from services.rpc.wire.replies import Decided
 from tidewheel.errors import TidewheelError
 
 FORBIDDEN: Final = "no right"

@@ -16,10 +16,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from commitlog import limits
 from services.front.grpc_wire import Refused, Status
-from services.rpc.caller import Caller
 from services.rpc.described import DESCRIBED, described
 from services.rpc.generated import health_pb2, reflection_pb2
-from services.rpc.service import NAME, Rpc, Streaming, Unary
+from services.rpc.serving.service import NAME, Rpc, Streaming, Unary
+from services.rpc.wire.caller import Caller
 
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")

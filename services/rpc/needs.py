@@ -1,9 +1,9 @@
 """Which right each RPC needs, on which topic and which group.
 
-Names are judged as the store has them (`services.rpc.names`), so that it does not matter how a caller splits
-a name into namespace and rest. A message that carries a verb on a timer needs the right to send to that
-timer's topic, too (`services.broker.verb_properties`); a half needs the right to end it. An RPC that is not
-in the table cannot be served behind a guard (`services.rpc.guard`).
+Names are judged as the store has them (`services.rpc.wire.names`), so that it does not matter how a caller
+splits a name into namespace and rest. A message that carries a verb on a timer needs the right to send to
+that timer's topic, too (`services.broker.spine.verb_properties`); a half needs the right to end it. An RPC
+that is not in the table cannot be served behind a guard (`services.rpc.guard`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.auth.rights import Kind, Need, Verb
-from services.broker import verb_properties
+from services.broker.spine import verb_properties
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.definition_pb2 import Resource
-from services.rpc.messages import stored_properties
-from services.rpc.metrics_export import OPENCENSUS, OTLP
-from services.rpc.names import stored_name
+from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
+from services.rpc.wire.messages import stored_properties
+from services.rpc.wire.names import stored_name
 
 NeedsOf = Callable[[Any], Iterator[Need]]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
-from services.rpc.clients import Clients
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.clients import Clients
+from services.rpc.clients.producers import Producers
+from services.rpc.clients.questions import Questions
+from services.rpc.clients.sessions import Sessions
+from services.rpc.clients.settings import nowhere
 from services.rpc.guard import Guard, guarded
-from services.rpc.lite_receiving import LiteConsuming
-from services.rpc.metrics_export import Exports, allow_all
-from services.rpc.producers import Producers
-from services.rpc.questions import Questions
-from services.rpc.receiving import Consuming
-from services.rpc.routing import Routing
-from services.rpc.sending import Producing
-from services.rpc.service import Rpc, table
-from services.rpc.sessions import Sessions
-from services.rpc.settings import nowhere
+from services.rpc.handlers.lite_receiving import LiteConsuming
+from services.rpc.handlers.receiving import Consuming
+from services.rpc.handlers.routing import Routing
+from services.rpc.handlers.sending import Producing
+from services.rpc.metrics.metrics_export import Exports, allow_all
+from services.rpc.serving.service import Rpc, table
+from services.rpc.wire.endpoints import Advertised
 
 
 def all_rpcs(

@@ -8,8 +8,8 @@ from typing import Final
 from commitlog import limits
 from commitlog.message import Host
 from commitlog.retention import RetentionPolicy
-from services.broker.settings import BrokerSettings
-from services.broker.values import From
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import From
 from services.settings.config import Address, ServeSettings
 from txn.checkback import CheckBackPolicy
 

@@ -52,14 +52,14 @@ from services.process.ending import signals_to_end
 from services.process.event_loop import new_event_loop
 from services.process.ports import listen_on
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
-from services.rpc.consumers import each_consumer
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.consumers import each_consumer
+from services.rpc.clients.questions import Questions
+from services.rpc.clients.sessions import Sessions
 from services.rpc.health import Health, standard_rpcs
-from services.rpc.questions import Questions
 from services.rpc.rpcs import all_rpcs
-from services.rpc.serving import OriginOf, Serving, not_forwarded
-from services.rpc.sessions import Sessions
-from services.rpc.turns import Turns
+from services.rpc.serving.serving import OriginOf, Serving, not_forwarded
+from services.rpc.serving.turns import Turns
+from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import authentication, check_exposure, is_http_tls
 from services.server.console import ConsoleProcess
 from services.server.core_settings import core_settings

@@ -45,7 +45,7 @@ from services.live.live_broker import LiveBroker
 from services.process import memory
 from services.process.ports import listen_on
 from services.process.private_files import GROUP_READS, auth_key, write_for_owner
-from services.rpc.endpoints import Advertised
+from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (

@@ -26,7 +26,7 @@ from rocketmq import (
 )
 from rocketmq.grpc_protocol import MessageType
 
-from services.broker.errors import TopicNotFound
+from services.broker.spine.errors import TopicNotFound
 from services.settings.config import UserSettings, load, secret_in
 from tidewheel.errors import BrokerUnreachable, ConfigurationError
 

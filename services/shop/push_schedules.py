@@ -13,7 +13,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 
-from services.broker.errors import ScheduleNotFound
+from services.broker.spine.errors import ScheduleNotFound
 from services.http.calls import HttpCalls
 from tidewheel.errors import BrokerUnreachable, TidewheelError
 

@@ -28,7 +28,7 @@ import structlog
 from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from services.broker.recurrence import Recurrence
+from services.broker.schedules.recurrence import Recurrence
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
 from services.shop.new_order import is_message_key

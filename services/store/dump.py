@@ -21,7 +21,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
-from services.broker.errors import TopicNotFound
+from services.broker.spine.errors import TopicNotFound
 from services.store.opening import OpenStore
 from services.store.state import State
 from services.store.verify_queues import QueueFiles, names_of, stored_in

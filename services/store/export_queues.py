@@ -28,7 +28,7 @@ from commitlog.limits import QUEUE_FILE_ENTRIES
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import ConsumeQueue
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.store.copying import check_target
 from services.store.opening import OpenStore, open_store
 

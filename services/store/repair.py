@@ -8,8 +8,9 @@
     the files durable, format  written anew, as a start does
     names or ends of timers    written again, if all their facts can be read; else made of what is left, but
                                only if asked to give the rest up: see `services.store.repair_facts`
-    a partition of timers      as a broker does while it runs (`services.broker.mending`): what the log or an
-                               older file has is rebuilt, the rest ends as UNREADABLE and is told
+    a partition of timers      as a broker does while it runs (`services.broker.timers.mending`): what
+                               the log or an older file has is rebuilt, the rest ends as UNREADABLE and is
+                               told
     a keep file                nothing: only a backup has its records; halves that nobody has any more are
                                rolled back by the next start
 
@@ -32,9 +33,9 @@ from commitlog.recovery import Damage
 from consumequeue import dispatch
 from consumequeue.sorted_runs import Run
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import ENDS
-from services.broker.values import Damaged
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Damaged
+from services.broker.timers.timer_ends import ENDS
 from services.store.findings import Finding
 from services.store.keeping import damaged_bytes, put_aside, quarantine_path, quarantined, set_aside
 from services.store.opening import OpenStore, open_store

@@ -37,8 +37,8 @@ from consumequeue.sorted_runs import Run, write_run
 from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
-from services.broker.timer_ends import ENDS, NAMES, end_extra, words_of
-from services.broker.timer_files import TIMER_FILES
+from services.broker.timers.timer_ends import ENDS, NAMES, end_extra, words_of
+from services.broker.timers.timer_files import TIMER_FILES
 from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside
 from services.store.opening import OpenStore

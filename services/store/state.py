@@ -17,8 +17,8 @@ from commitlog.kinds import End
 from commitlog.log import CommitLog
 from commitlog.record import Record
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import KIND_SHIFT
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.timer_ends import KIND_SHIFT
 from services.store.opening import OpenStore
 from services.store.reading import Overlay
 from services.store.timers import Read, StoredTimers, Waiting

@@ -29,9 +29,9 @@ from consumequeue.run_store import RunsToWrite, Unsaved
 from consumequeue.sorted_runs import Run
 from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import Facts, newest_of
-from services.broker.timer_ends import ENDS, NAMES
-from services.broker.timer_files import TIMER_FILES, TimersToWrite
-from services.broker.timer_records import due_ms_of, undelivered
+from services.broker.timers.timer_ends import ENDS, NAMES
+from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
+from services.broker.timers.timer_records import due_ms_of, undelivered
 from services.store.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
@@ -88,7 +88,7 @@ class StoredTimers:
     counted: Mapping[str, int]
     """How many wait for each topic, as the broker counts them."""
     forgotten_ms: int
-    """The time before which merges may have dropped ends: see `services.broker.timer_ends`."""
+    """The time before which merges may have dropped ends: see `services.broker.timers.timer_ends`."""
     read: Read
     in_doubt: Numbers
     """The timers that wait for a rescue: their records are damaged, and their files may be gone."""

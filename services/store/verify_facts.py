@@ -20,8 +20,8 @@ from commitlog.snapshot import Snapshot
 from consumequeue.bloom_filter import probes_of
 from consumequeue.sorted_runs import BLOCK_BYTES, Entries, Run
 from consumequeue.timerindex_fact import Facts
-from services.broker.timer_ends import ENDS, KIND_SHIFT, NAMES
-from services.broker.timer_files import TIMER_FILES
+from services.broker.timers.timer_ends import ENDS, KIND_SHIFT, NAMES
+from services.broker.timers.timer_files import TIMER_FILES
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.opening import OpenStore

@@ -19,9 +19,9 @@ import numpy as np
 from commitlog import bulk, record
 from commitlog.facts.facts import TimerEnded, facts_of
 from commitlog.snapshot import Snapshot
-from services.broker.timer_ends import ENDS
-from services.broker.timer_files import TIMER_FILES
-from services.broker.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes
+from services.broker.timers.timer_ends import ENDS
+from services.broker.timers.timer_files import TIMER_FILES
+from services.broker.timers.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes
 from services.store.findings import Finding
 from services.store.opening import OpenStore
 from services.store.timers import FactSource, runs_of

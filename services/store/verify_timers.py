@@ -14,7 +14,7 @@ import numpy as np
 
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
-from services.broker.timer_ends import ENDS, last_ms
+from services.broker.timers.timer_ends import ENDS, last_ms
 from services.store.comparing import ended_offsets
 from services.store.findings import Finding
 from services.store.invariants import Invariants

@@ -24,7 +24,7 @@ import pytest
 
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.request_shape import COUNTED_ABOVE_BYTES
+from services.rpc.wire.request_shape import COUNTED_ABOVE_BYTES
 from tidewheel.testing.process import BrokerProcess
 
 ROOT: Final = Path(__file__).parents[2]

@@ -1,9 +1,9 @@
 """Check-backs after nodes have gone: a producer is asked again after one refresh of its routes.
 
 Python's library asks for routes 10 s after its start and each 30 s from then on, and opens another Telemetry
-stream only for an address that no route has named yet (`services.rpc.endpoints`). So each row begins right
-after a refresh, lets nodes go, and counts how many refreshes it takes until a half is asked about that was
-sent afterwards. Java's library dials again by itself within seconds; of that the seconds alone are told.
+stream only for an address that no route has named yet (`services.rpc.wire.endpoints`). So each row begins
+right after a refresh, lets nodes go, and counts how many refreshes it takes until a half is asked about that
+was sent afterwards. Java's library dials again by itself within seconds; of that the seconds alone are told.
 
 Prints JSON: seconds from the last takeover until a half was ended that waits since before it, and which
 nothing was sent after; and from a half that is sent then to its end.

@@ -15,7 +15,7 @@ from typing import Any
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 
 BATCH_COUNT = 20
 

@@ -27,9 +27,9 @@ from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.schedule_values import Schedule
-from services.broker.settings import BrokerSettings
-from services.broker.values import (
+from services.broker.schedules.schedule_values import Schedule
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import (
     CheckBack,
     HalfFilter,
     PendingTimer,

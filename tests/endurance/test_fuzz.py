@@ -20,7 +20,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metr
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.metrics_export import OTLP
+from services.rpc.metrics.metrics_export import OTLP
 from tests.endurance.conftest import METADATA, SERVICE, BrokerProcess
 from tests.endurance.hostile import hostile, nonsense
 

@@ -29,8 +29,8 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Retire
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Retire
 from spark_jobs.session import spark_session
 from spark_jobs.source import LogReader
 from tests.spark.streaming import Query, Steps

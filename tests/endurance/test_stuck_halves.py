@@ -24,8 +24,8 @@ from commitlog.record import encode
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
 from tests.memory_disk import MemoryDisk
 from tidewheel.property_names import CHECK_MS
 from txn.checkback import CheckBackPolicy

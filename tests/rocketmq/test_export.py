@@ -15,8 +15,8 @@ from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Resolution
 from services.rocketmq.export_store import export_store
 from services.rocketmq.import_store import import_store
 

@@ -16,8 +16,8 @@ from commitlog import layout
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, ReadTimers
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import CheckBack, ReadTimers
 from services.rocketmq.import_store import ImportSummary, import_store
 from services.store.opening import open_store
 from services.store.state import fold

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final
 
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (

@@ -46,8 +46,8 @@ from commitlog.flush import Flush
 from commitlog.record import Record, decode
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import SHARED, Broker
-from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
+from services.broker.spine.errors import DiskFull
 from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import TELL_AGAIN_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from services.broker import recent_ids, store
+from services.broker.spine import recent_ids, store
 from services.cluster import replica
 
 

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 
 EXEMPT: Final[Mapping[str, str]] = {
     "segment_bytes": "of the store: a core that opens one takes the size that its files have",

@@ -21,9 +21,9 @@ from consumequeue.attempts import Failure
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.in_flight import InFlight
 from consumequeue.sql_filter import parse_sql
-from services.broker.group_values import GroupPolicy, QueueView
-from services.broker.topics import DEAD_LETTER_PREFIX
-from services.broker.values import Delivery
+from services.broker.groups.group_values import GroupPolicy, QueueView
+from services.broker.spine.topics import DEAD_LETTER_PREFIX
+from services.broker.spine.values import Delivery
 from tests.simulation.receiving_filters import FiltersOfGroup
 from tests.simulation.receiving_machine import Machine
 from tests.simulation.receiving_oracle import (

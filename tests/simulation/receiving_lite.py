@@ -10,10 +10,10 @@ from collections import defaultdict
 from typing import Final
 
 from commitlog.kinds import GROUP_TOPIC
-from services.broker.group_values import Start
-from services.broker.lite_subscribing import LiteFrom, LiteStart
-from services.broker.lite_topics import queue_of
-from services.broker.values import From, Subscriber
+from services.broker.groups.group_values import Start
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.groups.lite_topics import queue_of
+from services.broker.spine.values import From, Subscriber
 from tests.simulation.receiving_checks import FILTERS, LITE, LITE_TOPICS
 from tests.simulation.receiving_operators import Operators
 from tests.simulation.receiving_oracle import FOREVER, Course, Stored, in_flight_of

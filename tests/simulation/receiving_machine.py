@@ -24,10 +24,10 @@ from commitlog.layout import QUEUES_WHOLE, SNAPSHOTS
 from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
-from services.broker.group_values import GroupPolicy
-from services.broker.settings import BrokerSettings
-from services.broker.topics import is_system
-from services.broker.values import Effect, From, Notify, Retire
+from services.broker.groups.group_values import GroupPolicy
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.topics import is_system
+from services.broker.spine.values import Effect, From, Notify, Retire
 from tests.memory_disk import Death
 from tests.missed_counts import missed_counts
 from tests.simulation.faults import Faults

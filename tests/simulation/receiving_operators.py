@@ -5,9 +5,9 @@ What a verb does is noted in the oracle; what it must refuse it refuses, and a d
 
 from __future__ import annotations
 
-from services.broker.errors import GroupExists, GroupNotFound, MessageNotFound, MessageTypeConflict
-from services.broker.group_values import GroupPolicy, Start
-from services.broker.values import From
+from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, MessageTypeConflict
+from services.broker.spine.values import From
 from tests.simulation.receiving_checks import FILTERS, LITE, TOPICS, Checks
 from tests.simulation.receiving_oracle import (
     FOREVER,

@@ -20,8 +20,8 @@ from commitlog.record import Record
 from consumequeue.attempts import Cause, Failure
 from consumequeue.in_flight import InFlight, Lease
 from services.broker.broker import Broker
-from services.broker.group_values import GroupQueue
-from services.broker.topics import DEAD_LETTER_PREFIX
+from services.broker.groups.group_values import GroupQueue
+from services.broker.spine.topics import DEAD_LETTER_PREFIX
 from tidewheel import property_names
 
 Place = tuple[int, int]

@@ -14,10 +14,10 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue import receipts
 from consumequeue.attempts import Cause, Failure
-from services.broker.errors import TooManyFilters, TooManyRequests
-from services.broker.group_values import Received
-from services.broker.topics import DEAD_LETTER_PREFIX
-from services.broker.values import Delivery
+from services.broker.groups.group_values import Received
+from services.broker.spine.errors import TooManyFilters, TooManyRequests
+from services.broker.spine.topics import DEAD_LETTER_PREFIX
+from services.broker.spine.values import Delivery
 from tests.lease_places import check_leases
 from tests.simulation.receiving_checks import (
     FILTERS,

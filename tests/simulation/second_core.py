@@ -31,9 +31,9 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Found, LogScan
 from commitlog.snapshot import Snapshot
 from services.broker import derived
-from services.broker.appended import Appended, appended_of
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.appended import Appended, appended_of
+from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.other_settings import other_settings

@@ -8,8 +8,8 @@ put it there. Names and ends that are over for the history may be there or not, 
 cores with different histories, what is over for the shorter one.
 
 Files that the release before may read hold an end with a time of the core's own history in the place of when
-its timer was due (`services.broker.timer_ends`). Where there may be such files, that time is left out, and
-ends of timers that ended before the history, for a file does not tell which of them are over.
+its timer was due (`services.broker.timers.timer_ends`). Where there may be such files, that time is left out,
+and ends of timers that ended before the history, for a file does not tell which of them are over.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from consumequeue.run_store import RunStore
 from consumequeue.timerindex import FactIndex
 from consumequeue.timerindex_fact import FACT, Facts, newest_of
 from services.broker.broker import Broker
-from services.broker.timer_ends import Times, last_ms
-from services.broker.timer_records import due_ms_of
+from services.broker.timers.timer_ends import Times, last_ms
+from services.broker.timers.timer_records import due_ms_of
 
 _FOREVER_MS: Final = 1 << 62
 

@@ -38,10 +38,10 @@ from commitlog.retention import RetentionPolicy, Retirement
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
-from services.broker.errors import DiskFull
 from services.broker.repeats import WINDOW_MS
-from services.broker.settings import BrokerSettings
-from services.broker.values import (
+from services.broker.spine.errors import DiskFull
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import (
     CheckBack,
     Delivery,
     Effect,

@@ -18,9 +18,9 @@ from commitlog.record import Record
 from consumequeue import timerindex_recent
 from services.broker.repeats import WINDOW_MS, Repeats
 from services.broker.sending import Sending
-from services.broker.store import Store
-from services.broker.timer_delivery import TimerDelivery
-from services.broker.values import Resolution
+from services.broker.spine.store import Store
+from services.broker.spine.values import Resolution
+from services.broker.timers.timer_delivery import TimerDelivery
 from services.cluster import acts, replica
 from services.cluster.acts import Acts
 from services.cluster.election.inputs import Confirmed, Failed

@@ -26,9 +26,9 @@ from commitlog.retention import RetentionPolicy
 from commitlog.sink import SegmentFiles
 from consumequeue import timerindex_recent
 from services.broker.broker import Broker
-from services.broker.errors import DiskFull
-from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution, Retire
+from services.broker.spine.errors import DiskFull
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Resolution, Retire
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import Death, Fault, MemoryDisk

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from tests.simulation.other_settings import EXEMPT, other_settings
 
 

@@ -21,7 +21,7 @@ import pytest
 from commitlog.message import Message, MessageType
 from consumequeue import timerindex_recent
 from consumequeue.filter import EVERYTHING
-from services.broker.values import Delivery
+from services.broker.spine.values import Delivery
 from services.cluster.replica import LEASE_MS_MIN
 from sharedlog.versions import SUPPORTED
 from tests.simulation.cluster_world import ClusterWorld

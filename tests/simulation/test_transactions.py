@@ -13,7 +13,7 @@ import pytest
 from commitlog import limits, table
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.values import EndReceipt, Resolution, SendReceipt
+from services.broker.spine.values import EndReceipt, Resolution, SendReceipt
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.applied import limited

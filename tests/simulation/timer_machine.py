@@ -25,9 +25,9 @@ from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
-from services.broker.settings import BrokerSettings
-from services.broker.timer_records import due_ms_of, is_rebuilt
-from services.broker.values import CheckBack, Effect, ReadTimers, Retire
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import CheckBack, Effect, ReadTimers, Retire
+from services.broker.timers.timer_records import due_ms_of, is_rebuilt
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
 from tests.simulation.timer_oracle import Oracle, Timer

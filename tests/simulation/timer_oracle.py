@@ -15,8 +15,8 @@ from commitlog.facts.facts import timer_set
 from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import Damage
-from services.broker.timer_records import names_of
-from services.broker.values import PendingTimer, TimerFilter, TimerName, Verdict
+from services.broker.spine.values import PendingTimer, TimerFilter, TimerName, Verdict
+from services.broker.timers.timer_records import names_of
 
 VERDICTS = {
     "DELIVERED": Verdict.TOO_LATE,

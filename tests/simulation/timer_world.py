@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from commitlog.message import Message
-from services.broker.errors import KeyPending
-from services.broker.values import (
+from services.broker.spine.errors import KeyPending
+from services.broker.spine.values import (
     PendingTimer,
     Resolution,
     SendReceipt,

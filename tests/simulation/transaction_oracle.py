@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from commitlog.message import Message
 from commitlog.recovery import Damage
-from services.broker.values import Resolution
+from services.broker.spine.values import Resolution
 from tests.simulation.timer_oracle import Oracle
 from txn.states import State
 

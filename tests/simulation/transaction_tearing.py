@@ -15,8 +15,8 @@ from commitlog.kinds import HALF_TOPIC
 from commitlog.layout import COMMITLOG
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import PendingTimer, Resolution, SendReceipt, TimerName
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import PendingTimer, Resolution, SendReceipt, TimerName
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

@@ -20,8 +20,8 @@ from commitlog import limits, properties
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
-from services.broker.scheduler import Purpose
-from services.broker.values import (
+from services.broker.spine.scheduler import Purpose
+from services.broker.spine.values import (
     CheckBack,
     Effect,
     EndReceipt,

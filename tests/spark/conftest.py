@@ -22,8 +22,8 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, ReadTimers, Resolution
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Delivery, ReadTimers, Resolution
 from services.shop.carts import Addition, Carts
 from services.shop.redis_server import bundled_redis
 from services.shop.tables import order_lines, order_metadata, orders, push_metadata, pushes

@@ -12,8 +12,8 @@ import pytest
 
 from commitlog.errors import NotAStore
 from consumequeue.filter import EVERYTHING, parse_tags
-from services.broker.errors import MessageNotFound
-from services.broker.values import Resolution
+from services.broker.spine.errors import MessageNotFound
+from services.broker.spine.values import Resolution
 from services.cli.explain import lines
 from services.cli.main import main
 from services.explain.evidence import SearchedLog

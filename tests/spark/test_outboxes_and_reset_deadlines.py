@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 import tests.spark.conftest as shops
-from services.broker.values import Resolution, TimerName
+from services.broker.spine.values import Resolution, TimerName
 from services.shop.topics import (
     ORDER_CREATED,
     ORDER_PAID,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from services.broker.values import Resolution, TimerName
+from services.broker.spine.values import Resolution, TimerName
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.layout import RunFolders
 from spark_jobs.main import Inputs, Sources, compare

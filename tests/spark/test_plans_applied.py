@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, text
 
-from services.broker.values import Resolution, TimerName
+from services.broker.spine.values import Resolution, TimerName
 from services.cli.root import load
 from services.shop.topics import (
     CARTS_GROUP,

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from services.broker.values import Resolution
+from services.broker.spine.values import Resolution
 from spark_jobs.cases.names import FINDINGS
 from spark_jobs.report.summary import AuditSummary
 from tests.spark.conftest import TIMEOUT_MS

@@ -32,9 +32,9 @@ READING = frozenset(
 OWN = {
     "._sound_from": "consumequeue/run_store.py",
     ".count": "services/auth/rights.py",
-    ".tokens": "services/broker/access.py",
+    ".tokens": "services/broker/spine/access.py",
     ".gauges": "services/broker/broker.py",
-    ".has_more": "services/broker/burying.py",
+    ".has_more": "services/broker/groups/burying.py",
     ".has_won": "sharedlog/leading.py",
     ".is_done": "consumequeue/offsets.py",
     ".is_free": "consumequeue/in_flight.py",
@@ -168,7 +168,8 @@ def test_a_core_without_assertions_is_refused(flags: tuple[str, ...]) -> None:
     ended = python(
         *flags,
         "-c",
-        "from services.broker.broker import Broker; from services.broker.settings import BrokerSettings; "
+        "from services.broker.broker import Broker; "
+        "from services.broker.spine.settings import BrokerSettings; "
         "from tests.memory_disk import MemoryDisk; Broker.open(MemoryDisk(), BrokerSettings(), 0)",
     )
     assert ended.returncode != 0

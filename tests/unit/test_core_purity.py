@@ -14,7 +14,7 @@ CORE = ("commitlog", "consumequeue", "timingwheel", "txn", "services/broker", "s
 EDGE = {
     "commitlog/descriptors.py": "the files of the real disk are used by several threads",
     "commitlog/real_disk.py": "a file system syncs many files together only where several threads ask",
-    "services/broker/recurrence.py": "CronTrigger speaks datetime; calendar arithmetic reads no clock",
+    "services/broker/schedules/recurrence.py": "CronTrigger speaks datetime; calendar sums read no clock",
 }
 
 

@@ -22,7 +22,7 @@ from commitlog import store_format
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from parts.shell import Shell, memory, real_ms
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.node import HOLDER_BYTES, monotonic_ms
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine, Head

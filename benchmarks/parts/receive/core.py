@@ -16,7 +16,7 @@ from commitlog.message import Message
 from consumequeue.filter import parse_tags
 from parts import store_builder
 from parts.shell import Shell, memory
-from services.broker.values import Delivery
+from services.broker.spine.values import Delivery
 
 BATCH = limits.RECEIVE_BATCH_MAX
 GROUP, TOPIC, FIFO_TOPIC = "stopwatch", store_builder.TOPIC, "lines"

@@ -22,8 +22,8 @@ from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from parts.columns import QUEUE_COUNT
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, ReadTimers, Resolution, TimerName
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Delivery, ReadTimers, Resolution, TimerName
 from services.shop import topics
 from services.shop.new_order import Line, NewOrder
 from services.shop.order_messages import timer_key

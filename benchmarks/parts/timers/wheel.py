@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from parts.shell import BATCH, DAY_MS, TOPIC, Shell, disk_bytes, memory, message, real_ms
-from services.broker.values import SendReceipt, TimerName, Verdict
+from services.broker.spine.values import SendReceipt, TimerName, Verdict
 
 SPAN_MS = 30 * DAY_MS
 AHEAD_MS = 3_600_000

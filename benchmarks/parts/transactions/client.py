@@ -24,7 +24,7 @@ import grpc
 from parts.grpc_client import call
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.service import NAME
+from services.rpc.serving.service import NAME
 
 TOPIC, PLAIN = "orders", "orders-plain"
 RELAY_BATCH = 64

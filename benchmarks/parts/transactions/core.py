@@ -15,8 +15,8 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from commitlog.record import encode
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, Resolution, SendReceipt
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import CheckBack, Resolution, SendReceipt
 from txn.half import check_record
 
 BODY = bytes(range(256))

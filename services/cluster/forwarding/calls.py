@@ -54,9 +54,9 @@ from services.front.grpc_wire import Refused, Status, seconds_of
 from services.front.header_fields import CompressionError, Head
 from services.rpc.generated import service_pb2
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.metrics_export import OPENCENSUS, OTLP
-from services.rpc.service import NAME
-from services.rpc.serving import Serving
+from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
+from services.rpc.serving.service import NAME
+from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
 """The header field of a forwarded call: the epoch for which it was sent."""

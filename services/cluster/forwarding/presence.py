@@ -18,8 +18,8 @@ Rules
 5. What was not taken is said again after `REPEAT_SECONDS`, as long as the stream stands.
 
 Nothing else is said again. A stream that stands is all that the leader needs to renew leases, whatever
-heartbeats do (`services.rpc.clients`), so nothing is repeated every few seconds while a leader stays. A
-heartbeat tells nothing that settings do not, but of Java's client before 5.0.4, which sends it each 10 s.
+heartbeats do (`services.rpc.clients.clients`), so nothing is repeated every few seconds while a leader stays.
+A heartbeat tells nothing that settings do not, but of Java's client before 5.0.4, which sends it each 10 s.
 Receives that wait are asked again of the next leader (`services.cluster.forwarding.calls`).
 
 Cost: a look at the first bytes of each SendMessage, and of each client its settings, `TOPICS_MAX` names and
@@ -42,8 +42,8 @@ from services.rpc.generated.service_pb2 import (
     SyncLiteSubscriptionResponse,
     TelemetryCommand,
 )
-from services.rpc.lite_receiving import put_together
-from services.rpc.names import stored_name
+from services.rpc.handlers.lite_receiving import put_together
+from services.rpc.wire.names import stored_name
 from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0

@@ -12,7 +12,7 @@ from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, Forwarding, 
 from services.front.connection import Connection, Service
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Status
-from services.rpc.serving import Serving
+from services.rpc.serving.serving import Serving
 
 SEND: Final = "SendMessage"
 UNKNOWN: Final = "The leader does not answer such a call."

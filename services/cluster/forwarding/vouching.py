@@ -9,8 +9,8 @@ The signature itself is checked as ever: a user whose secret is void is refused.
 its words again within the window, so nodes that others can listen to speak TLS (`services.cluster.peers`).
 
 With each call a node also sends the client's address and connection (ORIGIN): the leader counts clients by
-these (`services.rpc.client_room`). The proof is under the key; without --auth-key, under the cluster's id,
-which is in the shared log. A call without a valid proof counts by the connection it came on.
+these (`services.rpc.clients.client_room`). The proof is under the key; without --auth-key, under the
+cluster's id, which is in the shared log. A call without a valid proof counts by the connection it came on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from services.auth.signature import WINDOW_MS
-from services.rpc.caller import Origin
+from services.rpc.wire.caller import Origin
 
 VOUCHED: Final = "x-tidewheel-vouched"
 ORIGIN: Final = "x-tidewheel-origin"

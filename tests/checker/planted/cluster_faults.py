@@ -12,11 +12,11 @@ from commitlog.facts import acks, facts
 from commitlog.record import TYPE_COMMIT, Record
 from commitlog.sink import Part
 from services.broker.broker import Broker
+from services.broker.groups.receiving import Receiving
+from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
-from services.broker.receiving import Receiving
-from services.broker.recent_ids import RecentIds
-from services.broker.store import Store
-from services.broker.transactions import Transactions
+from services.broker.spine.recent_ids import RecentIds
+from services.broker.spine.store import Store
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.record import SharedRecord, encode

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.values import Resolution, Verdict
+from services.broker.spine.values import Resolution, Verdict
 from services.live.durability import Answers
 from sharedlog.errors import Halted
 from tests.history_file import HistoryFile, content_hash, write_log

@@ -11,17 +11,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from commitlog import limits
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
 from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import Shared
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.sessions import Sessions
 from services.rpc.rpcs import all_rpcs
-from services.rpc.serving import Serving
-from services.rpc.sessions import Sessions
-from services.rpc.turns import Turns
+from services.rpc.serving.serving import Serving
+from services.rpc.serving.turns import Turns
+from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 
 SETTINGS = BrokerSettings(segment_bytes=limits.SEGMENT_BYTES_SMALL, queue_count=8)

@@ -9,7 +9,7 @@ from commitlog.message import Message
 from consumequeue.entry import tags_code
 from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
-from services.broker.validation import check_message
+from services.broker.spine.validation import check_message
 from tidewheel import property_names
 
 

@@ -11,7 +11,7 @@ from commitlog import limits
 from consumequeue.errors import IllegalFilter
 from consumequeue.filter import parse_tags
 from consumequeue.sql_filter import parse_sql
-from services.rpc.statuses import name_of
+from services.rpc.wire.statuses import name_of
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "sql_filters.json").read_text())
 REFUSED = [(row[0], row[1]) for row in VECTORS["refused"]]

@@ -12,16 +12,16 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import MessageType
-from services.broker.errors import TooManyGroups, TooManyHalves, TooManyTopics
-from services.broker.group_values import GroupPolicy, Start
-from services.broker.values import Resolution, SendReceipt
+from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.spine.errors import TooManyGroups, TooManyHalves, TooManyTopics
+from services.broker.spine.values import Resolution, SendReceipt
 from services.live.check_log import CheckLog
-from services.rpc.caller import Caller
-from services.rpc.handover import Lent
-from services.rpc.receiving import remember
-from services.rpc.sessions import Sessions
+from services.rpc.clients.handover import Lent
+from services.rpc.clients.sessions import Sessions
+from services.rpc.handlers.receiving import remember
+from services.rpc.wire.caller import Caller
 from tests.applied import limited
-from tests.unit.services.broker.test_receiving import NOW_MS, Bench
+from tests.unit.services.broker.groups.test_receiving import NOW_MS, Bench
 from tidewheel.errors import TidewheelError
 
 Act = Callable[[Bench, int], object]

@@ -19,9 +19,9 @@ from commitlog import layout
 from commitlog.layout import CONSUMEQUEUE, KEYINDEX, TIMERS
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
-from services.broker.mending import Mending
-from services.broker.settings import BrokerSettings
-from services.broker.timer_ends import NAMES
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.mending import Mending
+from services.broker.timers.timer_ends import NAMES
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics

@@ -8,7 +8,7 @@ from commitlog import properties
 from commitlog.log import CommitLog
 from commitlog.message import Message
 from commitlog.record import Record
-from services.broker.errors import MessageNotFound
+from services.broker.spine.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.explain import explain
 from tests.memory_disk import MemoryDisk

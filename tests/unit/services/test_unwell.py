@@ -17,19 +17,19 @@ from commitlog.errors import NoRoom
 from commitlog.message import Message
 from commitlog.room import choose_segment_bytes, segment_bytes_for
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Warn
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Warn
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
-from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.rpcs import all_rpcs
-from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
-from services.rpc.sessions import Sessions
+from services.rpc.serving.service import Prompt, Streaming, Unary, reply_to, stream_to
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
 from tests.unit.services.rpc.answered import answered

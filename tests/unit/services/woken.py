@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.broker.values import Notify, WakeUpKey
+from services.broker.spine.values import Notify, WakeUpKey
 
 
 def woken(effects: Iterable[object]) -> set[WakeUpKey]:

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import layout
 from commitlog.facts.facts import EpochBegun
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.checkpoints import OwnCopy, look_for_copies
 from services.cluster.replica import Replica
 from sharedlog import versions

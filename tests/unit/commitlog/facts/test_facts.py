@@ -53,8 +53,8 @@ from commitlog.kinds import End
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from services.broker.broker import Broker
-from services.broker.copies import TimersDelivered
-from services.broker.settings import BrokerSettings
+from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
 from txn import half

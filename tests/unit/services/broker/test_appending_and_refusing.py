@@ -12,10 +12,10 @@ from commitlog import limits
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.group_values import Start
-from services.broker.lite_subscribing import LiteFrom, LiteStart
-from services.broker.settings import BrokerSettings
-from services.broker.values import From, Resolution, SendReceipt, Subscriber, TimerName
+from services.broker.groups.group_values import Start
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import From, Resolution, SendReceipt, Subscriber, TimerName
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
 from txn.checkback import CheckBackPolicy

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.store import Store
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
 from tests.memory_disk import MemoryDisk
 from tests.unit.apply_reads import Core, parsed
 

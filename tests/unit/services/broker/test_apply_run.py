@@ -14,12 +14,12 @@ from commitlog.facts.facts import facts_of
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from consumequeue.entry import tags_code
-from services.broker.appended import appended_of
 from services.broker.broker import Broker
-from services.broker.copies import Copies, TimersDelivered
-from services.broker.settings import BrokerSettings
-from services.broker.timer_records import Replaced, due_ms_of, timer_record
-from services.broker.timer_source import name_hashes, ready_record
+from services.broker.spine.appended import appended_of
+from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.timer_records import Replaced, due_ms_of, timer_record
+from services.broker.timers.timer_source import name_hashes, ready_record
 from tests.memory_disk import MemoryDisk
 from tests.simulation.tables import tables
 

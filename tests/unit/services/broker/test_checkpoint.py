@@ -19,9 +19,9 @@ from consumequeue import dispatch
 from consumequeue.entry import ENTRY_BYTES, Entry, encode
 from consumequeue.queue import QueueWrite
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import Fault, MemoryDisk, Unyielding
-from tests.unit.services.broker.test_timers import HOUR, Store
+from tests.unit.services.broker.timers.test_timers import HOUR, Store
 
 
 def test_a_checkpoint_of_the_same_offset_leaves_what_the_older_snapshot_names() -> None:

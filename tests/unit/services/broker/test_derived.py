@@ -9,13 +9,13 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.replica import Replica, SharedPart
 from services.store.copying import copy_store
 from sharedlog.fold import Fold
-from tests.unit.services.broker.test_timers import Store
-from tests.unit.services.test_retention import KEEP_ONE, Bench
+from tests.unit.services.broker.test_retention import KEEP_ONE, Bench
+from tests.unit.services.broker.timers.test_timers import Store
 
 
 @pytest.mark.parametrize("lost", ["consumequeue", "keyindex", layout.QUEUES_WHOLE, ""])

@@ -10,9 +10,9 @@ import pytest
 from commitlog.errors import StoreDamaged
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
-from services.broker.mending import Check
+from services.broker.timers.mending import Check
 from tests.memory_disk import MemoryDisk
-from tests.unit.services.broker.test_timers import Store
+from tests.unit.services.broker.timers.test_timers import Store
 
 RUN = f"keyindex/{0:020}"
 TOLD = f"{RUN} cannot be read (fails by the test). The key index is made anew from the log at the next start."

@@ -21,8 +21,8 @@ from commitlog.real_disk import RealDisk
 from consumequeue import keyindex
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import ReadTimers, Resolution, SendReceipt
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import ReadTimers, Resolution, SendReceipt
 
 NOW_MS: Final = 1_763_700_000_000
 TOPIC, GROUP = "t", "g"

@@ -14,7 +14,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.cluster.test_replica import Recorder, records_in
 

@@ -12,12 +12,12 @@ from commitlog.message import Message, MessageType
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.errors import IllegalSchedule
-from services.broker.lite_subscribing import LiteStart
+from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.may_be_lost import MAY_BE_LOST
-from services.broker.schedule_values import Schedule
-from services.broker.settings import BrokerSettings
-from services.broker.values import Damaged, Effect, Retire, Subscriber
+from services.broker.schedules.schedule_values import Schedule
+from services.broker.spine.errors import IllegalSchedule
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Damaged, Effect, Retire, Subscriber
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 

@@ -11,8 +11,8 @@ from commitlog import properties
 from commitlog.message import Message, MessageType
 from commitlog.record import Record
 from services.broker.broker import Broker
-from services.broker.errors import IllegalProperty, MessageTypeConflict
-from services.broker.settings import BrokerSettings
+from services.broker.spine.errors import IllegalProperty, MessageTypeConflict
+from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake

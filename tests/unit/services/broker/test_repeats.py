@@ -16,9 +16,9 @@ from commitlog.recovery import LogScan
 from consumequeue.keyindex import KeyIndex
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
-from services.broker.delays import dated
 from services.broker.repeats import TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.delays import dated
 from services.cluster.errors import EngineTrouble
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
@@ -283,8 +283,8 @@ def test_an_id_that_comes_again_long_after_a_takeover_is_another_messages(bench:
 
 @pytest.fixture
 def one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.broker.recent_ids.BUCKET_BITS_MIN", 0)
-    monkeypatch.setattr("services.broker.recent_ids.BUCKET_BITS_MAX", 0)
+    monkeypatch.setattr("services.broker.spine.recent_ids.BUCKET_BITS_MIN", 0)
+    monkeypatch.setattr("services.broker.spine.recent_ids.BUCKET_BITS_MAX", 0)
 
 
 def test_ids_of_one_bucket_are_told_apart(one_bucket: None, bench: Bench) -> None:

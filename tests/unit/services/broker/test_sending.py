@@ -11,9 +11,9 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.broker import Broker
-from services.broker.errors import TooManyTimers
-from services.broker.settings import BrokerSettings
-from services.broker.values import SendReceipt, TimerFilter, TimerName, Verdict
+from services.broker.spine.errors import TooManyTimers
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import SendReceipt, TimerFilter, TimerName, Verdict
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
 

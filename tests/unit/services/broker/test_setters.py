@@ -24,15 +24,15 @@ MUTATORS: Final = {
 # fmt: on
 
 TABLES: Final = {
-    "services/broker/access.py": {"_users", "rights"},
-    "services/broker/half_receipts.py": {"_rows"},
-    "services/broker/schedules.py": {"_by_name", "_by_number", "_spent_ms"},
-    "services/broker/topics.py": {"_topics"},
-    "services/broker/transactions.py": {"outcomes", "receipts"},
-    "services/broker/groups.py": {"_members", "_policies", "_offsets"},
-    "services/broker/timers.py": {"ends", "lost", "pending_by_topic"},
-    "services/broker/store.py": {"_next_offsets"},
-    "services/broker/epoch.py": {"_log"},
+    "services/broker/spine/access.py": {"_users", "rights"},
+    "services/broker/halves/half_receipts.py": {"_rows"},
+    "services/broker/schedules/schedules.py": {"_by_name", "_by_number", "_spent_ms"},
+    "services/broker/spine/topics.py": {"_topics"},
+    "services/broker/halves/transactions.py": {"outcomes", "receipts"},
+    "services/broker/groups/groups.py": {"_members", "_policies", "_offsets"},
+    "services/broker/timers/timers.py": {"ends", "lost", "pending_by_topic"},
+    "services/broker/spine/store.py": {"_next_offsets"},
+    "services/broker/spine/epoch.py": {"_log"},
 }
 
 ROOTS: Final = {

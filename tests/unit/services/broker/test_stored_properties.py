@@ -13,9 +13,9 @@ import pytest
 from commitlog import limits, record
 from commitlog.message import Message
 from commitlog.recovery import LogScan
-from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution, TimerName
-from tests.unit.services.broker.test_receiving import Bench
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Resolution, TimerName
+from tests.unit.services.broker.groups.test_receiving import Bench
 from tidewheel.errors import PropertiesTooLarge
 from tidewheel.message_rules import check_said
 

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from consumequeue.entry import ENTRY_BYTES
-from tests.unit.services.broker.test_timers import Store
+from tests.unit.services.broker.timers.test_timers import Store
 
 
 def test_a_look_at_queues_whose_entries_were_read_ahead_before_they_were_written_ends(

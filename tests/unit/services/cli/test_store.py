@@ -17,7 +17,7 @@ from commitlog import layout
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cli.main import main
 
 NOW_MS = 1_763_700_000_000

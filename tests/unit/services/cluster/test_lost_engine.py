@@ -19,8 +19,8 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from services.broker.settings import BrokerSettings
-from services.broker.values import Damaged
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Damaged
 from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from commitlog.errors import NoRoom
 from commitlog.message import Message
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
 from services.cluster.acts import Acts, Clocks
 from services.cluster.election import inputs, silence

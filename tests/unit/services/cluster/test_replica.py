@@ -16,8 +16,8 @@ from consumequeue.filter import parse_tags
 from consumequeue.queue import stored_queues
 from services.broker import derived
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Damaged
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Damaged
 from services.cluster import replica
 from services.cluster.replica import LEASE_MS_MIN, Replica, go_back_to_checkpoint
 from sharedlog.bodies import records_in

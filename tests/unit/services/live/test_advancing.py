@@ -12,9 +12,9 @@ from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.errors import IllegalDeliveryTime
-from services.broker.settings import BrokerSettings
-from services.broker.values import CheckBack, Delivery, Resolution, SendReceipt
+from services.broker.spine.errors import IllegalDeliveryTime
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import CheckBack, Delivery, Resolution, SendReceipt
 from services.live import advancing
 from services.live.clock import KeptOffset, kept_offset
 from services.live.errors import ClockIsReal, IllegalAdvance, ResultUnknown, WrongClock

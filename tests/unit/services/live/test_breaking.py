@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog.message import Message
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.errors import BrokerBroken
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk

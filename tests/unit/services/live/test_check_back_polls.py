@@ -9,7 +9,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.values import CheckBack
+from services.broker.spine.values import CheckBack
 from services.live.check_back_polls import CheckBackPolls
 from services.live.live_broker import LiveBroker
 from services.live.long_polls import LongPolls

@@ -18,7 +18,7 @@ from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live import flushing
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker

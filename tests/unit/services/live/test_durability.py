@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.broker.errors import DiskFull, KeyPending, TooManyHalves
+from services.broker.spine.errors import DiskFull, KeyPending, TooManyHalves
 from services.live.durability import OWN_MS, Answers, Proving, rests_on
 from services.live.errors import ResultUnknown
 

@@ -10,11 +10,11 @@ import pytest
 
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Delivery
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
-from services.rpc.sessions import FORGET_AFTER_MS, Sessions
+from services.rpc.clients.sessions import FORGET_AFTER_MS, Sessions
+from services.rpc.wire.caller import Caller
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import InvalidReceiptHandle
 

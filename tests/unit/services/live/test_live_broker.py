@@ -14,8 +14,8 @@ from commitlog import layout, limits, properties, snapshot
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
-from services.broker.settings import BrokerSettings
-from services.broker.values import Delivery, ReadTimers, Resolution
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Delivery, ReadTimers, Resolution
 from services.cluster.errors import EngineTrouble
 from services.live import flushing
 from services.live.durability import OWN_MS, Proving

@@ -9,7 +9,7 @@ import pytest
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live import progress
 from services.live.progress import STALLED_MS, Progress, measured, measuring
 from tests.memory_disk import MemoryDisk

@@ -16,8 +16,8 @@ from commitlog.message import Message
 from commitlog.retention import Deletion
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import Retire
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Retire
 from services.live import flushing
 from services.live.durability import Proving
 from services.live.errors import ResultUnknown, StoreUnwell

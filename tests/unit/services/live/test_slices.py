@@ -13,7 +13,7 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from consumequeue.sql_filter import SqlFilter, parse_sql
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.live.slices import Slices
 from tests.memory_disk import MemoryDisk

@@ -9,9 +9,9 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
-from services.broker.lite_subscribing import LiteStart
-from services.broker.settings import BrokerSettings
-from services.broker.values import Subscriber
+from services.broker.groups.lite_subscribing import LiteStart
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Subscriber
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing

@@ -13,9 +13,9 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.settings import BrokerSettings
-from services.broker.timer_views import TimerViews
-from services.broker.values import PendingTimer, TimerFilter
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import PendingTimer, TimerFilter
+from services.broker.timers.timer_views import TimerViews
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk

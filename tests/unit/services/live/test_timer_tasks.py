@@ -11,9 +11,9 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.errors import IllegalDeliveryTime
-from services.broker.settings import BrokerSettings
-from services.broker.values import TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.spine.errors import IllegalDeliveryTime
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.live.tasks import TaskState
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb

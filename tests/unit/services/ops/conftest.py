@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 
 from commitlog.message import Message
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.clock import kept_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app

@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.clock import ClockKind, kept_offset
 from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker

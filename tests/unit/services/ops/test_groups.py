@@ -12,8 +12,8 @@ import pytest
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
-from services.broker.group_values import GroupPolicy
-from services.broker.settings import BrokerSettings
+from services.broker.groups.group_values import GroupPolicy
+from services.broker.spine.settings import BrokerSettings
 from services.cli.group_views import filter_line
 from services.live.consumers import ConsumerView
 from services.ops.app import routes

@@ -12,8 +12,8 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.finding import Finding
-from services.broker.reading import Arrived
+from services.broker.spine.finding import Finding
+from services.broker.spine.reading import Arrived
 from services.ops import messages
 
 Desk = Any

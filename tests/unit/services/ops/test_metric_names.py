@@ -12,7 +12,7 @@ AtDesk = Callable[..., None]
 
 ROOT = Path(__file__).parents[4]
 NOT_SERVED_HERE = {"mq_sys_wheel_timer", "mq_connections"}
-"""A topic, and a metric that needs a protocol port (tests/unit/services/rpc/test_serving.py)."""
+"""A topic, and a metric that needs a protocol port (tests/unit/services/rpc/serving/test_serving.py)."""
 OF_AN_AUDIT = "mq_audit_"
 """Served once an audit has run (tests/spark)."""
 

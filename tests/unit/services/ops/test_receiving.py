@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.errors import DiskFull
+from services.broker.spine.errors import DiskFull
 from services.live.errors import BrokerStops
 
 Desk = Any

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from services.broker.schedule_values import Occurrence, Schedule
-from services.broker.settings import BrokerSettings
+from services.broker.schedules.schedule_values import Occurrence, Schedule
+from services.broker.spine.settings import BrokerSettings
 from services.live import pauses
 from services.live.clock import ClockKind, kept_offset
 from services.live.live_broker import LiveBroker

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from consumequeue.filter import EVERYTHING
-from services.broker.values import Damaged
+from services.broker.spine.values import Damaged
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000

@@ -21,8 +21,8 @@ from commitlog.recovery import Damage, LogScan
 from consumequeue.entry import Entry, decode_all
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import ReadTimers, Resolution, TimerName
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import ReadTimers, Resolution, TimerName
 from services.rocketmq import batches
 from services.rocketmq.config_files import TimerCheck, read_config
 from services.rocketmq.export_store import ExportSummary, export_store

@@ -17,7 +17,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.explain.evidence import SearchedLog
 from services.explain.explain import explain
 from services.rocketmq.import_store import ImportSummary, import_store

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
-from services.rpc.service import Observe, Prompt
-from services.rpc.turns import Call, Turns
+from services.rpc.serving.service import Observe, Prompt
+from services.rpc.serving.turns import Call, Turns
+from services.rpc.wire.caller import Caller
 
 
 async def answered(

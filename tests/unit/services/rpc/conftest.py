@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
-from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.rpcs import all_rpcs
-from services.rpc.service import Prompt, Streaming, Unary, reply_to, stream_to
-from services.rpc.sessions import Sessions
+from services.rpc.serving.service import Prompt, Streaming, Unary, reply_to, stream_to
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.rpc.answered import answered
 

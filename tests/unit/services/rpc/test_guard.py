@@ -17,17 +17,17 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Need, Rule, Verb
 from services.auth.signature import headers
 from services.auth.vault import KEY_BYTES
-from services.rpc.caller import Caller
-from services.rpc.endpoints import Advertised
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.guard import Guard
-from services.rpc.metrics_export import OPENCENSUS, OTLP
+from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.rpcs import all_rpcs
-from services.rpc.service import Streaming
-from services.rpc.statuses import name_of
+from services.rpc.serving.service import Streaming
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.endpoints import Advertised
+from services.rpc.wire.statuses import name_of
 from tidewheel.errors import TidewheelError
 
 Scenario = Callable[["Watched"], Awaitable[None]]

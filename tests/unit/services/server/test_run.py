@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from commitlog.message import MessageType
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics

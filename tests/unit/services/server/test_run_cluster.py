@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from services.rpc.endpoints import Advertised
 from services.rpc.generated.definition_pb2 import Address, AddressScheme, Endpoints
+from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import is_http_tls
 from services.server.run_cluster import is_over_tls, join, told_by_leader
 from services.settings.config import ServeSettings, load

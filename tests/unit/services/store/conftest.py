@@ -14,8 +14,8 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 

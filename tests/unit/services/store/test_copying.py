@@ -13,8 +13,8 @@ from commitlog import layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.timer_files import TIMER_FILES
+from services.broker.spine.settings import BrokerSettings
+from services.broker.timers.timer_files import TIMER_FILES
 from services.process.private_files import auth_key, key_of
 from services.store.copying import copy_store
 from services.store.copying_timers import held_timers

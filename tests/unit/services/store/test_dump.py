@@ -11,7 +11,7 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
-from services.broker.errors import TopicNotFound
+from services.broker.spine.errors import TopicNotFound
 from services.store.dump import queue_lines
 from services.store.opening import open_store
 from services.store.verify import verify

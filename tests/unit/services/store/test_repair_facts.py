@@ -11,8 +11,8 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.real_disk import RealDisk
 from consumequeue.sorted_runs import BLOCK_BYTES
-from services.broker.timer_files import TIMER_FILES
-from services.broker.values import PendingTimer, TimerName, TimerVerdict, Verdict
+from services.broker.spine.values import PendingTimer, TimerName, TimerVerdict, Verdict
+from services.broker.timers.timer_files import TIMER_FILES
 from services.store import repair
 from services.store.opening import open_store
 from services.store.state import fold

@@ -22,7 +22,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.rocketmq.export_store import export_store
 from services.store.copying import copy_store
 from services.store.opening import open_store

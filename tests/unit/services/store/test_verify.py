@@ -25,8 +25,8 @@ from services.store.opening import look_at, open_store
 from services.store.reading import StoreFiles
 from services.store.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
+from tests.unit.services.broker.test_retention import KEEP_ALL, KEEP_ONE, Bench
 from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop
-from tests.unit.services.test_retention import KEEP_ALL, KEEP_ONE, Bench
 
 NOW_MS = 1_763_700_900_000
 

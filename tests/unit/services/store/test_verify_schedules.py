@@ -10,8 +10,8 @@ import pytest
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
 from services.broker.broker import Broker
-from services.broker.schedule_values import Missed, Schedule
-from services.broker.settings import BrokerSettings
+from services.broker.schedules.schedule_values import Missed, Schedule
+from services.broker.spine.settings import BrokerSettings
 from services.store.dump import log_lines
 from services.store.opening import look_at
 from services.store.verify import Verdict, verify

@@ -14,9 +14,9 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
-from services.broker.timer_files import TIMER_FILES
-from services.broker.values import Retire
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Retire
+from services.broker.timers.timer_files import TIMER_FILES
 from spark_jobs.log import kept_timers
 from spark_jobs.source import LogReader
 

@@ -20,7 +20,7 @@ from commitlog.real_disk import RealDisk
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from spark_jobs.log import queue_index, rocketmq_index
 from spark_jobs.log.queue_index import Indexed, QueueFile
 from spark_jobs.source import LogReader

@@ -15,7 +15,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record, encode
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from spark_jobs.source import LogReader
 from tidewheel.errors import UnknownChoice
 

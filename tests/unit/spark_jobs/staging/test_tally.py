@@ -19,7 +19,7 @@ from commitlog.kinds import CANCEL, FIRE, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TO
 from commitlog.message import Message
 from commitlog.published_log import open_log
 from commitlog.record import TYPE_COMMIT, Record
-from services.broker.timer_records import cancel_record
+from services.broker.timers.timer_records import cancel_record
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics

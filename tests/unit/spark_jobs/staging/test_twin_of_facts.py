@@ -17,8 +17,8 @@ from commitlog.kinds import MESSAGES, TIMER_TOPIC, VERB_TOPIC, End, kind_of
 from commitlog.message import Message
 from commitlog.published_log import open_log
 from commitlog.record import Record
-from services.broker import timer_records
-from services.broker.timer_records import Replaced
+from services.broker.timers import timer_records
+from services.broker.timers.timer_records import Replaced
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices

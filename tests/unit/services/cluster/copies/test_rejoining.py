@@ -12,7 +12,7 @@ import pytest
 from commitlog import layout, store_format
 from commitlog.errors import NotAStore
 from commitlog.real_disk import RealDisk
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.rejoining import rejoin
 from services.cluster.replica import Replica
 from services.store.copying import copy_store

@@ -18,7 +18,7 @@ from commitlog import layout
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica

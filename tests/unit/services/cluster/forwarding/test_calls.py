@@ -24,8 +24,8 @@ from commitlog.message import MessageType
 from services.auth.refusals import Refusals
 from services.auth.rights import Need
 from services.auth.signature import headers
-from services.broker.settings import BrokerSettings
-from services.broker.values import Subscriber
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Subscriber
 from services.cluster.election.reach import Reach
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import calls as forwarding
@@ -44,16 +44,16 @@ from services.front.header_fields import Head
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
 from services.process.event_loop import new_event_loop
-from services.rpc.endpoints import Advertised
+from services.rpc.clients.sessions import Session, Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import ClientType, Code
 from services.rpc.guard import Guard
 from services.rpc.rpcs import all_rpcs
-from services.rpc.service import NAME
-from services.rpc.serving import Serving
-from services.rpc.sessions import Session, Sessions
-from services.rpc.turns import Turns
+from services.rpc.serving.service import NAME
+from services.rpc.serving.serving import Serving
+from services.rpc.serving.turns import Turns
+from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 
 SCENARIO_SECONDS: Final = 60

@@ -24,7 +24,7 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Rule, Verb
 from services.auth.tokens import ID_BYTES, SECRET_BYTES, text_of
 from services.broker.broker import Broker
-from services.broker.settings import BrokerSettings
+from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies import transfer
 from services.cluster.forwarding import http_calls as http_forwarding
 from services.cluster.forwarding.http_calls import Chunks, ClusterHttp

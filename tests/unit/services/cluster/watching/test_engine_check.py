@@ -11,9 +11,9 @@ import pytest
 
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
-from services.broker.schedule_values import Schedule
-from services.broker.settings import BrokerSettings
-from services.broker.values import Resolution, TimerName, Verdict
+from services.broker.schedules.schedule_values import Schedule
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Resolution, TimerName, Verdict
 from services.cluster.errors import EngineTrouble
 from services.cluster.watching.engine_check import CHECK_SECONDS, TROUBLED_SECONDS, EngineCheck
 from services.live.live_broker import LiveBroker

@@ -1,0 +1,1 @@
+"""Consumer groups: offsets, filters, leases, receiving, lite topics and dead letters."""

@@ -1,0 +1,165 @@
+"""Messages whose attempts are used up go to the dead letters by themselves, whether anybody receives or not.
+
+A message that kills its consumers would otherwise wait for one more receive, which never comes, and nobody
+would see it among the dead letters. So the last attempt's end is itself the burial:
+
+    the last attempt's lease runs out ----+
+    its consumer reports its failure -----+
+    a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
+    a policy allows fewer attempts -------+
+
+If a policy allows more meanwhile, the lease has run out like any other, and the message is given out again.
+
+Rules:
+- The pause after a failed attempt is for the next one. After the last attempt there is none: the lease ends
+  when the consumer reports the failure, or when a policy makes that attempt the last one.
+- The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
+  message up, ends both; until then an acknowledgement still counts.
+- A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick. Or until it has
+  read `QUEUE_FILES_COMPARED_BYTES` of queues' files as a whole, as a start leaves them to be; the next tick
+  comes at once.
+- A receive that comes upon such a message first buries it, too (`receiving.py`).
+
+Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
+
+Weak spot: entries are never taken out, as messages are acknowledged, renewed, moved or given out meanwhile.
+So every entry is only a hint, and looked at anew when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+from commitlog import limits, properties
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from consumequeue.in_flight import Lease
+from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.groups.leases import failure_of
+from services.broker.groups.lite_subscriptions import LiteSubscriptions
+from services.broker.spine.reading import Reading
+from services.broker.spine.store import Store
+from tidewheel import property_names
+
+USED_UP = "attempts used up"
+
+
+class Burying:
+    """What is to be buried, in the order in which it was found."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        reading: Reading,
+        dead_letters: DeadLetters,
+        subscriptions: LiteSubscriptions,
+    ) -> None:
+        self._store, self._groups, self._leases = store, groups, groups.leases
+        self._reading, self._dead_letters, self._subscriptions = reading, dead_letters, subscriptions
+        self._last_leases: deque[int] = deque()
+        self._used_up: deque[tuple[GroupQueue, int]] = deque()
+        self._compared_bytes = 0
+        """The files of queues that this tick has read as a whole."""
+
+    def has_more(self) -> bool:
+        """Return whether something could be buried at once."""
+        return bool(self._last_leases or self._used_up) and not self._store.is_behind
+
+    def takes(self, key: GroupQueue, lease: Lease) -> bool:
+        """Queue the burial of a message, the attempt at which failed, if that was the last one."""
+        is_last = self.is_last(key, lease)
+        if is_last:
+            self._last_leases.append(lease.generation)
+        return is_last
+
+    def given_back(self, key: GroupQueue, offset: int) -> None:
+        """Look at a message whose lease has ended: fewer attempts may be allowed now than when it began."""
+        if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
+            self._used_up.append((key, offset))
+
+    def look_for(self, now_ms: int, group: str = "") -> None:
+        """Find what had all its attempts, and is leased to nobody or pauses, of one group or all.
+
+        A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
+        once, for what is given out again need not wait.
+        """
+        self._used_up += self._groups.used_up(group)
+        for key, lease in self._leases.standing():
+            if lease.is_failed and group in ("", key.group) and self.is_last(key, lease):
+                self._leases.end_pause(lease, now_ms)
+        waiting, self._last_leases = self._last_leases, deque()
+        for generation in waiting:
+            found = self._leases.find(generation)
+            if found is None or self.is_last(*found):
+                self._last_leases.append(generation)
+            else:
+                self._leases.run_out_again(generation)
+
+    def run(self, now_ms: int) -> list[str]:
+        """Bury as much as the disk takes now; return the topics where something comes again."""
+        given_back, self._compared_bytes = [], 0
+        while self._last_leases and self._may_go_on:
+            topic = self._bury_leased(self._last_leases.popleft(), now_ms)
+            if topic is not None:
+                given_back.append(topic)
+        while self._used_up and self._may_go_on:
+            self._bury_waiting(*self._used_up.popleft(), now_ms)
+        assert not (self.has_more() and self._may_go_on), "a burial waits for no reason"
+        return given_back
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether this tick may bury more."""
+        return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
+
+    def _bury_leased(self, generation: int, now_ms: int) -> str | None:
+        """End a lease and bury its message, unless it was answered or renewed meanwhile.
+
+        Returns the topic if the message is to be given out again instead.
+        """
+        found = self._leases.find(generation)
+        if found is None or not self._leases.has_run_out(found[1], now_ms):
+            return None
+        key, lease = found
+        failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
+        if failure is None or record is None or not self.is_last(key, lease):
+            # What is gone or damaged is seen to by the next receive.
+            self._groups.give_back(key, lease, failure, now_ms)
+            return key.topic
+        attempts = self._groups.look(key).attempts(lease.queue_offset).failed(failure)
+        self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
+        return None
+
+    def is_last(self, key: GroupQueue, lease: Lease) -> bool:
+        """Return whether the group's policy of now allows no attempt behind the one of a lease."""
+        count = self._groups.look(key).attempts(lease.queue_offset).made
+        return count >= self._groups.policy(key.group).attempts_max
+
+    def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
+        """Bury a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""
+        attempts_max = self._groups.policy(key.group).attempts_max
+        if not self._groups.look(key).is_used_up(offset, attempts_max):
+            return
+        record = self._record(key, offset)
+        if record is None:
+            return
+        message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
+        flight = self._groups.in_flight(key)
+        flight.withdraw(offset, message_group)
+        self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
+        if lite_topic := properties.value_of(record.properties, property_names.LITE_TOPIC):
+            self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
+
+    def _record(self, key: GroupQueue, offset: int) -> Record | None:
+        """Return the record of a message; None if retention or damage has taken it."""
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        compared_bytes, record = queue.compared_bytes, None
+        with suppress(StoreDamaged):
+            if queue.min_offset <= offset < queue.end_offset:
+                record = self._reading.record(queue, offset, queue.entry(offset))
+        self._compared_bytes += queue.compared_bytes - compared_bytes
+        return record

@@ -1,0 +1,206 @@
+"""What a group has given up: messages of its topic `%DLQ%<group>`, each with the reason and its errors.
+
+A dead letter is open until an operator redrives or purges it. Which ones are done is the progress of the
+operators' own group (`OPERATORS`) on that topic, kept in acknowledgement records like any other.
+
+Redriven to its own topic a message is for its group alone: others have had it. Redriven to another topic it
+is for everybody. Its message id stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from commitlog import limits, properties
+from commitlog.kinds import DEAD_LETTER_PREFIX, OPERATORS
+from commitlog.message import MessageType
+from commitlog.record import COMPRESSION, Record
+from consumequeue.attempts import Attempts
+from consumequeue.entry import lite_code, tags_code
+from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.spine.errors import MessageNotFound, MessageTypeConflict
+from services.broker.spine.reading import Reading
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, check_group_name, check_topic_name
+from services.broker.spine.values import Topic
+from tidewheel import property_names
+
+_MARKS: Final = (
+    property_names.DEAD_LETTER_TOPIC,
+    property_names.DEAD_LETTER_MESSAGE_ID,
+    property_names.DEAD_REASON,
+    property_names.DEAD_ATTEMPTS,
+    property_names.DEAD_FIRST_ERROR,
+    property_names.DEAD_LAST_ERROR,
+)
+_DONE: Final = (
+    property_names.TIMER_OFFSET,
+    property_names.VERB,
+    property_names.REASON,
+    property_names.CANCELS,
+    property_names.CANCELS_TOPIC,
+    property_names.FOR_GROUP,
+)
+
+
+class DeadLetters:
+    """The dead letters of all groups."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        reading: Reading,
+        statistics: Statistics,
+        refuse_new: Callable[[], None],
+    ) -> None:
+        """`refuse_new` raises `DiskFull` while there is no room for new messages."""
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
+
+    def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
+        """Give a message up for a group after its attempts; return what must be durable first."""
+        marks = {
+            property_names.DEAD_LETTER_TOPIC: record.topic,
+            property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
+                record.properties, property_names.MESSAGE_ID
+            ),
+            property_names.DEAD_REASON: reason,
+            property_names.DEAD_ATTEMPTS: str(attempts.made),
+            property_names.DEAD_FIRST_ERROR: str(attempts.first or ""),
+            property_names.DEAD_LAST_ERROR: str(attempts.last or ""),
+        }
+        topic = self._topics.dead_letters(key.group, now_ms)
+        self._store.append(_copy(record, topic.name, marks), now_ms)
+        self._statistics.dead_letters[(key.topic, key.group)] += 1
+        return self._groups.finish(key, [record.queue_offset], now_ms)
+
+    def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
+        """Return open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
+        key = _key(group)
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
+        offset = max(0 if after is None else after + 1, queue.min_offset)
+        dead_letters: list[DeadLetter] = []
+        body_bytes = 0
+        while (offset := offsets.open_from(offset)) < queue.end_offset:
+            if len(dead_letters) == count_max:
+                return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
+            entry = queue.entry(offset)
+            record = self._reading.record(queue, offset, entry)
+            if record is not None:
+                body_bytes += len(record.body)
+                if dead_letters and body_bytes > limits.LOOK_BYTES_MAX:
+                    return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
+                dead_letters.append(_dead_letter(record))
+            offset = self._reading.next_offset(queue, offset, entry)
+        return DeadLetterPage(dead_letters, None)
+
+    def groups(self) -> list[str]:
+        """Return every group that ever gave a message up, in no order."""
+        names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
+        return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
+
+    def count(self, group: str) -> DeadLetterCount:
+        """Return how many are open of one group; none if the group never gave a message up."""
+        key = _key(group)
+        if key.topic not in self._topics:
+            return DeadLetterCount(group, 0, 0)
+        queue = self._store.dispatch.look(key.topic, 0)
+        count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.end_offset)
+        return DeadLetterCount(group, count, queue.end_offset)
+
+    def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
+        """Send a dead letter again: to its own topic for its group alone, or to the topic `target`.
+
+        Returns what must be durable. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
+        """
+        self._refuse_new()
+        key, record = self._open(group, queue_offset)
+        origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
+        if target:
+            check_topic_name(target)
+        topic = self._topics.route(target or origin, now_ms)
+        marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
+        if topic.name == origin:
+            marks[property_names.FOR_GROUP] = group
+        else:  # to consumers it stays the message that it was
+            sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
+            marks[property_names.ORIGIN_TOPIC] = sent_to or origin
+        again = _copy(record, topic.name, marks)
+        again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
+        self._store.append(again, now_ms)
+        return self._groups.finish(key, [queue_offset], now_ms)
+
+    def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
+        """Forget a dead letter; return what must be durable. Raise `MessageNotFound`."""
+        key, _ = self._open(group, queue_offset)
+        return self._groups.finish(key, [queue_offset], now_ms)
+
+    def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
+        """Return an open dead letter and its queue; raise `MessageNotFound`."""
+        key = _key(group)
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
+        is_kept = queue.min_offset <= queue_offset < queue.end_offset
+        is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
+        record = self._reading.record(queue, queue_offset, queue.entry(queue_offset)) if is_there else None
+        if record is None:
+            raise MessageNotFound(
+                f"{key.topic} has no open dead letter at offset {queue_offset}: it was redriven or purged, "
+                f"or never was. List what is open: tidewheel dlq ls {group}"
+            )
+        return key, record
+
+
+def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
+    """Return the number that decides about the queue of a message that is sent again: of its order, if any.
+
+    Raise `MessageTypeConflict`.
+    """
+    lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
+    if (topic.message_type is MessageType.LITE) != bool(lite_topic):
+        which = f"of the lite topic {lite_topic!r}" if lite_topic else "of no lite topic"
+        raise MessageTypeConflict(
+            f"{topic.name!r} takes {topic.message_type.value} messages, this one is {which}. Name another."
+        )
+    message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
+    if lite_topic:
+        return lite_code(lite_topic)
+    return tags_code(message_group) if message_group else queue_offset
+
+
+def _key(group: str) -> GroupQueue:
+    check_group_name(group)
+    return GroupQueue(OPERATORS, DEAD_LETTER_PREFIX + group, 0)
+
+
+def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
+    """Return a message for another topic; what was said of its delivery is left behind."""
+    stored = properties.decode(record.properties)
+    for done in (*_DONE, *_MARKS):
+        stored.pop(done, None)
+    return Record(
+        topic=topic,
+        body=record.body,
+        properties=properties.encode(stored | marks),
+        sys_flag=record.sys_flag & COMPRESSION,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+    )
+
+
+def _dead_letter(record: Record) -> DeadLetter:
+    stored = properties.decode(record.properties)
+    return DeadLetter(
+        queue_offset=record.queue_offset,
+        message=properties.to_message(record),
+        store_ms=record.store_ms,
+        topic=stored.get(property_names.DEAD_LETTER_TOPIC, ""),
+        reason=stored.get(property_names.DEAD_REASON, ""),
+        attempts=int(stored.get(property_names.DEAD_ATTEMPTS, 0)),
+        first_error=stored.get(property_names.DEAD_FIRST_ERROR, ""),
+        last_error=stored.get(property_names.DEAD_LAST_ERROR, ""),
+    )

@@ -1,0 +1,245 @@
+"""Looking at consumer groups, and setting where they are: how far each is, and from where on it receives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from commitlog import limits
+from commitlog.errors import StoreDamaged
+from consumequeue.queue import ConsumeQueue
+from services.broker.groups.burying import Burying
+from services.broker.groups.group_values import (
+    FilterView,
+    GroupPolicy,
+    GroupQueue,
+    GroupView,
+    MissedView,
+    Move,
+    QueueView,
+    Reset,
+    Start,
+)
+from services.broker.groups.groups import Groups
+from services.broker.groups.lite_subscriptions import LiteSubscriptions
+from services.broker.spine.errors import GroupExists, GroupNotFound
+from services.broker.spine.reading import Reading
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, check_group_name, check_receivable
+from services.broker.spine.values import From
+from tidewheel.errors import ClientMistake
+
+
+class GroupViews:
+    """What operators see of groups and do to them."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        reading: Reading,
+        burying: Burying,
+        lite_subscriptions: LiteSubscriptions,
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._reading, self._burying = reading, burying
+        self._lite_subscriptions = lite_subscriptions
+
+    def all(self) -> list[GroupView]:
+        """Return every group, by name, without its filters."""
+        return [self._view(name) for name in self._groups.names()]
+
+    def one(self, name: str) -> GroupView:
+        """Return one group; raise `GroupNotFound`."""
+        self._check_known(name)
+        return self._with_filters(self._view(name))
+
+    def queues_of(self, name: str) -> Iterator[QueueView]:
+        """Yield where a group is on each of its queues, as `one` has it; the caller may pause in between."""
+        for topic in self._groups.topics_of(name):
+            for queue_id, queue in self._queues(topic):
+                yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
+
+    def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
+        """Return a group with what `queues_of` yielded; raise `GroupNotFound`."""
+        self._check_known(name)
+        return self._with_filters(self._made(name, queues))
+
+    def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
+        """Yield (group, filter) of the topics that a group asks with several filters."""
+        for group, topic in self._groups.filters.mixed():
+            for one in self.filters(group, topic):
+                yield group, one
+
+    def leased(self, name: str) -> Counter[str]:
+        """Return how many messages each client of a group holds, by client id."""
+        return Counter(lease.consumer for key, lease in self._groups.leases.standing() if key.group == name)
+
+    def create(
+        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+    ) -> int:
+        """Make a group that receives a topic from a place on, or (empty) exists before it receives any.
+
+        Return what must be durable. Without a topic the same again changes nothing. Raise `GroupExists`,
+        `TopicNotFound`, `IllegalGroup` or `ClientMistake`, and then nothing of it has happened.
+        """
+        check_group_name(name)
+        _check_policy(policy or self._groups.policy(name))
+        if topic:
+            self._check_receives_not(name, topic, now_ms)
+            positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
+            durable_at = self._groups.join(name, topic, positions, now_ms)
+        elif self._groups.is_known(name):
+            if policy not in (None, self._groups.policy(name)):
+                raise GroupExists(
+                    f"{name} exists with another policy. Look at it with: tidewheel group show {name}, "
+                    f"change it with: tidewheel group set {name}"
+                )
+            return self._store.log.end_offset
+        else:
+            policy, durable_at = policy or self._groups.policy(name), 0
+        return durable_at if policy is None else self.set_policy(name, policy, now_ms)
+
+    def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
+        """Set how a group's messages are given out; return what must be durable.
+
+        Raise `IllegalGroup` or `ClientMistake`.
+        """
+        check_group_name(name)
+        _check_policy(policy)
+        durable_at = self._groups.set_policy(name, policy, now_ms)
+        self._burying.look_for(now_ms, name)
+        self._lite_subscriptions.mark_all_ready(name)
+        return durable_at
+
+    def delete(self, name: str, topic: str, now_ms: int) -> int:
+        """Take a group off a topic, or (empty) all; return what must be durable. Raise `GroupNotFound`."""
+        self._check_known(name)
+        for one in self._topics_of(name, topic):
+            self._lite_subscriptions.mark_all_ready(name, one)
+        return self._groups.leave(name, topic, now_ms)
+
+    def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
+        """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
+        self._check_known(name)
+        topics = self._topics_of(name, topic)
+        moves = [move for one in topics for move in self._moves(name, one, start)]
+        durable_at = 0
+        for one in [] if dry_run else topics:
+            self._lite_subscriptions.mark_all_ready(name, one)
+            positions = {move.queue_id: move.after for move in moves if move.topic == one}
+            durable_at = self._groups.move(name, one, positions, now_ms)
+        return Reset(moves, durable_at)
+
+    def _check_receives_not(self, name: str, topic: str, now_ms: int) -> None:
+        check_receivable(topic)
+        self._topics.route(topic, now_ms)
+        if self._groups.receives(name, topic):
+            raise GroupExists(
+                f"{name} receives {topic} already. "
+                f"Set it elsewhere: tidewheel group reset {name} --topic {topic}"
+            )
+
+    def _check_known(self, name: str) -> None:
+        check_group_name(name)
+        if not self._groups.is_known(name):
+            raise GroupNotFound(
+                f"There is no {name!r}. It is made by its first receive, or with: tidewheel group create "
+                f"{name}. See which there are: tidewheel group ls"
+            )
+
+    def _topics_of(self, name: str, topic: str) -> list[str]:
+        if topic and not self._groups.receives(name, topic):
+            received = ", ".join(self._groups.topics_of(name)) or "no topic"
+            raise GroupNotFound(f"{name} does not receive {topic}; it receives {received}.")
+        return [topic] if topic else self._groups.topics_of(name)
+
+    def _view(self, name: str) -> GroupView:
+        return self._made(name, list(self.queues_of(name)))
+
+    def _made(self, name: str, queues: list[QueueView]) -> GroupView:
+        found = (
+            (topic, self._groups.missed_messages.of(name, topic)) for topic in self._groups.topics_of(name)
+        )
+        missed = tuple(MissedView(topic, *one) for topic, one in found if one is not None)
+        return GroupView(name, self._groups.policy(name), queues, missed=missed)
+
+    def _with_filters(self, view: GroupView) -> GroupView:
+        topics = self._groups.topics_of(view.name)
+        return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
+
+    def filters(self, name: str, topic: str) -> list[FilterView]:
+        """Return the filters of a group on a topic, the oldest first."""
+        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.look(name, topic)
+        return [
+            FilterView(topic, text, tuple(known.clients), waiting[text])
+            for text, known in found.known.items()
+        ]
+
+    def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
+        flight = self._groups.look(key)
+        committed_offset = max(flight.offsets.committed_offset, queue.min_offset)
+        return QueueView(
+            topic=key.topic,
+            queue_id=key.queue_id,
+            min_offset=queue.min_offset,
+            committed_offset=committed_offset,
+            next_offset=max(flight.next_offset, committed_offset),
+            end_offset=queue.end_offset,
+            in_flight=flight.leased_count,
+            waiting=flight.waiting_count,
+            done_above=flight.offsets.done_above_count,
+            oldest_ms=self._oldest_ms(key, committed_offset),
+        )
+
+    def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
+        """Return when the next message of a group was stored; None for none, and in a damaged queue.
+
+        One of 80,000 queues must not take away the view, and the metrics, of all others.
+        """
+        with suppress(StoreDamaged):
+            return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
+        return None
+
+    def _moves(self, name: str, topic: str, start: Start) -> list[Move]:
+        return [
+            Move(
+                topic,
+                queue_id,
+                max(self._groups.committed_offset(GroupQueue(name, topic, queue_id)), queue.min_offset),
+                self._offset(topic, queue_id, queue, start),
+                queue.min_offset,
+                queue.end_offset,
+            )
+            for queue_id, queue in self._queues(topic)
+        ]
+
+    def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
+        """Return the queue offset at which a start lies in a queue."""
+        if start.kind is From.TIME:
+            found = start.places.get((topic, queue_id))
+            if found is None:
+                found = self._reading.offset_at(topic, queue_id, start.at)
+            return min(max(found, queue.min_offset), queue.end_offset)
+        wanted = {From.EARLIEST: queue.min_offset, From.LATEST: queue.end_offset, From.OFFSET: start.at}
+        return min(max(wanted[start.kind], queue.min_offset), queue.end_offset)
+
+    def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:
+        count = self._topics.get(topic).queue_count if topic in self._topics else 0
+        return [(queue_id, self._store.dispatch.look(topic, queue_id)) for queue_id in range(count)]
+
+
+def _check_policy(policy: GroupPolicy) -> None:
+    if not 1 <= policy.attempts_max <= limits.ATTEMPTS_MAX:
+        raise ClientMistake(f"A message has 1 to {limits.ATTEMPTS_MAX} attempts, not {policy.attempts_max}.")
+    if not policy.retry_after_ms or not all(
+        0 <= ms <= limits.INVISIBLE_MS_MAX for ms in policy.retry_after_ms
+    ):
+        raise ClientMistake(
+            f"Retries come after 0 to {limits.INVISIBLE_MS_MAX} ms each, at least one of them."
+        )
+    if not 1 <= policy.fifo_run_max <= limits.RECEIVE_BATCH_MAX:
+        raise ClientMistake(f"A run has 1 to {limits.RECEIVE_BATCH_MAX} messages, not {policy.fifo_run_max}.")

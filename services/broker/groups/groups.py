@@ -1,0 +1,582 @@
+"""Which groups there are, how far each is on each queue, and the records that say so.
+
+A group is known from its first receive of a topic, or its first policy, on. The body of a `TW_SYS_GROUP`
+record is JSON:
+
+    {"group", "topic"}                the group receives the topic, from its earliest message on
+    {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
+    {"group", "topic", "left"}        it no longer does; with an empty topic nothing is known of the group
+    {"group", "topic", "reopened"}    these messages of lite topics are not done after all, which
+                                      ({queue id: [the first offset, how far on the next one is, ...]})
+    {"group", "topic", "filter"}      it asks the topic with this filter, too: [type, expression]
+    {"group", "topic", "forgotten"}   and no longer with these filters ([[type, expression], ...])
+    {"group", "policy"}               how its messages are given out (`services.broker.groups.group_values`)
+
+Of a group that begins to receive the topic the first two have a "log_offset" where the log was cut before:
+the group has missed nothing that lay below, also of a queue whose file was damaged, of which nobody knows by
+then where it begins. Weak spot: where the log is cut again before that queue is made anew, all of it counts.
+
+Of each group on each queue there are its offsets (`consumequeue.offsets`), whose changes are all recorded,
+and what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for.
+What becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which
+closes its records when the next flush is taken.
+
+Invariants of a group on a queue: everything below the committed offset is done, committed <= next, and what
+is leased, ready or parked is not done.
+
+A lease has its state in `GroupOffsets` (if it is a record), `InFlight`, and `Leases`, which sets its timer.
+Only this file begins, replaces and ends leases, and each method changes all that have a part of the lease. To
+finish or forget a message ends its lease; no caller has to end it before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from itertools import accumulate, pairwise, repeat
+from typing import Any
+
+from commitlog import limits
+from commitlog.deferred_rows import NOTHING, DeferredRows
+from commitlog.errors import StoreDamaged
+from commitlog.facts import acks
+from commitlog.facts.facts import (
+    FiltersForgotten,
+    Finished,
+    GroupJoined,
+    GroupLeft,
+    LeaseChanged,
+    OfGroup,
+    PolicySet,
+    Skipped,
+    Stamp,
+    record_of,
+)
+from commitlog.facts.lease_records import Kind, LeaseEntry
+from commitlog.snapshot import RowsByName
+from consumequeue.attempts import Failure
+from consumequeue.filter import Filter, FilterText
+from consumequeue.in_flight import InFlight, Lease
+from consumequeue.offsets import GroupOffsets, kept
+from consumequeue.queue import ConsumeQueue
+from services.broker.groups.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
+from services.broker.groups.group_values import GroupPolicy, GroupQueue
+from services.broker.groups.leases import Leases
+from services.broker.groups.missed_messages import MissedMessages
+from services.broker.groups.open_records import OpenRecords
+from services.broker.spine.errors import TooManyGroups
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
+
+
+class Groups:
+    """All groups, and what each has done and has out."""
+
+    def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
+        self._store, self.leases = store, leases
+        self._default = GroupPolicy(attempts_max=settings.attempts_max)
+        self._members: dict[str, dict[str, int]] = {}
+        """Each topic's groups, and where the log began when they joined; 0 for its first byte, or unknown."""
+        self._frozen_members: dict[str, list[str]] = {}
+        self._frozen_joined: dict[str, dict[str, int]] = {}
+        self._changed_members: dict[str, None] = {}
+        """The topics whose groups have changed since a checkpoint froze them."""
+        self._topics_of: dict[str, dict[str, None]] = {}
+        """The topics of each group that receives any: `_members` the other way round."""
+        self._subscription_count = 0
+        self._policies: dict[str, GroupPolicy] = {}
+        self._offsets: dict[GroupQueue, GroupOffsets] = {}
+        self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
+        self._in_flight: dict[GroupQueue, InFlight] = {}
+        self._leasing: list[tuple[GroupQueue, Lease]] | None = None
+        """Leases of the receive under way."""
+        self.filters = GroupFilters()
+        self.missed_messages = MissedMessages()
+        self.open_records = OpenRecords(store)
+        self.woken: dict[str, None] = {}
+        """Topics where an acknowledgement gave a message its turn; emptied where receivers are notified."""
+        self.forgotten: list[str] = []
+        """Sentences about filters that were forgotten, for the log."""
+
+    def names(self) -> list[str]:
+        """Return all groups, by name: those that receive a topic, and those that have a policy."""
+        return sorted(self.unsorted_names())
+
+    def unsorted_names(self) -> Set[str]:
+        """Return all groups, in no order."""
+        return self._topics_of.keys() | self._policies.keys()
+
+    def is_known(self, group: str) -> bool:
+        """Return whether a group receives a topic, or has a policy."""
+        return group in self._topics_of or group in self._policies
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics that a group receives, by name."""
+        return sorted(self._topics_of.get(group, ()))
+
+    def receives(self, group: str, topic: str) -> bool:
+        """Return whether a group receives a topic."""
+        return group in self._members.get(topic, ())
+
+    def policy(self, group: str) -> GroupPolicy:
+        """Return how a group's messages are given out."""
+        return self._policies.get(group, self._default)
+
+    def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
+        """Make a group receive a topic, from these offsets ({queue id: offset}) on or else the earliest.
+
+        Returns what must be durable. Raise `TooManyGroups`.
+        """
+        self._check_room(self._subscription_count, "subscriptions of groups to topics")
+        log_offset = self._store.log.first_offset
+        return self._write(GroupJoined(group, topic, log_offset, positions=positions), now_ms)
+
+    def use_filter(
+        self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
+    ) -> tuple[FilterSet, KnownFilter, int, bool]:
+        """Note that a client of a group that receives the topic asks with a filter.
+
+        Returns the group's filters, this one, what must be durable, and whether the client or the group had
+        other filters before. Raise `TooManyFilters`.
+        """
+        filters, durable_at = self.filters.of(group, topic), 0
+        filters.move_clock(now_ms)
+        known = filters.find(wanted)
+        is_new = known is None or filters.use(known, client_id)
+        if known is not None and not known.others:
+            return filters, known, 0, is_new
+        # Before the check of room: a full group whose clients all have a new filter must get room.
+        if idle := self.filters.idle(group, topic, now_ms):
+            self._forget_filters(group, topic, idle, now_ms)
+            is_new = True
+        if known is None:
+            self.filters.check_room(group, topic, wanted)
+            durable_at = self._write(GroupJoined(group, topic, filter=wanted.text), now_ms)
+        filters = self.filters.of(group, topic)
+        known = filters.find(wanted)
+        assert known is not None, "the filter in use is not known"
+        filters.use(known, client_id)
+        return filters, known, durable_at, is_new
+
+    def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
+        aside = self.aside_counts(group, topic)
+        self._write(FiltersForgotten(group, topic, idle), now_ms)
+        for text in idle:
+            self.forgotten.append(
+                f"{group} has forgotten its filter {shown_filter(text)} on {topic}, which was not used for "
+                f"{limits.FILTER_IDLE_MS // 60_000} minutes; messages that were set aside for it, now judged "
+                f"by the remaining filters: {aside[text]}"
+            )
+
+    def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
+        """Return how many messages are set aside for each filter of a group on a topic."""
+        filters, counts = self.filters.look(group, topic), Counter[FilterText]()
+        for queue_id in filters.queue_ids:
+            flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
+            by_bit = flight.aside_counts() if flight else {}
+            for text, known in filters.known.items():
+                counts[text] += by_bit.get(known.bit, 0)
+        return counts
+
+    def set_aside(
+        self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
+    ) -> None:
+        """Let a candidate wait for other filters of the group, given as a mask."""
+        filters.queue_ids.add(key.queue_id)
+        self.in_flight(key).set_aside(offset, wanted_by, message_group)
+
+    def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
+        """Yield the messages of one group, or all, that had all their attempts and are not leased."""
+        for key, offsets in self._offsets.items():
+            attempts_max = self.policy(key.group).attempts_max
+            for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
+                if self.look(key).is_used_up(offset, attempts_max):
+                    yield key, offset
+
+    def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
+        """Give a group's messages out in this way from now on; return what must be durable.
+
+        Raise `TooManyGroups`.
+        """
+        if group not in self._policies:
+            self._check_room(len(self._policies), "groups with a policy")
+        return self._write(PolicySet(group, asdict(policy)), now_ms)
+
+    def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
+        """Let a group go on at these offsets, leases void; return what must be durable."""
+        return self._write(GroupJoined(group, topic, positions=positions), now_ms)
+
+    def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
+        """Let messages of a queue, ascending, come again; return what must be durable."""
+        steps = [offset - before for before, offset in pairwise([0, *offsets])]
+        assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
+        reopened = {key.queue_id: steps}
+        durable_at = self._write(GroupJoined(key.group, key.topic, reopened=reopened), now_ms)
+        self.in_flight(key).reopened()
+        return durable_at
+
+    def committed_offset(self, key: GroupQueue) -> int:
+        """Return the offset below which the group has done everything of a queue."""
+        offsets = self._offsets.get(key)
+        return 0 if offsets is None else offsets.committed_offset
+
+    def lowest_open(self, topic: str, queue_id: int) -> int | None:
+        """Return the lowest offset of a queue that some group has not done; None if no group receives."""
+        keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
+        return min(map(self.committed_offset, keys), default=None)
+
+    def leave(self, group: str, topic: str, now_ms: int) -> int:
+        """Take a group off a topic, or (empty) forget it whole; return what must be durable."""
+        return self._write(GroupLeft(group, topic), now_ms)
+
+    def in_flight(self, key: GroupQueue) -> InFlight:
+        """Return what the group has out of a queue; a new group starts at the earliest message."""
+        flight = self._in_flight.get(key)
+        if flight is None:
+            flight = self._in_flight[key] = InFlight(self._made(key))
+        return flight
+
+    def look(self, key: GroupQueue) -> InFlight:
+        """Return what the group has out of a queue, to be looked at: nothing is made of it."""
+        return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
+
+    def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
+        """Finish messages that the group has acknowledged, or given up; leases on them end.
+
+        Return what must be durable first.
+        """
+        flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
+        if self._frozen.is_open:
+            self._frozen.before_change(key)
+        for first, count in ranges:
+            flight.offsets.finish(first, first + count)
+        self.leases.end(flight.finished(queue_offsets))
+        assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
+        self.open_records.acknowledge(key, ranges, now_ms)
+        if flight.has_ready:
+            self.woken[key.topic] = None
+        return self.open_records.durable_at
+
+    def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
+        """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out.
+
+        None of them may be a gap: `pass_over_gap`.
+        """
+        assert first < end, "nothing is passed over"
+        flight = self.in_flight(key)
+        self._frozen.before_change(key)
+        flight.offsets.finish(first, end)
+        self.leases.end(flight.finished([first]))
+        assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
+        self.open_records.pass_over(key, first, end, now_ms)
+
+    def pass_over_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
+        """Note the gap at a candidate, and finish it with what is fresh of the gap behind it.
+
+        The only place where a group passes a gap, so that none is passed in silence. Raise `StoreDamaged`.
+        """
+        flight, end = self.in_flight(key), offset + 1
+        if offset >= flight.next_offset:
+            end = max(end, flight.unleased_until(offset, queue.gap_end(offset)))
+        self._store.note_gap(queue, offset, queue.entry(offset))
+        self.pass_over(key, offset, end, now_ms)
+
+    @contextmanager
+    def leasing(self) -> Iterator[None]:
+        """Begin all leases of a receive when the block ends, so that their timers are set at once."""
+        assert self._leasing is None, "two receives at a time"
+        begun = self._leasing = list[tuple[GroupQueue, Lease]]()
+        try:
+            yield
+        finally:  # a scan that raises has leased all the same
+            self._leasing = None
+            if begun:
+                self.leases.begin(begun)
+
+    def lease(
+        self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
+    ) -> int:
+        """Lease the candidate, or (`is_found`) a message that was found by its lite topic.
+
+        Return what must be durable first: the record of a message group's lease. In a block of `leasing`.
+        """
+        assert self._leasing is not None, "a lease that would have no timer"
+        flight.lease_found(lease) if is_found else flight.lease(lease)
+        self._leasing.append((key, lease))
+        return self.keep_lease(key, lease, attempt, now_ms) if lease.message_group else 0
+
+    def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
+        """Lease fresh messages, neighbours from the candidate on, none of a message group; as `lease`."""
+        assert self._leasing is not None, "leases that would have no timers"
+        flight.lease_run(leases)
+        self._leasing += zip(repeat(key), leases, strict=False)
+
+    def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
+        """Replace the lease on the same message; return what must be durable first."""
+        flight = self.in_flight(key)
+        self.leases.replace(flight.replace(lease), lease)
+        attempts = flight.attempts(lease.queue_offset).made
+        return self.keep_lease(key, lease, attempts, now_ms) if lease.message_group else 0
+
+    def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
+        """Let a lease that stands outlive a restart; return what must be durable first."""
+        entry = LeaseEntry(
+            Kind.LEASED,
+            0,
+            attempts,
+            lease.queue_offset,
+            lease.generation,
+            self.leases.clock.told(lease.visible_ms),
+            lease.leased_ms,
+            acks.clipped(lease.consumer),
+            bool(lease.client_id),
+            lease.message_group,
+            lease.is_changed,
+            lease.is_suspended,
+            acks.clipped(lease.attempt_id),
+            lease.is_lengthened,
+        )
+        self._take_lease(key, entry, now_ms)
+        return self.open_records.durable_at
+
+    def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+        """Take back an unanswered lease: recorded if the attempt counts, or if the lease was kept."""
+        offset, flight = lease.queue_offset, self.in_flight(key)
+        if failure is not None or lease.message_group:
+            attempts = flight.attempts(offset).made - (failure is None)
+            cause = 0 if failure is None else failure.cause
+            consumer = acks.clipped(lease.consumer)
+            entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
+            self._take_lease(key, entry, now_ms)
+        self.leases.end([flight.give_back(offset)])
+
+    def apply(self, fact: OfGroup, stamp: Stamp) -> None:
+        """Change a group: what it has done, what it has out, what it receives, and how."""
+        match fact:
+            case Finished(group, topic, queue_id, ranges):
+                offsets = self._made(GroupQueue(group, topic, queue_id))
+                for first, count in ranges:
+                    offsets.finish(first, first + count)
+                    self._store.used(topic, queue_id, first + count - 1)
+            case LeaseChanged(key, entry):
+                self._made(GroupQueue(*key)).take(entry)
+            case PolicySet(group, policy):
+                self._policies[group] = _policy(policy)
+            case GroupLeft(group, topic):
+                self._drop(group, topic)
+            case FiltersForgotten(group, topic, filters):
+                texts = [FilterText(*text) for text in filters]
+                self._judge_again(group, topic, self.filters.forget(group, topic, texts))
+            case GroupJoined():
+                self._join(fact)
+
+    def _join(self, fact: GroupJoined) -> None:
+        group, topic = fact.group, fact.topic
+        self._add(group, topic, fact.log_offset)
+        if fact.filter is not None:
+            self._judge_again(group, topic, self.filters.add(group, topic, FilterText(*fact.filter)))
+        for queue_id, steps in fact.reopened.items():
+            self._made(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
+        for queue_id, offset in fact.positions.items():
+            key = GroupQueue(group, topic, queue_id)
+            self._frozen.before_change(key)
+            self._forget_in_flight(key)
+            self._offsets[key] = GroupOffsets(offset)
+
+    def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
+        """Derive what is out after a start: the leases of records stand again (`Leases.restore`)."""
+        assert not self._in_flight, "something is out before the start has come to leases"
+        self.leases.begin_above(self._store.last_store_ms, now_ms)
+        for key, offsets in self._offsets.items():
+            for lease in self.in_flight(key).leases() if offsets.leases else ():
+                self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms, marks=marks)
+
+    def flights(self) -> list[InFlight]:
+        """Return what each group has out of each queue, as far as anything was, at this moment."""
+        return list(self._in_flight.values())
+
+    def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
+        """Return which messages groups lose when queues begin later.
+
+        `rises` are (topic, queue id, first offset, new first offset). A group that joined when the log began
+        at `log_offset` or later loses nothing.
+        """
+        keys = (
+            (GroupQueue(group, topic, queue_id), first, end)
+            for topic, queue_id, first, end in rises
+            for group, joined_at in self._members.get(topic, {}).items()
+            if not joined_at or joined_at < log_offset
+        )
+        counts = (
+            Skipped(*key, (self._offsets.get(key) or GroupOffsets()).open_count(first, end))
+            for key, first, end in keys
+        )
+        return [row for row in counts if row.message_count]
+
+    def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+        """Move every group up to these (topic, queue id, offset), at which its queues begin."""
+        for key, min_offset in self._begun(minimums):
+            self._made(key).skip_to(min_offset)
+            if (flight := self._in_flight.get(key)) is not None:
+                flight.skipped_to(min_offset)
+                committed_offset = flight.offsets.committed_offset
+                assert flight.next_offset >= committed_offset >= min_offset, "what is gone comes next"
+
+    def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
+        for topic, queue_id, min_offset in minimums:
+            for group in self._members.get(topic, ()):
+                yield GroupQueue(group, topic, queue_id), min_offset
+
+    def receivers(self, topic: str, queue_id: int) -> list[GroupQueue]:
+        """Return the groups that receive a topic, each with this queue of it."""
+        return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
+
+    def receiver_count(self, topic: str) -> int:
+        """Return how many groups receive a topic."""
+        return len(self._members.get(topic, ()))
+
+    def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
+        """Return where the next message of a group lies in the log; -1 where it has none left.
+
+        A damaged file does not tell: then it is `unknown_offset`.
+        """
+        committed_offset = max(self.committed_offset(key), queue.min_offset)
+        if committed_offset >= queue.end_offset:
+            return -1
+        with suppress(StoreDamaged):
+            return queue.entry(committed_offset).physical_offset
+        return unknown_offset
+
+    def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
+        """Yield every queue of every topic that a group receives, with the group's committed offset there."""
+        for topic, queue_id, queue in self._store.dispatch.queues():
+            for key in self.receivers(topic, queue_id):
+                yield key, queue, max(self.committed_offset(key), queue.min_offset)
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: each topic's groups, their policies, what they missed, offsets."""
+        self._frozen.take_all()
+        self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
+        self._freeze_members()
+        return {
+            "members": self._frozen_members.copy(),
+            "joined": self._frozen_joined.copy(),
+            "policies": RowsByName(self._policies.copy(), asdict),
+            "filters": self.filters.freeze(),
+            "missed": self.missed_messages.freeze(),
+            "progress": self._frozen,
+        }
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        joined = frozen["joined"]
+        for topic, groups in frozen["members"].items():
+            joined_at = joined.get(topic, {})
+            for group in groups:
+                self._add(group, topic, joined_at.get(group, 0))
+        for group, policy in frozen["policies"].items():
+            self._policies[group] = _policy(policy)
+        self.filters.thaw(frozen["filters"])
+        self.missed_messages.thaw(frozen["missed"])
+        for group, topic, queue_id, progress in frozen["progress"]:
+            self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
+
+    def leased_counts(self) -> dict[tuple[str, str], int]:
+        """Return how many messages are leased, by (topic, group)."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for key, flight in self._in_flight.items():
+            counts[key.topic, key.group] += flight.leased_count
+        return dict(counts)
+
+    def lag(self) -> dict[tuple[str, str], int]:
+        """Return how many messages are not done, by (topic, group), untouched queues included."""
+        lag: Counter[tuple[str, str]] = Counter()
+        for key, queue, committed_offset in self.committed_offsets():
+            offsets = self._offsets.get(key)
+            done_count = offsets.done_above_count if offsets else 0
+            lag[key.topic, key.group] += queue.end_offset - committed_offset - done_count
+        return dict(lag)
+
+    def _check_room(self, count: int, what: str) -> None:
+        if count >= limits.SUBSCRIPTIONS_MAX:
+            raise TooManyGroups(
+                f"There are {count} {what}. Delete those that nobody uses: tidewheel group ls, then "
+                "tidewheel group delete NAME --yes."
+            )
+
+    def _made(self, key: GroupQueue) -> GroupOffsets:
+        """Return the group's offsets on a queue, to be changed; untouched they are no part of the state."""
+        self._frozen.before_change(key)
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = self._offsets[key] = GroupOffsets()
+        return offsets
+
+    def _take_lease(self, key: GroupQueue, entry: LeaseEntry, now_ms: int) -> None:
+        self._made(key).take(entry)
+        self.open_records.take_lease(key, entry, now_ms)
+
+    def _write(self, fact: OfGroup, now_ms: int) -> int:
+        """Append a record of a group; return what must be durable."""
+        return self._store.append(record_of(fact), now_ms).end_offset
+
+    def _freeze_members(self) -> None:
+        """List each topic's groups anew where they have changed since the last checkpoint."""
+        for topic in self._changed_members:
+            self._frozen_members.pop(topic, None)
+            self._frozen_joined.pop(topic, None)
+            if members := self._members[topic]:
+                self._frozen_members[topic] = [*members]
+            if joined := {group: joined_at for group, joined_at in members.items() if joined_at}:
+                self._frozen_joined[topic] = joined
+        self._changed_members.clear()
+
+    def _add(self, group: str, topic: str, joined_at: int = 0) -> None:
+        self._changed_members[topic] = None
+        members = self._members.setdefault(topic, {})
+        self._subscription_count += group not in members
+        members.setdefault(group, joined_at)
+        self._topics_of.setdefault(group, {})[topic] = None
+
+    def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+        """Let messages that were set aside be judged by the filters of now."""
+        for queue_id in queue_ids:
+            flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
+            if flight is not None and flight.aside_count:
+                flight.judge_again()
+                self.woken[topic] = None
+
+    def _drop(self, group: str, topic: str) -> None:
+        """Forget a group on a topic, or (empty) everything of it."""
+        self.filters.leave(group, topic)
+        topics = self._topics_of.get(group, {})
+        for left in [topic] if topic else list(topics):
+            if left in topics:
+                self.missed_messages.forget(group, left)
+                del topics[left], self._members[left][group]
+                self._changed_members[left] = None
+                self._subscription_count -= 1
+        if not topics:
+            self._topics_of.pop(group, None)
+        for key in [key for key in self._offsets if key.group == group and topic in ("", key.topic)]:
+            self._frozen.before_change(key)
+            del self._offsets[key]
+            self._forget_in_flight(key)
+        if not topic:
+            self._policies.pop(group, None)
+
+    def _forget_in_flight(self, key: GroupQueue) -> None:
+        """Forget what the group has out of a queue; its leases end."""
+        if (flight := self._in_flight.pop(key, None)) is not None:
+            self.leases.end([*flight.leases()])
+
+
+def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
+    """Return what is kept of offsets at this moment; None of untouched ones."""
+    return offsets.taken() or None
+
+
+def _policy(stored: Mapping[str, Any]) -> GroupPolicy:
+    return GroupPolicy(**{**stored, "retry_after_ms": tuple(stored["retry_after_ms"])})

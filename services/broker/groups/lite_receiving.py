@@ -1,0 +1,163 @@
+"""A receive from a topic of type LITE: messages of the lite topics that its client has subscribed to.
+
+A lite topic is to its group what a message group is: one message of it is leased at a time, or a run of as
+many as the policy says, and whoever subscribed may get it. Nothing is parked: the next message is found by
+the lite topic's offsets when its turn has come. A client that has not subscribed, or is not known to have
+since a start, is given nothing, and nothing is passed over for it.
+
+Cost: one binary search for each lite topic that is ready (`services.broker.groups.lite_subscriptions`).
+
+Weak spot: nothing looks for readiness. Code that lets a message go out must mark its lite topic ready, as
+`Leases.end` does, or the rest of the lite topic lies until its next message.
+"""
+
+from __future__ import annotations
+
+from commitlog import properties
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from consumequeue.entry import lite_code
+from consumequeue.in_flight import InFlight
+from consumequeue.lite_index import LiteIndex
+from consumequeue.offsets import GroupOffsets
+from services.broker.groups.burying import USED_UP
+from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.groups.lending import Lending, ReceiveState
+from services.broker.groups.lite_subscriptions import LiteSubscriptions, Subscription
+from services.broker.groups.lite_topics import LiteTopics, queue_of
+from services.broker.spine.reading import Reading
+from services.broker.spine.store import Store
+from services.broker.spine.values import Subscriber, Topic
+from tidewheel import property_names
+
+_UNCODED = 0
+"""The code of gaps, and of records of no lite topic."""
+
+
+class LiteReceiving:
+    """The way out of lite topics."""
+
+    def __init__(
+        self,
+        store: Store,
+        groups: Groups,
+        lite_topics: LiteTopics,
+        subscriptions: LiteSubscriptions,
+        lending: Lending,
+        reading: Reading,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self._store, self._groups, self._lite_topics = store, groups, lite_topics
+        self.subscriptions = subscriptions
+        self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
+
+    def scan(self, topic: Topic, state: ReceiveState) -> None:
+        """Lease what the ready lite topics of a client have for the client.
+
+        Raise `StoreDamaged` if only that was found; a lite topic whose queue is damaged stays ready.
+        """
+        subscriber = Subscriber(state.group, state.topic, state.client_id)
+        subscription = self.subscriptions.heard_from(subscriber, state.now_ms)
+        if subscription is None:
+            return
+        damaged: StoreDamaged | None = None
+        for _ in range(len(subscription.ready)):
+            if state.is_over or state.is_crowded:
+                break
+            lite_topic, _ = subscription.ready.popitem(last=False)
+            assert lite_topic in subscription.lite_topics, "a lite topic is ready that nobody subscribes to"
+            key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
+            try:
+                has_more = self._has_more(key, lite_topic, subscription, state)
+            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+                damaged, has_more = error, True
+            if has_more:
+                subscription.ready[lite_topic] = None
+        if damaged is not None and not state.deliveries and not state.is_over:
+            raise damaged
+
+    def _has_more(
+        self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
+    ) -> bool:
+        """Lease what a lite topic has; return whether to look again though nothing makes it ready."""
+        flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
+        offsets = flight.offsets
+        index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
+        self._pass_over_uncoded(key, index, offsets, state)
+        if state.is_over:
+            return True
+        code = lite_code(lite_topic)
+        # From where the last look ended: else each look would pass over all that is done of the lite topic.
+        offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
+        subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
+        while offset is not None and (
+            flight.message_groups.is_free(lite_topic, offset)
+            or state.may_join_run(flight, offset, lite_topic)
+        ):
+            if state.is_over or flight.is_crowded:
+                state.is_crowded |= flight.is_crowded
+                return True
+            if not self._take(key, flight, offset, lite_topic, state):
+                return False
+            if state.runs[lite_topic] >= state.policy.fifo_run_max:
+                return False
+            offset = open_from(index, offsets, code, offset + 1)
+        return False
+
+    def _pass_over_uncoded(
+        self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
+    ) -> None:
+        """Pass over what is of no lite topic: gaps, which damage has left of records, are told.
+
+        As many as the receive may look at.
+        """
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        while not state.is_over and _UNCODED in index:
+            if (offset := open_from(index, offsets, _UNCODED, 0)) is None:
+                return
+            state.count(0)
+            if queue.entry(offset).record_bytes:
+                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+            else:
+                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
+
+    def _take(
+        self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
+    ) -> bool:
+        """Lease the message at `offset`, unless it is gone, not wanted, or has had all its attempts.
+
+        Returns False if the lite topic has to wait for a client with another filter of the group.
+        """
+        queue = self._store.dispatch.queue(key.topic, key.queue_id)
+        entry = queue.entry(offset)
+        if not state.admits(entry.record_bytes):
+            return True
+        record = self._reading.record(queue, offset, entry)
+        state.count(entry.record_bytes)
+        if record is not None and not _is_of(record, lite_topic):
+            return True  # another's with the same code
+        wanted_by = 0 if record is None else state.wanted_by(record)
+        if record is None or not wanted_by:
+            self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+        elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
+            self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
+        elif not wanted_by & state.known.bit:
+            return False
+        else:
+            assert not flight.offsets.is_done(offset), "a message that is done is leased"
+            self._lending.lease(key, flight, record, lite_topic, state, is_found=True)
+        return True
+
+
+def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
+    """Return the first message of a lite topic at or above `offset` that is not done, or None."""
+    found = index.next(code, offsets.open_from(offset))
+    while found is not None and (unfinished := offsets.open_from(found)) != found:
+        found = index.next(code, unfinished)
+    return found
+
+
+def _is_of(record: Record, lite_topic: str) -> bool:
+    return properties.value_of(record.properties, property_names.LITE_TOPIC) == lite_topic

@@ -1,0 +1,249 @@
+"""The verbs of clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
+
+A subscription makes its group receive the topic. It may say where the group is to go on with the lite topics
+that it adds (`LiteStart`); otherwise the group goes on where it was, a new one where groups begin. Going
+forward acknowledges what is passed over; going back is a record that names the messages which come again.
+
+TAIL is so many messages before where the group is, as RocketMQ has it; OFFSET is a queue offset as consumers
+see it on their messages.
+
+Cost: a start elsewhere than LAST looks at every message of the lite topic, and writes one record of those
+that come again and one range for each that will not: `LITE_MOVED_MAX` together.
+
+Weak spot: the place is the group's, not the client's. A client that subscribes with a place moves all clients
+of its group on that lite topic, and voids what they have leased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from commitlog import limits, properties
+from commitlog.message import MessageType
+from commitlog.record import Record
+from consumequeue.entry import lite_code
+from consumequeue.lite_index import LiteIndex
+from consumequeue.offsets import GroupOffsets
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.groups.lite_receiving import open_from
+from services.broker.groups.lite_subscriptions import LiteSubscriptions
+from services.broker.groups.lite_topics import LiteTopics, queue_of
+from services.broker.groups.receiving import Receiving
+from services.broker.spine.errors import MessageTypeConflict
+from services.broker.spine.reading import Reading
+from services.broker.spine.topics import Topics, check_group_name
+from services.broker.spine.values import Subscriber, Topic, WakeUpKey
+from tidewheel import property_names
+from tidewheel.errors import ClientMistake
+
+
+class LiteFrom(Enum):
+    """Where a group goes on with a lite topic."""
+
+    LAST = "last"
+    MIN = "min"
+    MAX = "max"
+    OFFSET = "offset"
+    TAIL = "tail"
+    TIME = "time"
+
+
+@dataclass(slots=True, frozen=True)
+class LiteStart:
+    """A place in a lite topic; `at` is a queue offset, a count of messages, or a store time in ms."""
+
+    kind: LiteFrom = LiteFrom.LAST
+    at: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class Subscribed:
+    """What came of a subscription: the (client id, lite topic) pairs that others lost by it."""
+
+    lost: list[tuple[str, str]]
+    durable_at: int
+
+
+class LiteSubscribing:
+    """Takes subscriptions, and says for whom something has come."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        lite_topics: LiteTopics,
+        subscriptions: LiteSubscriptions,
+        receiving: Receiving,
+        reading: Reading,
+    ) -> None:
+        self._topics, self._groups, self._lite_topics = topics, groups, lite_topics
+        self._subscriptions, self._receiving, self._reading = subscriptions, receiving, reading
+
+    def subscribe(
+        self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
+    ) -> Subscribed:
+        """Add lite topics; in an exclusive group they are taken from whoever had them.
+
+        Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
+        `TooManyLiteSubscriptions`.
+        """
+        topic = self._check(subscriber, lite_topics, now_ms)
+        others = self._others(subscriber, lite_topics)
+        self._subscriptions.add(subscriber, lite_topics, now_ms)
+        for other, lite_topic in others:
+            self._subscriptions.remove(other, [lite_topic])
+        durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
+        if start.kind is not LiteFrom.LAST:
+            for lite_topic in lite_topics:
+                durable_at = self._go_to(subscriber, topic, lite_topic, start, now_ms)
+            self._subscriptions.mark_all_ready(subscriber.group, subscriber.topic)
+        return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
+
+    def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Raise what `subscribe` would raise of these lite topics; subscribe to none."""
+        self._check(subscriber, lite_topics, now_ms)
+        self._subscriptions.check(subscriber, lite_topics)
+        return Subscribed([], 0)
+
+    def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Remove lite topics; what is leased stays so."""
+        self._check(subscriber, (), now_ms)
+        self._subscriptions.remove(subscriber, lite_topics)
+        return Subscribed([], 0)
+
+    def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+        """Take over what a client says it subscribes to; raise as `subscribe` does.
+
+        In an exclusive group the client gets what is free and is told again what it has lost.
+        """
+        self._check(subscriber, lite_topics, now_ms)
+        lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
+        self._subscriptions.set(subscriber, [one for one in lite_topics if one not in lost], now_ms)
+        durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
+        return Subscribed([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
+
+    def forget(self, subscriber: Subscriber, now_ms: int) -> Subscribed:
+        """Forget all that a client subscribes to under a topic."""
+        self._subscriptions.remove_all(subscriber)
+        return Subscribed([], 0)
+
+    def said_goodbye(self, client_id: str, now_ms: int) -> None:
+        """Forget the subscriptions of a client that has left for good."""
+        self._subscriptions.client_gone(client_id)
+
+    def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
+        """Return the key under which a receiver of a topic waits."""
+        return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
+
+    def is_parent(self, topic: str) -> bool:
+        """Return whether a topic holds lite topics."""
+        return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
+
+    def subscribed(self, subscriber: Subscriber) -> list[str]:
+        """Return the lite topics that a client subscribes to."""
+        subscription = self._subscriptions.find(subscriber)
+        return list(subscription.lite_topics) if subscription else []
+
+    def count(self, topic: Topic) -> int:
+        """Return how many lite topics there are under a topic."""
+        return self._lite_topics.count(topic)
+
+    def arrived(self, record: Record) -> None:
+        """Mark the lite topic of a message ready that is there to be received."""
+        lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
+        if lite_topic:
+            self._subscriptions.mark_ready(record.topic, lite_topic)
+
+    def take_woken(self) -> Iterable[Subscriber]:
+        """Return the subscribers for whom something became ready since the last call."""
+        woken, self._subscriptions.woken = self._subscriptions.woken, {}
+        return woken
+
+    def keep_house(self, now_ms: int) -> None:
+        """Forget subscriptions of silent clients, and what indexes no longer need."""
+        self._subscriptions.forget_silent(now_ms)
+        self._lite_topics.trim()
+
+    def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
+        """Go on with the subscriptions of a core that this one replaces.
+
+        By `by_ms` the clock was set between the beginnings of the two.
+        """
+        self._subscriptions.take_over(before._subscriptions, by_ms)
+
+    def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
+        """Return the topic of a subscription; raise what `subscribe` raises if it cannot be."""
+        check_group_name(subscriber.group)
+        topic = self._topics.route(subscriber.topic, now_ms)
+        if topic.message_type is not MessageType.LITE:
+            raise MessageTypeConflict(
+                f"{topic.name!r} is of type {topic.message_type.value} and has no lite topics. "
+                f"Create one that has: tidewheel topic create NAME --type lite"
+            )
+        for lite_topic in lite_topics:
+            self._lite_topics.check_name(lite_topic)
+        return topic
+
+    def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
+        """Return who else of an exclusive group has these lite topics; none of another group."""
+        if not self._groups.policy(subscriber.group).is_lite_exclusive:
+            return []
+        return [
+            (other, lite_topic)
+            for lite_topic in lite_topics
+            for other in self._subscriptions.subscribers(subscriber.topic, lite_topic, subscriber.group)
+            if other != subscriber
+        ]
+
+    def _go_to(
+        self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
+    ) -> int:
+        """Let a group go on with a lite topic from a place on; return what must be durable."""
+        key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
+        wanted_from = self._place(key, lite_topic, start)
+        offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
+        code, durable_at = lite_code(lite_topic), 0
+        to_come = index.between(code, wanted_from, index.read_offset)
+        to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
+        again = [one for one in to_come if offsets.open_from(one) != one]
+        passed = [one for one in to_pass if offsets.open_from(one) == one]
+        assert not (again and passed) or passed[-1] < again[0], "a message is passed and comes again"
+        if len(again) + len(passed) > limits.LITE_MOVED_MAX:
+            raise ClientMistake(
+                f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
+                f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
+            )
+        # First: a lease that stood would hold the lite topic, and its end would count as an attempt.
+        self._receiving.void_group(key, lite_topic, now_ms)
+        if again:
+            durable_at = self._groups.reopen(key, again, now_ms)
+        if passed:
+            durable_at = self._groups.finish(key, passed, now_ms)
+        return durable_at
+
+    def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
+        """Return the queue offset from which on a lite topic is to come."""
+        index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
+        index.reach(0)
+        match start.kind:
+            case LiteFrom.MIN:
+                return 0
+            case LiteFrom.OFFSET:
+                return start.at
+            case LiteFrom.TIME:
+                return self._reading.offset_at(key.topic, key.queue_id, start.at)
+            case LiteFrom.TAIL:
+                return _tail(index, offsets, lite_code(lite_topic), start.at)
+            case LiteFrom.LAST | LiteFrom.MAX:
+                return index.read_offset
+
+
+def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
+    """Return the queue offset so many messages of a lite topic before the first that is not done."""
+    here = open_from(index, offsets, code, 0)
+    here = index.read_offset if here is None else here
+    before = index.between(code, 0, here)[-count:] if count > 0 else ()
+    return before[0] if before else here

@@ -1,0 +1,195 @@
+"""Who has subscribed to which lite topics, and which of them may have something for whom.
+
+A subscription belongs to a subscriber: one client of one group under one topic. It is not durable: clients
+say their whole set again every 30 s, and who is not known yet is given nothing. It ends when its client says
+so, leaves, or is not heard from for `LITE_SILENT_MS_MAX`.
+
+A lite topic is *ready* for a subscriber when a message of it came, when a lease on one ended, and when it
+was subscribed to. A receive looks at the ready ones only, first ready first; so it costs what there is to
+receive, not what is subscribed to.
+
+Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group whose
+policy says `is_lite_exclusive`, who subscribes takes it over from whoever had it; who only says its whole set
+again gets what is free.
+
+Invariants: what is ready is subscribed to; `_subscribers` and the subscriptions say the same of each other,
+and `_count` counts them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from services.broker.spine.errors import TooManyLiteSubscriptions
+from services.broker.spine.lease_clock import LeaseClock
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Subscriber
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a subscriber wants: its lite topics, each with the offset below which all of it is done.
+
+    `heard_ms` is elapsed time: no step of the clock silences a client.
+    """
+
+    heard_ms: int
+    lite_topics: dict[str, int] = field(default_factory=dict)
+    ready: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+
+class LiteSubscriptions:
+    """All subscriptions to lite topics."""
+
+    def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
+        self._clock = clock
+        self._quota = settings.lite_subscriptions_per_client_max
+        self._subscriptions: dict[Subscriber, Subscription] = {}
+        self._subscribers: dict[tuple[str, str], dict[Subscriber, None]] = {}
+        self._of_client: dict[str, dict[Subscriber, None]] = {}
+        self._count = 0
+        self.woken: dict[Subscriber, None] = {}
+        """Subscribers for whom something became ready; emptied where receivers are notified."""
+
+    def find(self, subscriber: Subscriber) -> Subscription | None:
+        """Return what a subscriber wants; None if the subscriber is not known."""
+        return self._subscriptions.get(subscriber)
+
+    def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
+        """Raise `TooManyLiteSubscriptions` if these may not be added."""
+        known = self._subscriptions.get(subscriber)
+        wanted = dict.fromkeys(lite_topics)
+        self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
+
+    def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+        wanted = dict.fromkeys(lite_topics)
+        self.check(subscriber, wanted)
+        subscription = self._heard(subscriber, now_ms)
+        for lite_topic in [one for one in wanted if one not in subscription.lite_topics]:
+            self._link(subscriber, subscription, lite_topic)
+
+    def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+        """Subscribe to just these lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+        wanted = dict.fromkeys(lite_topics)
+        known = self._subscriptions.get(subscriber)
+        self._check(subscriber, wanted.keys(), known)
+        if known is not None:
+            self.remove(subscriber, [one for one in known.lite_topics if one not in wanted])
+        self.add(subscriber, wanted, now_ms)
+
+    def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
+        """Unsubscribe from lite topics; those that were not subscribed to change nothing."""
+        subscription = self._subscriptions.get(subscriber)
+        for lite_topic in lite_topics if subscription else ():
+            self._unlink(subscriber, lite_topic)
+
+    def remove_all(self, subscriber: Subscriber) -> None:
+        """Unsubscribe from everything, and forget the subscriber."""
+        subscription = self._subscriptions.get(subscriber)
+        if subscription is not None:
+            self.remove(subscriber, list(subscription.lite_topics))
+            assert not subscription.lite_topics, "a lite topic keeps a subscriber that is forgotten"
+            del self._subscriptions[subscriber]
+            self.woken.pop(subscriber, None)
+            self._of_client[subscriber.client_id].pop(subscriber)
+            if not self._of_client[subscriber.client_id]:
+                del self._of_client[subscriber.client_id]
+
+    def client_gone(self, client_id: str) -> None:
+        """Forget every subscription of a client."""
+        for subscriber in list(self._of_client.get(client_id, ())):
+            self.remove_all(subscriber)
+
+    def heard_from(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
+        """Note that a subscriber was heard from, and return what it wants; None if it is not known."""
+        subscription = self._subscriptions.get(subscriber)
+        if subscription is not None:
+            subscription.heard_ms = self._clock.elapsed(now_ms)
+        return subscription
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """Keep the subscriptions of a client that was heard from at `now_ms`."""
+        for subscriber in self._of_client.get(client_id, ()):
+            self.heard_from(subscriber, now_ms)
+
+    def forget_silent(self, now_ms: int) -> None:
+        """Forget the subscribers that were not heard from for `LITE_SILENT_MS_MAX`."""
+        since_ms = self._clock.elapsed(now_ms) - limits.LITE_SILENT_MS_MAX
+        for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
+            self.remove_all(subscriber)
+
+    def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
+        """Return who has subscribed to a lite topic, of one group or of all."""
+        found = self._subscribers.get((topic, lite_topic), ())
+        return [one for one in found if group in ("", one.group)]
+
+    def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
+        """Return the subscribers of a group, each with its subscription."""
+        return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
+
+    def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
+        """Mark a lite topic as one that may have something, for one group or for all."""
+        for subscriber in self.subscribers(topic, lite_topic, group):
+            self._subscriptions[subscriber].ready[lite_topic] = None
+            self.woken[subscriber] = None
+
+    def mark_all_ready(self, group: str, topic: str = "") -> None:
+        """Have everything looked at anew that a group subscribes to, under a topic or (empty) anywhere."""
+        for subscriber, subscription in self.of_group(group):
+            if topic in ("", subscriber.topic):
+                subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
+                subscription.ready = OrderedDict.fromkeys(subscription.lite_topics)
+                self.woken[subscriber] = None
+
+    def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
+        """Go on with the subscriptions of a core that this one replaces.
+
+        Elapsed time began again with this core, `by_ms` ahead of the other's: by how much the clock was set
+        between the two beginnings. To both, a client is silent for as long.
+        """
+        for subscriber, subscription in before._subscriptions.items():
+            heard_ms = self._clock.told(subscription.heard_ms + by_ms)
+            for lite_topic in subscription.lite_topics:
+                self._link(subscriber, self._heard(subscriber, heard_ms), lite_topic)
+
+    def _heard(self, subscriber: Subscriber, now_ms: int) -> Subscription:
+        heard_ms = self._clock.elapsed(now_ms)
+        subscription = self._subscriptions.setdefault(subscriber, Subscription(heard_ms))
+        self._of_client.setdefault(subscriber.client_id, {})[subscriber] = None
+        subscription.heard_ms = heard_ms
+        return subscription
+
+    def _link(self, subscriber: Subscriber, subscription: Subscription, lite_topic: str) -> None:
+        assert lite_topic not in subscription.lite_topics, "subscribed twice, and counted twice"
+        subscription.lite_topics[lite_topic] = 0
+        subscription.ready[lite_topic] = None
+        self._subscribers.setdefault((subscriber.topic, lite_topic), {})[subscriber] = None
+        self.woken[subscriber] = None
+        self._count += 1
+
+    def _unlink(self, subscriber: Subscriber, lite_topic: str) -> None:
+        subscription, name = self._subscriptions[subscriber], (subscriber.topic, lite_topic)
+        if subscription.lite_topics.pop(lite_topic, None) is None:
+            return
+        subscription.ready.pop(lite_topic, None)
+        self._count -= 1
+        del self._subscribers[name][subscriber]
+        if not self._subscribers[name]:
+            del self._subscribers[name]
+        assert self._count >= 0, "more subscriptions ended than there were"
+
+    def _check(self, subscriber: Subscriber, wanted: Iterable[str], known: Subscription | None) -> None:
+        count = len(list(wanted))
+        if count > self._quota:
+            raise TooManyLiteSubscriptions(
+                f"{subscriber.client_id} would have {count} under {subscriber.topic}, the limit is "
+                f"{self._quota}. Unsubscribe from what is no longer read, or raise --lite-subscriptions."
+            )
+        if self._count + count - (len(known.lite_topics) if known else 0) > limits.LITE_SUBSCRIPTIONS_MAX:
+            raise TooManyLiteSubscriptions(
+                f"All clients together have {self._count}, the limit is {limits.LITE_SUBSCRIPTIONS_MAX}."
+            )

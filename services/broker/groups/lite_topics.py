@@ -1,0 +1,87 @@
+"""Lite topics: many small topics under one of type LITE, as which they share its queues and files.
+
+A lite topic is a property of its messages (`__LITE_TOPIC`, as in RocketMQ). All of its messages lie in one
+queue, in order; where, each queue's index knows (`consumequeue.lite_index`). It begins with its first message
+and is gone when retention has deleted the last.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from commitlog.errors import StoreDamaged
+from commitlog.message import Message, MessageType
+from consumequeue.entry import lite_code
+from consumequeue.lite_index import LiteIndex
+from services.broker.groups.groups import Groups
+from services.broker.spine.errors import TooManyLiteTopics
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.validation import check_lite_topic
+from services.broker.spine.values import Topic
+
+
+class LiteTopics:
+    """The lite topics of all topics."""
+
+    def __init__(self, store: Store, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
+        self._store, self._topics, self._groups, self._settings = store, topics, groups, settings
+        self._indexes: dict[tuple[str, int], LiteIndex] = {}
+
+    def check_name(self, lite_topic: str) -> None:
+        """Raise `IllegalLiteTopic` unless a lite topic may have this name."""
+        check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
+
+    def admit(self, message: Message, topic: Topic) -> int:
+        """Return the queue id of a message; raise `IllegalLiteTopic`, or `TooManyLiteTopics` for one more."""
+        self.check_name(message.lite_topic)
+        queue_id = queue_of(message.lite_topic, topic)
+        if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
+            count = self.count(topic)
+            if count >= self._settings.lite_topics_max:
+                raise TooManyLiteTopics(
+                    f"{topic.name!r} has {count}. One is gone when retention has deleted its last message. "
+                    "Use another topic, or raise --lite-topics."
+                )
+        return queue_id
+
+    def count(self, topic: Topic) -> int:
+        """Return how many lite topics there are under a topic; of a damaged queue those known so far."""
+        if topic.message_type is not MessageType.LITE:
+            return 0
+        indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
+        for index in indexes:
+            with suppress(StoreDamaged):  # told by the queue; it keeps no message from the other queues
+                index.read_on()
+        return sum(index.known_count for index in indexes)
+
+    def index(self, topic: str, queue_id: int) -> LiteIndex:
+        """Return where the messages of each lite topic lie in a queue."""
+        index = self._indexes.get((topic, queue_id))
+        if index is None:
+            queue = self._store.dispatch.queue(topic, queue_id)
+            index = self._indexes[topic, queue_id] = LiteIndex(queue)
+        return index
+
+    def begin(self) -> None:
+        """Make all indexes, before anybody waits for them."""
+        for topic in self._topics.all():
+            self.count(topic)
+        self.trim()
+
+    def trim(self) -> None:
+        """Let the indexes that have become long forget what all groups have done."""
+        for (topic, queue_id), index in self._indexes.items():
+            with suppress(StoreDamaged):  # told by the queue; whoever receives meets it, and is told
+                index.read_on()
+            if index.is_long:
+                lowest = self._groups.lowest_open(topic, queue_id)
+                index.trim(
+                    self._store.dispatch.queue(topic, queue_id).end_offset if lowest is None else lowest
+                )
+
+
+def queue_of(lite_topic: str, topic: Topic) -> int:
+    """Return the id of the queue that all messages of a lite topic lie in."""
+    return lite_code(lite_topic) % topic.queue_count

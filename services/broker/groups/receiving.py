@@ -1,0 +1,622 @@
+"""Messages go out under leases and are done when acknowledged.
+
+A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
+out is leased for a span of elapsed time; a lease that ends without an acknowledgement makes its message
+available again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters
+(`burying.py`). Push consumers' leases last as long as their client is heard from.
+
+Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
+records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
+looked into in a way of their own (`services.broker.groups.lite_receiving`).
+
+A message that the receive's filter does not match is done only if no other filter of the group matches it;
+else it waits for a receive with such a filter (`group_filters.py`).
+
+An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger. A body that is
+unpacked for its client is counted as stored until it is in the answer, so the last one may exceed that.
+
+Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
+more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the
+filter costs for properties of that length (`Filter.work`); entries whose tag cannot match are passed over by
+numpy, and count a hundredth. A gap, which damage has left of any tag, is told and passed over as a whole, and
+counts 1 (`Groups.pass_over_gap`). A queue's file that is read as a whole counts by its size, also one that is
+found damaged, which no later receive reads. A receive that ends for that has not looked at all queues: it
+refuses nothing, and its caller looks again at once (`Received.has_read_damage`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from commitlog import limits, properties
+from commitlog.bulk import Integers
+from commitlog.errors import StoreDamaged
+from commitlog.facts import acks
+from commitlog.message import MessageType
+from commitlog.record import INNER_BATCH, Record
+from consumequeue import receipts
+from consumequeue.attempts import Cause, Failure
+from consumequeue.entry import Entry
+from consumequeue.filter import Filter
+from consumequeue.in_flight import InFlight, Lease
+from consumequeue.queue import ConsumeQueue
+from services.broker.groups.burying import USED_UP, Burying
+from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.group_filters import shown_filter
+from services.broker.groups.group_values import GroupQueue, Received
+from services.broker.groups.groups import Groups
+from services.broker.groups.leases import failure_of
+from services.broker.groups.lending import Lending, ReceiveState
+from services.broker.groups.lite_receiving import LiteReceiving
+from services.broker.spine.errors import IllegalInvisibleTime, TooManyRequests
+from services.broker.spine.reading import Reading
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, check_group_name, check_receivable
+from services.broker.spine.values import From, Topic
+from tidewheel import property_names
+from tidewheel.errors import InvalidReceiptHandle, TidewheelError
+
+ENTRIES_PASSED_AT_ONCE: Final = 8_192
+ENTRIES_PASSED_PER_SCANNED: Final = 100
+"""How many entries that numpy passes over cost as much as one message that is looked at."""
+PRIORITY: Final = "PRIORITY"
+
+
+class Receiving:
+    """The way out."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        lending: Lending,
+        lite: LiteReceiving,
+        reading: Reading,
+        dead_letters: DeadLetters,
+        burying: Burying,
+        settings: BrokerSettings,
+        statistics: Statistics,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups, self._leases = groups, groups.leases
+        self._lending = lending
+        self._lite = lite
+        self._reading = reading
+        self._dead_letters, self._burying = dead_letters, burying
+        self._settings = settings
+        self._statistics = statistics
+        self._turns: Counter[tuple[str, str]] = Counter()
+
+    def receive(
+        self,
+        group: str,
+        topic_name: str,
+        wanted: Filter,
+        batch_size: int,
+        invisible_ms: int,
+        client_id: str,
+        auto_renew: bool,
+        now_ms: int,
+        attempt_id: str = "",
+    ) -> Received:
+        """Lease up to `batch_size` messages; none if there are none now.
+
+        Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, `TooManyFilters`, or
+        `TooManyRequests` if the group has as much in flight as it may.
+        """
+        check_group_name(group)
+        check_receivable(topic_name)
+        lease_ms = self._lease_ms(invisible_ms, auto_renew)
+        topic = self._topics.route(topic_name, now_ms)
+        # First, so that a receive whose answer a restart lost gets the very messages it was to get.
+        self._give_back_unheard(client_id, attempt_id, now_ms)
+        joined_at = self.join(group, topic_name, now_ms)
+        filters, known, added_at, is_new = self._groups.use_filter(
+            group, topic_name, wanted, client_id, now_ms
+        )
+        if is_new:  # a lite topic may have waited for another filter
+            self._lite.subscriptions.mark_all_ready(group, topic_name)
+        state = ReceiveState(
+            group,
+            topic_name,
+            wanted,
+            None if filters.tags_codes is None else _array(filters.tags_codes),
+            min(batch_size, limits.RECEIVE_BATCH_MAX),
+            lease_ms,
+            client_id,
+            auto_renew,
+            attempt_id,
+            self._groups.policy(group),
+            now_ms,
+            filters,
+            known,
+            known.others,
+            durable_at=max(joined_at, added_at),
+        )
+        if not state.policy.is_paused:
+            with self._groups.leasing():
+                self._scan(topic, state)
+        return Received(
+            state.deliveries,
+            state.durable_at,
+            state.is_over,
+            state.scanned,
+            state.has_set_aside,
+            state.has_read_damage,
+        )
+
+    def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
+        """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
+        (answer,) = self.ack_many(group, topic, [handle], now_ms)
+        if isinstance(answer, TidewheelError):
+            raise answer
+        return answer
+
+    def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
+        """Mark leased messages as done.
+
+        Returns for each handle, in order, the log offset that must be durable before anyone is told, or why
+        the message is not done.
+        """
+        answers: list[int | TidewheelError] = []
+        ended: set[int] = set()
+        done: dict[GroupQueue, list[int]] = {}
+        durable_at = self._groups.open_records.durable_at
+        for handle in handles:
+            try:
+                key, lease = self._held(group, topic, handle)
+                if lease.generation in ended:  # below, with the others
+                    raise _over(topic, receipts.decode(handle))
+            except TidewheelError as error:
+                outlived = self._outlived(group, topic, handle)
+                if outlived is None or outlived[1] in done.get(outlived[0], ()):
+                    answers.append(error.with_traceback(None))  # whose frame holds the answers: a circle
+                else:
+                    done.setdefault(outlived[0], []).append(outlived[1])
+                    answers.append(durable_at)
+                continue
+            ended.add(lease.generation)
+            done.setdefault(key, []).append(lease.queue_offset)
+            answers.append(durable_at)
+        for key, offsets in done.items():
+            self._statistics.acknowledged[topic, group] += len(offsets)
+            self._groups.finish(key, offsets, now_ms)
+        assert len(answers) == len(handles), "each handle has its own answer"
+        return answers
+
+    def change_invisible(
+        self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
+    ) -> tuple[str, int]:
+        """Let a lease end `invisible_ms` from now; return its new handle, and what must be durable first.
+
+        The old handle is void. With `suspend` the attempt will not have counted; without it, a push consumer
+        reports a failure (`retry`), because the broker itself renews its leases. Raises
+        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        """
+        _check_invisible(invisible_ms, 0)
+        key, held = self._held(group, topic, handle)
+        is_failed = not suspend and (held.is_failed or bool(held.client_id))
+        return self._change(key, held, handle, invisible_ms, suspend, is_failed, now_ms)
+
+    def _change(
+        self,
+        key: GroupQueue,
+        held: Lease,
+        handle: str,
+        invisible_ms: int,
+        suspend: bool,
+        is_failed: bool,
+        now_ms: int,
+    ) -> tuple[str, int]:
+        """Replace a lease; one whose last attempt failed ends now, because no attempt follows the pause."""
+        if is_failed and self._burying.is_last(key, held):
+            invisible_ms = 0
+        receipt = receipts.decode(handle)._replace(
+            leased_ms=now_ms,
+            invisible_ms=invisible_ms,
+            generation=self._leases.next_generation(),
+            epoch=self._store.log.epoch,
+        )
+        lease = Lease(
+            receipt.generation,
+            held.queue_offset,
+            self._leases.clock.elapsed(now_ms) + invisible_ms,
+            consumer=held.consumer,
+            message_group=held.message_group,
+            is_changed=True,
+            is_suspended=suspend,
+            leased_ms=now_ms,
+            handle=receipts.encode(*receipt, self._settings.broker_name),
+            is_failed=is_failed,
+        )
+        return lease.handle, self._groups.replace_lease(key, lease, now_ms)
+
+    def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
+        """Let a leased message come again `after_ms` from now; its attempt counts.
+
+        None: after the span that the group's policy has for that attempt. After the last attempt the message
+        is buried with the next tick. Return what must be durable first. Raises `IllegalInvisibleTime` or
+        `InvalidReceiptHandle`.
+        """
+        _check_invisible(after_ms or 0, 0)
+        key, lease = self._held(group, topic, handle)
+        if after_ms is None:
+            attempt = self._groups.look(key).attempts(lease.queue_offset).made
+            spans = self._groups.policy(group).retry_after_ms
+            after_ms = spans[min(attempt, len(spans)) - 1]
+        return self._change(key, lease, handle, after_ms, False, True, now_ms)[1]
+
+    def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
+        """Take a lease back that its consumer never heard of: the attempt does not count."""
+        key, lease = self._held(group, topic, handle)
+        self._give_back(key, lease, None, now_ms)
+
+    def forward_to_dead_letter(
+        self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
+    ) -> int:
+        """Move a leased message to the group's dead letters; return what must be durable first.
+
+        The caller's reason becomes a part of the dead letter's. `attempt` is the consumer's own count, which
+        counts where it is above the broker's: a FIFO push consumer repeats attempts under one lease. Raise
+        `StoreDamaged`, and the lease stands.
+        """
+        assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
+        key, lease = self._held(group, topic, handle)
+        queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
+        record = (
+            self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
+        )
+        if record is None:  # retention or damage of the log has taken the message: nothing is left to keep
+            return self._groups.finish(key, [offset], now_ms)
+        counted = self._groups.look(key).attempts(offset)
+        made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
+        failure = Failure(now_ms, Cause.GIVEN_UP, acks.clipped(lease.consumer))
+        attempts = counted.failed(failure)._replace(made=made)
+        given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
+        return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
+
+    def client_alive(self, client_id: str, now_ms: int) -> None:
+        """Renew the leases that the broker keeps for a client, and its subscriptions."""
+        heard = self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        self._keep_leases(heard, now_ms)
+        self._groups.filters.client_alive(client_id, now_ms)
+        self._lite.subscriptions.client_alive(client_id, now_ms)
+
+    def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
+        """Note the filter that a client subscribes with: the group keeps it while the client is alive."""
+        self._groups.filters.client_subscribes(group, topic, wanted.text, client_id)
+        self._groups.filters.client_alive(client_id, now_ms)
+
+    def client_gone(self, client_id: str, now_ms: int) -> None:
+        """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
+        self._leases.forsake(client_id, now_ms)
+        self._groups.filters.client_gone(client_id)
+
+    def expire(self, generation: int, now_ms: int) -> str:
+        """Give the message of a lease that has run out back, or have it buried; return its topic.
+
+        The lease of a last attempt stands until its message is buried (`services.broker.groups.burying`).
+        """
+        found = self._leases.find(generation)
+        assert found is not None, "a lease that does not stand runs out"
+        key, lease = found
+        failure = failure_of(lease, now_ms)
+        if failure is None or not self._burying.takes(key, lease):
+            self._give_back(key, lease, failure, now_ms)
+        return key.topic
+
+    def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
+        """End every lease of a message group or lite topic on a queue; no attempt counts."""
+        for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
+            self._give_back(key, lease, None, now_ms)
+
+    def resume(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
+        """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`.
+
+        `marks_leases`: `keep_lengthened` is to be called once records may be appended.
+        """
+        renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
+        self._groups.resume(now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
+        self._burying.look_for(now_ms)
+
+    def keep_lengthened(self, now_ms: int) -> None:
+        """Record which leases this takeover has lengthened, so that the next one does not do so again."""
+        look = self._groups.look
+        lengthened = [
+            (key, lease)
+            for key, lease in self._leases.standing()
+            if lease.is_lengthened and not look(key).offsets.leases[lease.queue_offset].is_lengthened
+        ]
+        self._keep_leases(lengthened, now_ms)
+
+    def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
+        for key, lease in leases:
+            attempts = self._groups.look(key).attempts(lease.queue_offset).made
+            self._groups.keep_lease(key, lease, attempts, now_ms)
+
+    def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+        self._groups.give_back(key, lease, failure, now_ms)
+        self._burying.given_back(key, lease.queue_offset)
+
+    def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
+        """Free the leases of a receive that is asked again, whose answer was lost in a restart."""
+        for key, lease in self._leases.take_restored(client_id, attempt_id):
+            self._give_back(key, lease, None, now_ms)
+
+    def join(self, group: str, topic: str, now_ms: int) -> int:
+        """Make a group receive a topic, as its first receive does; return what must be durable first."""
+        if self._groups.receives(group, topic):
+            return 0
+        is_latest = self._settings.group_start is From.LATEST
+        queue_count = self._topics.get(topic).queue_count if topic in self._topics else 0
+        positions = {
+            queue_id: queue.end_offset if is_latest else queue.min_offset
+            for queue_id, queue in self._store.dispatch.queues_of(topic, queue_count)
+            if is_latest or queue.min_offset
+        }
+        return self._groups.join(group, topic, positions, now_ms)
+
+    def _scan(self, topic: Topic, state: ReceiveState) -> None:
+        if topic.message_type is MessageType.LITE:
+            self._lite.scan(topic, state)
+        else:
+            self._scan_queues(topic, state)
+        if state.deliveries:
+            label = (state.topic, state.group)
+            self._statistics.messages_out[label] += len(state.deliveries)
+            self._statistics.bytes_out[label] += state.body_bytes
+        elif state.is_crowded and not state.scan_budget_spent:
+            raise self._crowded(state)
+
+    def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
+        """Lease what the queues of a topic have; raise `StoreDamaged` if all were looked at for only that."""
+        damaged: StoreDamaged | None = None
+        for number, queue_id in enumerate(self._rotation(topic, state), 1):
+            queue = self._store.dispatch.look(state.topic, queue_id)
+            compared_bytes = queue.compared_bytes
+            try:
+                self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
+            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+                damaged = error
+                state.has_read_damage |= queue.compared_bytes > compared_bytes
+            state.count_files(queue.compared_bytes - compared_bytes)
+            if state.is_over and number < topic.queue_count:
+                return  # the next receive reads no damaged file again, and comes to the others
+        if damaged is not None and not state.deliveries:
+            raise damaged
+
+    def _crowded(self, state: ReceiveState) -> TooManyRequests:
+        counts = self._groups.aside_counts(state.group, state.topic)
+        aside = "; ".join(f"{count} for {shown_filter(text)}" for text, count in counts.items() if count)
+        leased = self._groups.leased_counts().get((state.topic, state.group), 0)
+        if not aside:
+            return TooManyRequests(
+                f"{state.group} has {limits.IN_FLIGHT_PER_QUEUE_MAX} messages of {state.topic} in flight. "
+                "Acknowledge what was received, then receive more."
+            )
+        return TooManyRequests(
+            f"{state.group} has {leased} messages of {state.topic} leased, and others wait for other filters "
+            f"of the group: {aside}. Acknowledge what was received, and start clients with these filters. A "
+            "filter is forgotten when its clients are gone and others of the group were used for "
+            f"{limits.FILTER_IDLE_MS // 60_000} minutes."
+        )
+
+    def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
+        """Return every queue id once, each time beginning with the next queue, so that none starves."""
+        if topic.message_type.value == PRIORITY:
+            return iter(range(topic.queue_count - 1, -1, -1))
+        label = (state.topic, state.group)
+        self._turns[label] += 1
+        return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
+
+    def _scan_queue(self, key: GroupQueue, queue: ConsumeQueue, state: ReceiveState) -> None:
+        """Lease what a queue has for a receive."""
+        flight = self._groups.in_flight(key)
+        if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
+            flight.begin_at(queue.min_offset)  # finished by the record that counts what lies before it
+        while not state.is_over:
+            offset = self._candidate(key, queue, flight, state)
+            if offset is None:
+                state.is_crowded |= flight.is_crowded
+                return
+            if offset < queue.min_offset:  # a lease of before a restart has ended: its message is gone
+                is_fresh = offset == flight.next_offset
+                end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
+                self._groups.pass_over(key, offset, end, state.now_ms)
+                continue
+            if offset == flight.next_offset and self._lease_run(key, queue, flight, state):
+                continue
+            entry = queue.entry(offset)
+            if not state.admits(entry.record_bytes):
+                return
+            record = self._record(queue, offset, entry, state)
+            state.count(entry.record_bytes)
+            wanted_by = 0 if record is None else state.wanted_by(record)
+            if record is None and not entry.record_bytes:
+                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
+            elif record is None or not wanted_by:
+                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+            elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
+                # Found by this receive before the burial's own turn came (`burying.py`).
+                self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
+            else:
+                self._lease_or_park(key, queue, flight, record, wanted_by, state)
+
+    def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
+        """Lease from the next offset on what can be leased in one go; return whether there was any."""
+        count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
+        # With tags `_candidate` has to find each next message; for one message alone a run gains nothing.
+        if state.tags_codes is not None or count < 2:
+            return False
+        entries = queue.entries(offset, count)
+        if entries[0].physical_offset not in state.near:
+            state.near = self._reading.near(entries)
+        self._lending.lease_run(key, flight, entries, state)
+        return flight.next_offset > offset
+
+    def _record(self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState) -> Record | None:
+        """Return the record of an entry: of those that were read near it, if it is among them."""
+        near = state.near.get(entry.physical_offset)
+        if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
+            return self._reading.record(queue, offset, entry)
+        return near
+
+    def _candidate(
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
+    ) -> int | None:
+        """Return the next offset whose tag may match, or a gap; those before it that cannot are done.
+
+        None if there is none, or the receive has looked at as much as it may.
+        """
+        while not state.scan_budget_spent:
+            offset = flight.candidate(queue.end_offset, state.known.bit)
+            if offset is None or state.tags_codes is None or offset != flight.next_offset:
+                return offset
+            match = queue.next_match(offset, state.tags_codes, ENTRIES_PASSED_AT_ONCE)
+            if match == offset:
+                return offset
+            assert match > offset, "a scan goes forward, or it would not end"
+            self._groups.pass_over(key, offset, flight.unleased_until(offset, match), state.now_ms)
+            state.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
+        return None
+
+    def _lease_or_park(
+        self,
+        key: GroupQueue,
+        queue: ConsumeQueue,
+        flight: InFlight,
+        record: Record,
+        wanted_by: int,
+        state: ReceiveState,
+    ) -> None:
+        """Lease a message, park it behind what its message group has out, or leave it to other filters."""
+        message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
+        offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
+        if message_group and not self._has_turn(flight, offset, message_group, is_mine, state):
+            flight.park(offset, message_group)
+            return
+        if not is_mine:
+            self._groups.set_aside(key, state.filters, offset, wanted_by, message_group)
+            state.has_set_aside = True
+            return
+        self._lending.lease(key, flight, record, message_group, state)
+        if message_group:
+            self._run_on(key, queue, flight, message_group, state)
+
+    def _has_turn(
+        self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
+    ) -> bool:
+        """Return whether a message of a message group has its turn, or may join the run of this receive.
+
+        What the receive leaves to other filters joins no run.
+        """
+        if flight.message_groups.is_free(message_group, offset):
+            return True
+        if not is_mine:
+            return False
+        # A fresh message joins a run only if none is parked before it: those come first, by `_run_on`.
+        is_next = flight.message_groups.next_parked(message_group) is None
+        return is_next and state.may_join_run(flight, offset, message_group)
+
+    def _run_on(
+        self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
+    ) -> None:
+        """Lease the messages that were parked behind the one just leased, as many as a run may have."""
+        while not state.is_over:
+            offset = flight.message_groups.next_parked(message_group)
+            if offset is None or not state.may_join_run(flight, offset, message_group):
+                return
+            entry = queue.entry(offset)
+            record = self._record(queue, offset, entry, state) if state.admits(entry.record_bytes) else None
+            if record is None or not state.wants(record):
+                return
+            if flight.attempts(offset).made >= state.policy.attempts_max:
+                return  # its turn comes, and it goes to the dead letters
+            self._lending.lease(key, flight, record, message_group, state)
+
+    def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
+        """Return the lease of a handle, if it still stands; else raise `InvalidReceiptHandle`."""
+        found = self._leases.find(receipts.generation_of(handle))
+        if found is not None:
+            key, lease = found
+            # The handle that was given out needs no decoding, which costs more than all the rest.
+            if lease.handle == handle and key.group == group and key.topic == topic:
+                return found
+        receipt = receipts.decode(handle)
+        if found is not None:
+            key, lease = found
+            # A lease of before a restart does not know its handle: what that says has to fit the lease.
+            is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
+            if is_same and key == (group, topic, receipt.queue_id):
+                return found
+        raise _over(topic, receipt)
+
+    def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
+        """Return the queue and offset of a plain message that an earlier epoch leased; None if of none.
+
+        No record tells of such a lease, so the leader of then knew more. The message is neither done nor
+        leased anew, and its consumer has it: to acknowledge it spares another delivery.
+        """
+        try:
+            receipt = receipts.decode(handle)
+        except InvalidReceiptHandle:
+            return None
+        is_known = topic in self._topics and self._groups.receives(group, topic)
+        if receipt.epoch >= self._store.log.epoch or not is_known:
+            return None
+        found, offset = self._topics.get(topic), receipt.queue_offset
+        if found.message_type is MessageType.LITE or receipt.queue_id >= found.queue_count:
+            return None
+        key = GroupQueue(group, topic, receipt.queue_id)
+        queue = self._store.dispatch.look(topic, receipt.queue_id)
+        flight = self._groups.look(key)
+        if not queue.min_offset <= offset < queue.end_offset:
+            return None
+        if flight.offsets.is_done(offset) or flight.is_leased(offset):
+            return None
+        record: Record | None = None
+        with suppress(StoreDamaged):  # the other handles of the call are answered all the same
+            record = self._reading.record(queue, offset, queue.entry(offset))
+        if record is None or record.physical_offset != receipt.physical_offset:
+            return None
+        return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
+
+    def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
+        """Return how long a lease lasts, in ms; raise `IllegalInvisibleTime`."""
+        if auto_renew:
+            return self._settings.auto_renew_lease_ms
+        _check_invisible(invisible_ms, self._settings.invisible_ms_min)
+        return invisible_ms
+
+
+def _over(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
+    return InvalidReceiptHandle(
+        f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
+        "was answered. The message comes again if it was not acknowledged."
+    )
+
+
+def _check_invisible(invisible_ms: int, low_ms: int) -> None:
+    """Raise `IllegalInvisibleTime` unless a lease may last so long, in ms."""
+    high_ms = limits.INVISIBLE_MS_MAX
+    if not low_ms <= invisible_ms <= high_ms:
+        wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
+        raise IllegalInvisibleTime(
+            f"{invisible_ms} ms is not from {low_ms} to {high_ms} ms.", f"the invisibleTime is too {wrong}"
+        )
+
+
+@lru_cache(maxsize=1024)
+def _array(tags_codes: frozenset[int]) -> Integers:
+    """Return tags codes as an ascending array of int64, for `ConsumeQueue.next_match`."""
+    return np.array(sorted(tags_codes), np.int64)

@@ -1,0 +1,1 @@
+"""Half messages of transactions: stored, checked back, ended, viewed."""

@@ -1,0 +1,93 @@
+"""The receipts of halves that were sent lately, so that a client's own retry does not make a second one.
+
+A half whose topic and message id were stored within `dedupe_ms`, with the same content, stores nothing and
+gets the first receipt.
+A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
+a half is stored, a few each time: those that are too old by then, and those beyond the bound (both, and how
+many, in `commitlog.applied_limits`). They lie in the order in which they came (`commitlog.table`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from commitlog.facts.facts import HalfStored, facts_of
+from commitlog.record import Record
+from commitlog.table import Table
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
+from services.broker.spine.values import SendReceipt
+from services.broker.timers import recall
+from txn import half
+
+AT_ONCE: Final = -1
+"""In place of the due time of a half that has none."""
+_BETWEEN: Final = "\x00"
+"""In a key, behind the topic; no message id holds it."""
+
+Row = tuple[int, ...]
+"""Store time, physical offset, queue offset, due time or -1."""
+
+
+class HalfReceipts:
+    """Rows by topic and message id."""
+
+    def __init__(self, store: Store, settings: BrokerSettings) -> None:
+        self._store, self._settings = store, settings
+        self._rows: Table[str] = Table()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
+        """Return the receipt of a half that was sent within `dedupe_ms`; None if there is none."""
+        row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
+        if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
+            return None
+        return self.receipt(topic, message_id, half.id_crc(message_id), row)
+
+    def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
+        """Return the receipt of a half of which a row says this."""
+        _, offset, queue_offset, due_ms = row
+        handle = ""
+        if due_ms != AT_ONCE:
+            handle = recall.encode(topic, due_ms, message_id, self._settings.broker_name)
+        transaction_id = half.transaction_id_of(offset, id_crc)
+        return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
+
+    def receipt_of(self, record: Record) -> SendReceipt:
+        """Return the receipt of a half, by its record."""
+        (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
+        row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
+        return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
+
+    def remember(self, topic: str, message_id: str, row: Row) -> None:
+        """Remember a half that was appended; forget some that are old."""
+        self._put(topic, message_id, row)
+        bounds = self._store.applied
+        for _ in range(bounds.half_receipts_dropped_max):
+            first = self._rows.first()
+            is_old = first is not None and first[1][0] <= row[0] - bounds.half_receipts_kept_ms
+            if first is None or not (is_old or len(self._rows) > bounds.half_receipts_max):
+                break
+            self._rows.pop(first[0])
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: every row."""
+        return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        for topic, message_id, *row in frozen:
+            self._put(topic, message_id, tuple(row))
+
+    def _put(self, topic: str, message_id: str, row: Row) -> None:
+        """Add the newest row; an older row of that name goes."""
+        key = f"{topic}{_BETWEEN}{message_id}"
+        self._rows.pop(key)
+        self._rows.put(key, row)
+
+
+def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
+    """Return the row of a half."""
+    return store_ms, offset, queue_offset, AT_ONCE if fact.due_ms is None else fact.due_ms

@@ -1,0 +1,490 @@
+"""Half messages: ended by their producer, asked about when it is silent, expired when nobody ever answers.
+
+    an end asked for --> the half's state --> the table (`txn.states`) --> one record, or a refusal
+
+A record changes halves when it is appended (`apply`), except that a half is open, and can be ended, only when
+it is durable (`publish`). A producer's end of what has expired is refused, and noted by a record.
+
+The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
+older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
+committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
+has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
+
+A half and its commit are appended from the message, with the fact that they tell: no record is made, nor read
+again (`send`, `_commit`).
+
+Weak spots: a half whose end is not remembered, and whose committed record damage of the log has taken, counts
+as rolled back. Each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is
+being asked about, which `check_asked` ends. If a caller takes a question and never calls `check_asked`, the
+half is not asked about again until a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from commitlog import limits, properties
+from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import HalfAsked, HalfEnded, HalfEndedLate, HalfStored, OfHalf, Stamp
+from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.message import Message
+from commitlog.record import TYPE_COMMIT, Record
+from services.broker.halves.half_receipts import HalfReceipts, row_of
+from services.broker.spine.appended import NewMessage
+from services.broker.spine.errors import TooManyHalves
+from services.broker.spine.scheduler import Purpose, Scheduler
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
+from services.broker.spine.verb_properties import carried_verb, carries, may_carry
+from services.broker.timers.carrying import Carrying
+from services.broker.timers.timers import Timers
+from tidewheel import property_names
+from tidewheel.errors import TransactionEnded
+from txn import half, states
+from txn.checkback import CheckBackPolicy, Unasked
+from txn.errors import InvalidTransactionId
+from txn.outcomes import Ended, OpenHalf, Outcomes
+from txn.recent_halves import RecentHalves, Sent
+from txn.states import Event, State
+
+_EVENTS: Final = {Resolution.COMMIT: Event.COMMIT, Resolution.ROLLBACK: Event.ROLLBACK}
+_RESOLVING: Final = {
+    Resolution.COMMIT: Event.RESOLVE_COMMIT,
+    Resolution.ROLLBACK: Event.RESOLVE_ROLLBACK,
+}
+
+
+class Transactions:
+    """The half messages of a broker."""
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        topics: Topics,
+        timers: Timers,
+        carrying: Carrying,
+        settings: BrokerSettings,
+        statistics: Statistics,
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._topics = topics
+        self._timers = timers
+        self._carrying = carrying
+        self._policy = settings.check_back
+        self._statistics = statistics
+        self._counters = {
+            State.COMMITTED: statistics.commits,
+            State.ROLLED_BACK: statistics.rollbacks,
+            State.EXPIRED: statistics.expired,
+        }
+        self.outcomes = Outcomes()
+        self.receipts = HalfReceipts(store, settings)
+        self.unasked = Unasked()
+        """Open halves that are due, and whose topic has no producer that can be asked."""
+        self._recent = RecentHalves()
+        self._to_read: deque[int] = deque()
+        self._searched_offset = 0
+        """Halves below it were looked at: whether their records are kept is decided when the log is cut."""
+
+    def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
+        """Store a message as a half, whose commit goes to the queue `queue_id` of its topic."""
+        topic, message_id = message.topic, message.message_id
+        check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
+        stored, fact = half.half_of(message, queue_id, check_ms)
+        appended = self._store.append(NewMessage(message, stored, HALF_TOPIC, 0, (fact,)), now_ms)
+        offset, end_offset, queue_offset, store_ms = appended[:4]
+        row = row_of(fact, store_ms, offset, queue_offset)
+        receipt = self.receipts.receipt(topic, message_id, half.id_crc(message_id), row)
+        if message.delivery_ms is None and not carries(message):
+            self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, end_offset - offset))
+        return receipt
+
+    def apply(self, fact: OfHalf, stamp: Stamp) -> None:
+        """Change a half: it was sent, asked about, ended too late, or has ended."""
+        match fact:
+            case HalfStored():
+                row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
+                self.receipts.remember(fact.topic, fact.message_id, row)
+            case HalfEnded():
+                self._scheduler.cancel(Purpose.CHECK, fact.half_offset)
+                if len(self.unasked) and (waiting := self.outcomes.waiting(fact.half_offset)):
+                    self.unasked.discard(waiting.topic, fact.half_offset)
+                outcome = half.state_after(fact)
+                self.outcomes.end(fact.half_offset, outcome, stamp.store_ms, stamp.offset)
+            case HalfAsked():
+                self._count_check(fact, stamp)
+            case HalfEndedLate():
+                self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
+
+    def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
+        """Open durable halves and set their first checks; of durable ends the oldest may be forgotten."""
+        due_together: dict[int, list[int]] = {}
+        for fact, stamp in durable:
+            if isinstance(fact, HalfStored):
+                first_ms = half.check_ms_of(fact, stamp.store_ms)
+                waiting = OpenHalf(stamp.store_ms, first_ms, 0, fact.topic, half.id_crc(fact.message_id))
+                self.outcomes.stored(stamp.offset, waiting)
+                due_together.setdefault(first_ms, []).append(stamp.offset)
+        for first_ms, offsets in due_together.items():
+            self._scheduler.schedule_many(Purpose.CHECK, offsets, first_ms)
+        self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
+
+    def check_room(self) -> None:
+        """Raise `TooManyHalves` while no more may wait for their ends."""
+        count = len(self.outcomes.open) + len(self.outcomes.expired)
+        if count >= limits.HALVES_WAITING_MAX:
+            raise TooManyHalves(
+                f"{count} are open or have expired. Let producers end theirs, or resolve them: "
+                "tidewheel txn ls --state expired"
+            )
+
+    def end(
+        self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
+    ) -> EndReceipt:
+        """End a transaction, or confirm that it ended so before.
+
+        Raise `TransactionEnded` if it ended otherwise, or `InvalidTransactionId`.
+        """
+        sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
+        if sent is not None and sent.half_offset in self.outcomes.open:
+            message = sent.message
+            if message.message_id == message_id and message.topic == topic:
+                return self._commit(sent, transaction_id, now_ms)
+        offset = half.half_offset(transaction_id, message_id)
+        try:
+            record = self.find(offset, transaction_id)
+        except InvalidTransactionId:
+            # Retention may have deleted the half of an end that is still remembered.
+            remembered = self.outcomes.ended(offset)
+            if remembered is None or remembered.topic != topic:
+                raise
+            return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
+        _check_topic(record, topic, transaction_id)
+        return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
+
+    def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
+        """Commit an open half that is remembered as it was sent, without reading the log."""
+        half_offset, message, queue_id, _ = sent
+        stored, topic = half.commit_properties(message), message.topic
+        ended = (HalfEnded(half_offset, "COMMIT"),)
+        new = NewMessage(message, stored, topic, queue_id, ended, half_offset)
+        offset = self._store.append(new, now_ms).offset
+        assert offset > half_offset, "a half is committed before it is stored"
+        self._statistics.commits[topic] += 1
+        return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
+
+    def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
+        """End for an operator what is open or has expired, and keep why.
+
+        Raise `TransactionEnded` or `InvalidTransactionId`.
+        """
+        record = self.find(half.claimed_offset(transaction_id), transaction_id)
+        return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
+
+    def find(self, offset: int, transaction_id: str) -> Record:
+        """Return the half record of a transaction.
+
+        Raise `InvalidTransactionId` if none has that id, or `StoreDamaged` if it cannot be read.
+        """
+        if not self.is_known(offset):
+            raise unknown_half(transaction_id)
+        try:
+            record = self._store.read(offset)
+        except StoreDamaged as error:
+            # There is such a half: its caller is told of the damage, and not that the id is wrong.
+            if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
+                raise
+            raise unknown_half(transaction_id) from error
+        message_id = properties.of_record(record).get(property_names.MESSAGE_ID, "")
+        if half.transaction_id(offset, message_id) != transaction_id:
+            raise unknown_half(transaction_id)
+        return record
+
+    def is_known(self, offset: int) -> bool:
+        """Return whether a half lies at a log offset, of which it can be told what became of it."""
+        if self.outcomes.state(offset) is not None:
+            return True
+        log = self._store.log
+        is_ours = max(log.imported_until, log.first_offset) <= offset < log.durable_offset
+        return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
+
+    def ended(self, record: Record) -> Ended | None:
+        """Return how the transaction of a half ended; None while it is open. Raise `StoreDamaged`."""
+        offset = record.physical_offset
+        if offset in self.outcomes.open:
+            return None
+        return self.outcomes.ended(offset) or self._ended_in_log(record)
+
+    def policy(self, topic: str) -> CheckBackPolicy:
+        """Return how the halves of a topic are asked about."""
+        return self._topics.check_back(topic) or self._policy
+
+    def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
+        """Return the question about a half that is due; None if ended, or to be read first (`read_due`)."""
+        waiting = self.outcomes.waiting(half_offset)
+        if waiting is None:
+            return None
+        if waiting.id_crc < 0 or self.policy(waiting.topic).is_exhausted(waiting.check_count):
+            self._to_read.append(half_offset)
+            return None
+        return _question(half_offset, waiting)
+
+    def has_more(self) -> bool:
+        """Return whether `read_due` has something to do at once."""
+        return bool(self._to_read) and not self._store.is_behind
+
+    def read_due(self, now_ms: int) -> list[CheckBack]:
+        """Let halves expire that were asked about often enough; return the questions about the others.
+
+        An expiry names the message, so its half is read: at most `CHECKS_READ_PER_TICK_BYTES_MAX` of them.
+        """
+        read_bytes, questions = 0, []
+        while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
+            half_offset = self._to_read.popleft()
+            waiting = self.outcomes.waiting(half_offset)
+            if waiting is None:
+                continue
+            record = self._read(half_offset)
+            if record is None:
+                self._end_unreadable(half_offset, now_ms)
+                continue
+            read_bytes += len(record.body)
+            if self.policy(waiting.topic).is_exhausted(waiting.check_count):
+                self._append_end(record, Event.EXPIRE, "", now_ms)
+            else:
+                crc = half.id_crc(properties.value_of(record.properties, property_names.MESSAGE_ID))
+                questions.append(_question(half_offset, waiting._replace(id_crc=crc)))
+        return questions
+
+    def end_lost(self, now_ms: int) -> list[int]:
+        """Roll back halves whose records are neither in the log nor kept; return their offsets.
+
+        A call looks at `HALVES_KEPT_LOOKED_AT_ONCE` of the halves below the log, and the next one goes on.
+        """
+        log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
+        assert self._searched_offset <= log.first_offset, "the log begins before where it began"
+        looked_at = self.outcomes.some_from(None, self._searched_offset, count)
+        below = [half_offset for half_offset in looked_at if half_offset < log.first_offset]
+        self._searched_offset = below[-1] + 1 if len(below) == count else log.first_offset
+        lost = [half_offset for half_offset in below if half_offset not in log.keep]
+        for half_offset in lost:
+            self._end_unreadable(half_offset, now_ms)
+        return lost
+
+    def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
+        """Roll back a half that nobody can read, and so nobody can ever commit."""
+        waiting = self.outcomes.waiting(half_offset)
+        topic = "" if waiting is None else waiting.topic
+        stub = Record(
+            topic=HALF_TOPIC,
+            body=b"",
+            properties=properties.encode({property_names.REAL_TOPIC: topic}),
+            physical_offset=half_offset,
+        )
+        self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
+
+    def check_now(self, transaction_id: str) -> CheckBack:
+        """Return the question to be asked at once, whatever the schedule says.
+
+        Raise `TransactionEnded` or `InvalidTransactionId`.
+        """
+        offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
+        waiting = self.outcomes.waiting(offset)
+        if waiting is None:
+            raise self._refusal(transaction_id, self.ended(self._store.read(offset)))
+        return CheckBack(transaction_id, waiting.topic, offset)
+
+    def message(self, half_offset: int) -> Message | None:
+        """Return the message of a half to be asked about; None if damage has taken the message."""
+        record = self._read(half_offset)
+        if record is None:
+            self._to_read.append(half_offset)  # the next tick ends it: nobody can be asked about it
+            return None
+        return properties.to_message(record)
+
+    def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
+        """Learn whether a producer could be asked; only then the check counts, and the next one is set.
+
+        Otherwise a half that is due waits until a producer can be asked. A check by hand, before its time,
+        does not bring the next one forward.
+        """
+        offset = half.claimed_offset(transaction_id)
+        waiting = self.outcomes.waiting(offset)
+        if waiting is None:
+            return
+        if asked:
+            count = waiting.check_count + 1
+            next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, count)
+            self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
+            self._wake(waiting.topic, 1, now_ms)
+        elif waiting.next_check_ms <= now_ms:
+            self._scheduler.cancel(Purpose.CHECK, offset)  # of a check by hand, which left the timer
+            self.unasked.add(waiting.topic, offset)
+        elif not self.unasked.holds(waiting.topic, offset):
+            # By hand before its time; what waits has no timer, also when the clock was set back since.
+            self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
+
+    def producer_came(self, topic: str, now_ms: int) -> None:
+        """Let the halves be due that wait for a producer of a topic: one can be asked, perhaps again."""
+        self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
+
+    def unasked_since_ms(self) -> int | None:
+        """Return since when a half is due of which no producer can be asked; None if there is none."""
+        oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
+        return min((one.next_check_ms for one in oldest if one is not None), default=None)
+
+    def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
+        """Set how a topic's halves are asked about; None: as the settings say. Raise `TopicNotFound`.
+
+        What waits for a producer, and has now been asked about often enough, expires without one.
+        """
+        changed = self._topics.set_check_back(topic, policy, now_ms)
+        for offset in self.unasked.of(topic):
+            waiting = self.outcomes.waiting(offset)
+            if waiting is not None and self.policy(topic).is_exhausted(waiting.check_count):
+                self.unasked.discard(topic, offset)
+                self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
+        return changed
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: see `Outcomes.freeze`."""
+        return self.outcomes.freeze()
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self.outcomes.thaw(frozen)
+        for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
+            self._scheduler.schedule(Purpose.CHECK, half_offset, next_check_ms)
+
+    def _end(
+        self,
+        record: Record,
+        transaction_id: str,
+        resolution: Resolution,
+        event: Event,
+        reason: str,
+        now_ms: int,
+    ) -> EndReceipt:
+        """End a half as an event of the table (`txn.states`), note that it came too late, or refuse it."""
+        ended = self.ended(record)
+        if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
+            if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
+                self._store.append(half.late_record(record.physical_offset, event.value), now_ms)
+            return self._end_again(ended, transaction_id, resolution, event)
+        durable_at = self._append_end(record, event, reason, now_ms)
+        return EndReceipt(transaction_id, resolution, False, durable_at)
+
+    def _end_again(
+        self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
+    ) -> EndReceipt:
+        """Return the answer to an end of what has ended, if it is the same; else raise `TransactionEnded`."""
+        if states.after(ended.state, event) is not ended.state:
+            raise self._refusal(transaction_id, ended)
+        return EndReceipt(transaction_id, resolution, True, ended.durable_at)
+
+    def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
+        """Return the error that says how a transaction ended, with what an operator can do."""
+        assert ended is not None, "an open half is refused as ended"
+        when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
+        what_next = (
+            f" Resolve it by hand: tidewheel txn resolve {transaction_id}"
+            if ended.state is State.EXPIRED
+            else ""
+        )
+        return TransactionEnded(
+            f"{transaction_id} was {ended.state.value}{when}.{what_next}", durable_at=ended.durable_at
+        )
+
+    def _ended_in_log(self, record: Record) -> Ended:
+        """Return how a half ended whose end is not remembered: the log has its committed record, or none."""
+        stored = properties.of_record(record)
+        topic, message_id = (
+            stored.get(property_names.REAL_TOPIC, ""),
+            stored.get(property_names.MESSAGE_ID, ""),
+        )
+        for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
+            if offset <= record.physical_offset:  # newest first: what comes now is older than the half
+                break
+            found = self._store.read(offset)
+            if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
+                return Ended(State.COMMITTED, found.store_ms, offset)
+        return Ended(State.ROLLED_BACK, 0, -1)
+
+    def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
+        """Append the end of a half, and count it; return what must be durable."""
+        durable_at = self._append(_end_record(record, event, reason), now_ms)
+        assert durable_at > record.physical_offset, "a half ends before it is stored"
+        topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
+        self._counters[states.OUTCOMES[event]][topic] += 1
+        return durable_at
+
+    def _append(self, ending: Record, now_ms: int) -> int:
+        """Append the record of an end; a commit carries out the verb, and sets the timer, of its message.
+
+        Raise `StoreDamaged` where names of timers cannot be read; nothing is appended then.
+        """
+        if ending.topic == TIMER_TOPIC:
+            self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
+        if ending.type == TYPE_COMMIT and may_carry(ending.properties):
+            carried = carried_verb(properties.to_message(ending), now_ms)
+            if carried:
+                self._carrying.prepare(carried, ending, now_ms)
+        if ending.topic == TIMER_TOPIC:
+            self._timers.mark_replaced(ending, now_ms)
+        return self._store.append(ending, now_ms).end_offset
+
+    def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
+        """Count a check, and set the next."""
+        next_check_ms = half.check_ms_of(fact, stamp.store_ms)
+        waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
+        if waiting is not None:
+            self.unasked.discard(waiting.topic, fact.half_offset)
+            self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
+
+    def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
+        """Let up to `count_max` halves be due now that wait for a producer of a topic."""
+        for offset in self.unasked.take(topic, count_max):
+            self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
+
+    def _read(self, half_offset: int) -> Record | None:
+        """Return the record of a half to be asked about, or to expire; None if damage has taken it."""
+        try:
+            return self._store.read(half_offset)
+        except StoreDamaged:
+            return None
+
+
+def unknown_half(transaction_id: str) -> InvalidTransactionId:
+    """Return the error of an id that names nothing, or nothing that its caller may know of."""
+    return InvalidTransactionId(
+        f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "
+        "listed by: tidewheel txn ls --topic TOPIC --key KEY"
+    )
+
+
+def _question(half_offset: int, waiting: OpenHalf) -> CheckBack:
+    transaction_id = half.transaction_id_of(half_offset, waiting.id_crc)
+    return CheckBack(transaction_id, waiting.topic, half_offset)
+
+
+def _end_record(record: Record, event: Event, reason: str) -> Record:
+    outcome = states.OUTCOMES[event]
+    if outcome is not State.COMMITTED:
+        return half.outcome_record(record, outcome, reason)
+    if property_names.DUE_MS in properties.of_record(record):
+        return half.committed_timer_record(record, TIMER_TOPIC, reason)
+    return half.committed_record(record, reason)
+
+
+def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
+    """Raise `InvalidTransactionId` unless a half is of this topic; the caller need not know its own."""
+    real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
+    if topic != real_topic:
+        raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

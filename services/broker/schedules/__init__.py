@@ -1,0 +1,1 @@
+"""Recurring messages: cron lines, occurrences, missed runs."""

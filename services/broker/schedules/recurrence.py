@@ -1,0 +1,183 @@
+"""When a schedule occurs: a cron line in a time zone, by the rules of vixie cron.
+
+`services.broker.schedules.cron_line` reads the line. APScheduler's CronTrigger computes which times of the
+wall clock fit. It is given a wall clock that never changes (UTC), because at a change of a zone's clocks it
+goes wrong: in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the moment is ours,
+and cron(8)'s:
+
+    second, minute or hour    the clocks skip a time         the clocks repeat a time
+    none begins with `*`      once, as soon as they jumped   the first time only
+    one does                  it does not occur              both times
+
+    A change by more than three hours is a correction: the new time counts at once, for every line.
+
+Vixie cron starts a job once for each minute that was skipped, one after the other; here a line that several
+skipped times fit occurs once, at the change.
+
+This is arithmetic on a calendar: no clock is read. A search ends after `limits.SCHEDULE_SEARCH_MS`; a line
+without an occurrence until then counts as one that never occurs. That span covers 29 February around 2100.
+Cost: 20 to 100 us for one occurrence, up to 6 ms for one that is years away. Weak spots: a line whose day and
+weekday must both fit can be without an occurrence for 11 or 28 years (`0 9 */31 3 sun`), and is refused; two
+changes of a zone's clocks within a week that undo each other would not be seen; there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from apscheduler.triggers.cron import CronTrigger
+
+from commitlog import limits
+from services.broker.schedules.cron_line import CronLine, read_cron
+from services.broker.spine.errors import IllegalSchedule
+
+SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
+STRIDE_S: Final = 7 * 86_400
+CHANGE_S_MAX: Final = 3 * 3_600
+"""A change of the clocks by more is a correction of them (cron(8))."""
+
+
+class Recurrence:
+    """One cron expression in one time zone.
+
+    Inside, a moment is in seconds since 1970 (`_s`); a wall is what the clocks of the zone say then, as
+    seconds too: wall = moment + offset.
+
+    Raises:
+        IllegalSchedule: when either cannot be read.
+    """
+
+    def __init__(self, cron: str, time_zone: str) -> None:
+        try:
+            line = read_cron(cron)
+            self._zone = _zone_of(time_zone)
+        except ValueError as error:
+            raise IllegalSchedule(
+                f"Schedule {cron!r} in time zone {time_zone!r} cannot be read: {error}."
+            ) from error
+        self._triggers = _triggers_for(line)
+        self._has_wildcard = line.has_wildcard
+
+    def next_after(self, now_ms: int) -> int | None:
+        """Return the first occurrence after a time (ms since 1970); None when there is none any more."""
+        from_s = now_ms // 1000 + 1
+        # What a change just before `from_s` repeats is still to come; what one at `from_s` skips occurs now.
+        change_s = None if self._has_wildcard else self._change(from_s - CHANGE_S_MAX - 1, from_s)
+        while True:
+            if change_s is not None:
+                if change_s >= from_s and self._occurs_at(change_s):
+                    return change_s * 1000
+                from_s = max(from_s, change_s + self._repeated(change_s))
+            offset_s = self._offset(from_s)
+            wall_s = self._wall_from(from_s + offset_s)
+            if wall_s is None:
+                return None
+            # A wall is a moment only as long as the offset stays: where it changes before, the search goes on
+            # at the change.
+            change_s = self._change(from_s, wall_s - offset_s)
+            if change_s is None:
+                return (wall_s - offset_s) * 1000
+
+    def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
+        """Yield the occurrences after one time, up to and with another (ms since 1970)."""
+        at_ms = self.next_after(after_ms)
+        while at_ms is not None and at_ms <= until_ms:
+            assert at_ms > after_ms, "an occurrence is found again: the search would never end"
+            yield at_ms
+            after_ms, at_ms = at_ms, self.next_after(at_ms)
+
+    def last_until(self, after_ms: int, until_ms: int) -> int:
+        """Return the last occurrence after one time, up to and with another; there must be one.
+
+        The lowest time behind which nothing is left is the occurrence itself: found by halving.
+        """
+        low_ms, high_ms = after_ms, until_ms
+        while low_ms < high_ms:
+            middle_ms = (low_ms + high_ms) // 2
+            following_ms = self.next_after(middle_ms)
+            if following_ms is not None and following_ms <= until_ms:
+                assert following_ms > middle_ms, "an occurrence is found again: the halving would never end"
+                low_ms = following_ms
+            else:
+                high_ms = middle_ms
+        return low_ms
+
+    def local(self, at_ms: int) -> str:
+        """Return what the clocks of the zone say at a time (ms since 1970), in ISO 8601."""
+        return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
+
+    def _occurs_at(self, change_s: int) -> bool:
+        """Return whether a time that the clocks skip at a change fits: it occurs at the change."""
+        jump_s = self._jump(change_s)
+        if jump_s <= 0:
+            return False
+        skipped_s = change_s + self._offset(change_s - 1)
+        wall_s = self._wall_from(skipped_s)
+        return wall_s is not None and wall_s < skipped_s + jump_s
+
+    def _repeated(self, change_s: int) -> int:
+        """Return for how many seconds after a change nothing occurs, since its walls were there before."""
+        return max(0, -self._jump(change_s))
+
+    def _jump(self, change_s: int) -> int:
+        """Return by how many seconds a change sets the clocks forward; 0 if the new time counts at once."""
+        jump_s = self._offset(change_s) - self._offset(change_s - 1)
+        return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
+
+    def _wall_from(self, wall_s: int) -> int | None:
+        """Return the first wall that fits, from one on; None if none does within the search."""
+        from_wall = datetime.fromtimestamp(wall_s, UTC)
+        found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
+        return round(min(found).timestamp()) if found else None
+
+    def _change(self, after_s: int, until_s: int) -> int | None:
+        """Return the first moment after one, up to and with another, from which the offset is another one."""
+        offset_s = self._offset(after_s)
+        for low_s in range(after_s, until_s, STRIDE_S):
+            high_s = min(low_s + STRIDE_S, until_s)
+            if self._offset(high_s) != offset_s:
+                return self._halved(offset_s, low_s, high_s)
+        return None
+
+    def _halved(self, offset_s: int, low_s: int, high_s: int) -> int:
+        while high_s - low_s > 1:
+            middle_s = (low_s + high_s) // 2
+            low_s, high_s = (middle_s, high_s) if self._offset(middle_s) == offset_s else (low_s, middle_s)
+        return high_s
+
+    def _offset(self, at_s: int) -> int:
+        offset = datetime.fromtimestamp(at_s, self._zone).utcoffset()
+        assert offset is not None, "a zone has an offset"
+        return round(offset.total_seconds())
+
+
+@lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
+def recurrence(cron: str, time_zone: str) -> Recurrence:
+    """Return the recurrence of a cron expression: many schedules share one. Raise `IllegalSchedule`."""
+    return Recurrence(cron, time_zone)
+
+
+def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
+    trigger.end_date = from_wall + SEARCH
+    fires: datetime | None = trigger.get_next_fire_time(None, from_wall)
+    return fires
+
+
+def _triggers_for(line: CronLine) -> list[CronTrigger]:
+    """Return APScheduler's triggers for a line: what any of them gives is an occurrence."""
+    if not line.fits_either_day:
+        return [CronTrigger(**line.fields, timezone=UTC)]
+    either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
+    return [CronTrigger(**fields_of_one, timezone=UTC) for fields_of_one in either]
+
+
+def _zone_of(name: str) -> ZoneInfo:
+    """Return a time zone by name; raise ValueError if this host knows none."""
+    try:
+        return ZoneInfo(name)
+    except (ValueError, ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError("there is no such time zone; give a name such as Europe/London") from error

@@ -1,0 +1,222 @@
+"""What a schedule is: a message template, when it occurs, and what becomes of the runs that were missed.
+
+A run is missed when the broker comes to it more than `limits.SCHEDULE_LATE_MS_MAX` late: it was down, its
+disk was full, or its clock jumped. What is less late is sent, whatever the policy.
+
+    policy  of the missed runs
+    skip    none is sent
+    once    one message for all that are due: the last of them
+    all     the newest `missed_max` are sent, each with its own time, the oldest first
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.schedules.recurrence import Recurrence, recurrence
+from services.broker.spine.errors import IllegalSchedule
+from tidewheel import property_names
+from tidewheel.errors import BodyTooLarge
+from tidewheel.message_rules import ELSEWHERE
+
+_NAME: Final = re.compile(r"[!-.0-~]+")
+
+
+class Missed(Enum):
+    """What becomes of missed runs."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+class ScheduleState(Enum):
+    """Where a schedule stands. ENDED: nothing is left to come. FAULTY: its next run cannot be computed."""
+
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    ENDED = "ENDED"
+    FAULTY = "FAULTY"
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Schedule:
+    """A recurring message; it may occur from `start_ms` to `end_ms` (ms since 1970), both included."""
+
+    name: str
+    cron: str
+    time_zone: str
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    message_group: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    missed: Missed = Missed.ONCE
+    missed_max: int = limits.SCHEDULE_MISSED_COUNT_DEFAULT
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """When the message occurs; raises `IllegalSchedule` when that cannot be read (any more)."""
+        return recurrence(self.cron, self.time_zone)
+
+    def next_after(self, at_ms: int) -> int | None:
+        """Return the first occurrence after a time (ms since 1970), None when there is none.
+
+        Raise `IllegalSchedule` when line or zone cannot be read.
+        """
+        from_ms = at_ms if self.start_ms is None else max(at_ms, self.start_ms - 1)
+        next_ms = self.recurrence.next_after(from_ms)
+        return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
+
+    def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
+        """Return an occurrence and the ones after it, `count` at most."""
+        found: list[Occurrence] = []
+        while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
+            found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
+            at_ms = self.next_after(at_ms) if len(found) < count else None
+        return tuple(found)
+
+    def message(self, occurrence_ms: int, now_ms: int) -> Message:
+        """Return the message of one occurrence, under an id that no other occurrence has."""
+        marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
+        return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
+
+    def template(self, now_ms: int) -> Message:
+        """Return what every occurrence has in common, to be checked."""
+        return self._message(self.name, self.properties, now_ms)
+
+    def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
+        return Message(
+            topic=self.topic,
+            body=self.body,
+            message_id=message_id,
+            tag=self.tag,
+            keys=self.keys,
+            message_group=self.message_group,
+            properties=marked,
+            born_ms=now_ms,
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Occurrence:
+    """A run to come: when, and what the clocks of the schedule's zone will say."""
+
+    at_ms: int
+    local: str
+
+
+@dataclass(slots=True, frozen=True)
+class ScheduleView:
+    """A schedule and how far it is.
+
+    `last_ms` is the time of the last run that was sent, `passed_ms` the time up to which missed runs were
+    given up (0: never); `trouble` says why a run could not be computed or sent.
+    """
+
+    schedule: Schedule
+    state: ScheduleState
+    coming: tuple[Occurrence, ...]
+    sent_count: int
+    last_ms: int
+    passed_ms: int
+    trouble: str
+    durable_at: int
+
+
+def check_schedule(schedule: Schedule, now_ms: int) -> None:
+    """Raise `IllegalSchedule` or `BodyTooLarge` for what no schedule may be."""
+    check_schedule_name(schedule.name)
+    check_cron(schedule.cron)
+    check_window(schedule, now_ms)
+    if not 1 <= schedule.missed_max <= limits.SCHEDULE_MISSED_COUNT_MAX:
+        raise IllegalSchedule(
+            f"It would make up {schedule.missed_max} missed runs; "
+            f"allowed are 1 to {limits.SCHEDULE_MISSED_COUNT_MAX}."
+        )
+    if len(schedule.body) > limits.SCHEDULE_BODY_BYTES_MAX:
+        raise BodyTooLarge(
+            f"It has {len(schedule.body)} bytes, the limit for schedules is "
+            f"{limits.SCHEDULE_BODY_BYTES_MAX}. {ELSEWHERE}"
+        )
+    check_occurs(schedule, now_ms)
+
+
+def check_schedule_name(name: str) -> None:
+    """Raise `IllegalSchedule` unless a schedule may have this name."""
+    if not _NAME.fullmatch(name) or len(name) > limits.SCHEDULE_NAME_CHARACTERS_MAX:
+        raise IllegalSchedule(
+            f"Its name {name[: limits.SCHEDULE_NAME_CHARACTERS_MAX]!r} must have 1 to "
+            f"{limits.SCHEDULE_NAME_CHARACTERS_MAX} ASCII letters, digits or signs, without '/' and blanks."
+        )
+
+
+def check_cron(cron: str) -> None:
+    """Raise `IllegalSchedule` for a cron line that is too long to be read at all."""
+    if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
+        raise IllegalSchedule(
+            f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
+        )
+
+
+def check_occurs(schedule: Schedule, now_ms: int) -> None:
+    """Raise `IllegalSchedule` for a schedule that cannot be read or will never occur."""
+    if schedule.next_after(now_ms) is None:
+        window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
+        raise IllegalSchedule(
+            f"{schedule.cron!r} in {schedule.time_zone} never occurs{window}. "
+            "Look at what a line gives: tidewheel schedule preview"
+        )
+
+
+def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
+    """Raise `IllegalSchedule` for a start or an end that cannot be, looked at from now, or from a time."""
+    start_ms, end_ms = schedule.start_ms, schedule.end_ms
+    start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
+    if start_ms is not None and not 0 <= start_ms <= start_max_ms:
+        raise IllegalSchedule(f"It starts at {start_ms}; allowed is 0 to {start_max_ms} (ms since 1970).")
+    if (
+        end_ms is not None
+        and not max(now_ms if from_ms is None else from_ms, start_ms or 0) < end_ms <= end_max_ms
+    ):
+        raise IllegalSchedule(
+            f"It ends at {end_ms} (ms since 1970), which is past, not after its start, or after {end_max_ms}."
+        )
+
+
+def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
+    """Return a schedule as JSON can hold it; what has its default is left out."""
+    optional = {
+        "tag": schedule.tag,
+        "keys": list(schedule.keys),
+        "message_group": schedule.message_group,
+        "properties": schedule.properties,
+    }
+    bounds = {"start_ms": schedule.start_ms, "end_ms": schedule.end_ms}
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "topic": schedule.topic,
+        "body": b64encode(schedule.body).decode(),
+        "missed": schedule.missed.value,
+        "missed_max": schedule.missed_max,
+        **{name: value for name, value in optional.items() if value},
+        **{name: value for name, value in bounds.items() if value is not None},
+    }
+
+
+def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that `freeze_schedule` was given."""
+    plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
+    return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

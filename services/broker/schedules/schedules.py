@@ -1,0 +1,417 @@
+"""Recurring messages: every schedule has one pending occurrence, in the wheel of all that happens later.
+
+An occurrence is an ordinary message in its real topic, with the properties `TW_SCHEDULE` (the name) and
+`TW_OCCURRENCE_MS` (its time) and the message id `<name>@<time>`. That record is also what moves the schedule
+on: replayed, it sets the cursor, and only what lies behind the cursor can still occur. So the log never holds
+an occurrence twice, whatever dies and wherever the clock goes. What a schedule is, is in records of topic
+`TW_SYS_SCHEDULE` (type 12); their body is JSON:
+
+    verb    further members        effect
+    set     schedule, after_ms     new or changed; occurs after that time
+    pause   name                   nothing is pending any more
+    resume  name, after_ms         goes on after that time; what lies between is not missed
+    pass    name, until_ms         runs up to that time were given up: missed
+                                   (`services.broker.schedules.missed`)
+            trouble                or else (not empty) refused, and why
+    delete  name                   gone
+
+Rules:
+- Never early: what the wheel hands over before its time, after a clock that went back, is put in again.
+- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`): a name that is set anew
+  repeats nothing, even if the clock has gone back in between.
+- Replaying computes no occurrences: the wheel holds the moment to look again, which a start puts at once.
+- While the disk is full nothing is sent; afterwards the missed-run policy decides.
+
+Cost: one search of the calendar per occurrence, one record of about the template's size; in memory the
+template. A decision about missed runs takes many (`services.broker.schedules.missed`): a tick makes only so
+many.
+
+Weak spot: the time zones are the host's. After they were updated, or on another host, what is still to come
+is computed anew behind the cursor: by the wall clock a run may be left out, or come twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import nsmallest
+from operator import attrgetter
+from typing import Any, Final
+
+from commitlog import limits
+from commitlog.deferred_rows import NOTHING, DeferredRows
+from commitlog.facts.facts import (
+    OfSchedule,
+    ScheduleDeleted,
+    SchedulePassed,
+    SchedulePaused,
+    ScheduleRan,
+    ScheduleResumed,
+    ScheduleSet,
+    Stamp,
+    record_of,
+)
+from services.broker.housekeeping import Housekeeping
+from services.broker.schedules import missed
+from services.broker.schedules.schedule_values import (
+    Occurrence,
+    Schedule,
+    ScheduleState,
+    ScheduleView,
+    check_cron,
+    check_schedule,
+    check_window,
+    freeze_schedule,
+    thaw_schedule,
+)
+from services.broker.sending import Sending
+from services.broker.spine.errors import IllegalSchedule, ScheduleNotFound
+from services.broker.spine.scheduler import Purpose, Scheduler
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics, check_topic_name
+from services.broker.spine.validation import check_message, check_type
+from tidewheel.errors import ClientMistake, TidewheelError
+
+
+@dataclass(slots=True)
+class _Running:
+    """A schedule and how far it is; up to `cleared_ms` its missed runs have been decided about."""
+
+    schedule: Schedule
+    number: int
+    cursor_ms: int
+    is_paused: bool = False
+    sent_count: int = 0
+    last_ms: int = 0
+    passed_ms: int = 0
+    trouble: str = ""
+    durable_at: int = 0
+    cleared_ms: int = 0
+    pending: tuple[int, int | None] | None = None
+    """The cursor, and what comes after it; None: not computed since the schedule was changed."""
+    unreadable: str = ""
+    """Why what comes after the cursor cannot be computed here; in no record, for another zone file can."""
+
+
+class Schedules:
+    """The recurring messages of a broker."""
+
+    def __init__(
+        self,
+        store: Store,
+        scheduler: Scheduler,
+        topics: Topics,
+        sending: Sending,
+        housekeeping: Housekeeping,
+        settings: BrokerSettings,
+    ) -> None:
+        self._store = store
+        self._scheduler = scheduler
+        self._topics = topics
+        self._sending = sending
+        self._housekeeping = housekeeping
+        self._settings = settings
+        self._by_name: dict[str, _Running] = {}
+        self._by_number: dict[int, _Running] = {}
+        self._spent_ms: dict[str, int] = {}
+        self._frozen: DeferredRows[str, _Running] = NOTHING
+        self._last_number = 0
+        self._body_bytes = 0
+        self._searches = 0
+
+    def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
+        """Return up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
+        names = nsmallest(count_max, (name for name in self._by_name if name > after))
+        return [self._view(self._by_name[name], 1) for name in names]
+
+    def get(self, name: str, count: int) -> ScheduleView:
+        """Return one schedule with its next `count` occurrences; raise `ScheduleNotFound`."""
+        return self._view(self._named(name), count)
+
+    def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
+        """Keep a schedule from now on, in place of one with its name; an equal one stays as it is.
+
+        Raise `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
+        """
+        self._housekeeping.refuse_new()
+        check_schedule(schedule, now_ms)
+        known = self._by_name.get(schedule.name)
+        if known is not None and known.schedule == schedule:
+            return self._view(known, 1)
+        self._check_room(schedule, known)
+        self._check_message(schedule, now_ms)
+        after_ms = self._from_ms(schedule, now_ms)
+        self._append(ScheduleSet(freeze_schedule(schedule), after_ms), now_ms)
+        return self._changed(schedule.name)
+
+    def delete(self, name: str, now_ms: int) -> ScheduleView:
+        """End a schedule; return how far it came. Raise `ScheduleNotFound`."""
+        one = self._named(name)
+        self._append(ScheduleDeleted(name), now_ms)
+        return self._view(one, 0)
+
+    def pause(self, name: str, now_ms: int) -> ScheduleView:
+        """Let a schedule rest; raise `ScheduleNotFound`."""
+        if self._named(name).is_paused:
+            return self._view(self._named(name), 1)
+        self._append(SchedulePaused(name), now_ms)
+        return self._changed(name)
+
+    def resume(self, name: str, now_ms: int) -> ScheduleView:
+        """Let a schedule go on, with what occurs from now on; raise `ScheduleNotFound`."""
+        one = self._named(name)
+        if not one.is_paused:
+            return self._view(one, 1)
+        self._append(ScheduleResumed(name, max(one.cursor_ms, now_ms)), now_ms)
+        return self._changed(name)
+
+    def occur(self, number: int, now_ms: int) -> None:
+        """Send what is due of a schedule whose moment has come, and put the next moment into the wheel."""
+        one = self._by_number.get(number)
+        if one is None or one.is_paused:
+            return  # deleted or paused since the wheel handed the moment out
+        due_ms = self._next_ms(one)
+        if due_ms is not None and due_ms <= now_ms:
+            if self._housekeeping.is_refusing:
+                self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
+                return
+            if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
+                self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms)
+                return
+            if self._is_wanted(one, due_ms, now_ms):
+                self._send(one, due_ms, now_ms)
+            assert one.cursor_ms >= due_ms, f"the run at {due_ms} would be sent again"
+        self._plan(one)
+
+    def rest(self) -> None:
+        """Let the next tick decide anew: this one is over."""
+        self._searches = 0
+
+    def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
+        """Change a schedule, or move one on that has sent a run."""
+        if isinstance(fact, ScheduleRan):
+            self._ran(fact)
+            return
+        self._forget_spent(stamp.store_ms)
+        self._frozen.before_change(fact.name)
+        if isinstance(fact, ScheduleSet):
+            self._set(thaw_schedule(fact.schedule), fact.after_ms)
+        one = self._by_name.get(fact.name)
+        if one is None:
+            return
+        match fact:
+            case ScheduleDeleted():
+                self._deleted(one)
+            case SchedulePaused():
+                self._paused(one)
+            case ScheduleResumed():
+                one.is_paused, one.cursor_ms = False, fact.after_ms
+                self._look_at(one)
+            case SchedulePassed():
+                one.cursor_ms = one.passed_ms = max(one.cursor_ms, fact.until_ms)
+                one.trouble = one.trouble if fact.trouble is None else fact.trouble
+        one.durable_at = stamp.offset + 1
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
+        self._frozen.take_all()
+        self._frozen = DeferredRows(
+            self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
+        )
+        return {"running": self._frozen, "spent_ms": self._spent_ms.copy()}
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self._spent_ms = dict(frozen["spent_ms"])
+        for one in frozen["running"]:
+            self._keep(
+                thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
+            )
+
+    # Decisions.
+
+    def _from_ms(self, schedule: Schedule, now_ms: int) -> int:
+        known = self._by_name.get(schedule.name)
+        before_ms = known.cursor_ms if known else self._spent_ms.get(schedule.name, 0)
+        return max(before_ms, now_ms)
+
+    def _check_room(self, schedule: Schedule, known: _Running | None) -> None:
+        body_bytes = self._body_bytes + len(schedule.body) - (len(known.schedule.body) if known else 0)
+        if known is None and len(self._by_name) >= limits.SCHEDULE_COUNT_MAX:
+            raise IllegalSchedule(f"There are {len(self._by_name)} already. Delete some first.")
+        if body_bytes > limits.SCHEDULE_BODIES_BYTES_MAX:
+            raise IllegalSchedule(
+                f"All bodies together may have {limits.SCHEDULE_BODIES_BYTES_MAX} bytes. Delete some first."
+            )
+
+    def _check_message(self, schedule: Schedule, now_ms: int) -> None:
+        """Check what can be checked before a topic is created for the schedule, and then the rest."""
+        check_topic_name(schedule.topic)
+        template = schedule.template(now_ms)
+        check_message(template, template.message_type)
+        check_type(template.message_type, self._topics.route(schedule.topic, now_ms))
+
+    def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+        """Return whether a run was missed, and nothing decided about it yet."""
+        return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
+
+    def _may_decide(self, one: _Running) -> bool:
+        """Return whether this tick has time for a decision; the first one is always made."""
+        searches = missed.searches(one.schedule)
+        if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
+            return False
+        self._searches += searches
+        return True
+
+    def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+        """Return whether the run that is due is to be sent; if not, pass over all before the first wanted."""
+        if not self._is_late(one, due_ms, now_ms):
+            return True
+        # Decided once for all that are due now: what the policy keeps is late as well, and needs no decision
+        # of its own.
+        one.cleared_ms = now_ms
+        until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
+        if until_ms < due_ms:
+            return True
+        self._append(SchedulePassed(one.schedule.name, until_ms), now_ms)
+        return False
+
+    def _send(self, one: _Running, due_ms: int, now_ms: int) -> None:
+        try:
+            self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
+        except TidewheelError as error:
+            self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
+
+    def _append(self, fact: OfSchedule, now_ms: int) -> None:
+        """Store what is done to a schedule, which does it."""
+        self._store.append(record_of(fact), now_ms)
+
+    def _plan(self, one: _Running) -> None:
+        """Put what is pending into the wheel."""
+        due_ms = None if one.is_paused else self._next_ms(one)
+        if due_ms is not None:
+            self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
+
+    # What records do.
+
+    def _forget_spent(self, store_ms: int) -> None:
+        """Drop the cursors of deleted schedules that are long past, the oldest deletion first."""
+        while self._spent_ms:
+            name, cursor_ms = next(iter(self._spent_ms.items()))
+            if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
+                return
+            del self._spent_ms[name]
+
+    def _set(self, schedule: Schedule, after_ms: int) -> None:
+        known = self._by_name.get(schedule.name)
+        self._spent_ms.pop(schedule.name, None)
+        if known is None:
+            self._keep(schedule, cursor_ms=after_ms)
+            return
+        self._body_bytes += len(schedule.body) - len(known.schedule.body)
+        assert self._body_bytes >= 0, "more bodies were let go than kept"
+        known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
+        known.unreadable = ""
+        self._look_at(known)
+
+    def _deleted(self, one: _Running) -> None:
+        del self._by_name[one.schedule.name]
+        del self._by_number[one.number]
+        self._body_bytes -= len(one.schedule.body)
+        assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
+        assert self._body_bytes >= 0, "more bodies were let go than kept"
+        self._scheduler.cancel(Purpose.SCHEDULE, one.number)
+        self._spent_ms[one.schedule.name] = one.cursor_ms
+        if len(self._spent_ms) > self._store.applied.spent_schedules_max:
+            del self._spent_ms[next(iter(self._spent_ms))]
+
+    def _paused(self, one: _Running) -> None:
+        one.is_paused = True
+        self._scheduler.cancel(Purpose.SCHEDULE, one.number)
+
+    def _ran(self, run: ScheduleRan) -> None:
+        one = self._by_name.get(run.name)
+        if one is None:
+            return
+        self._frozen.before_change(run.name)
+        if run.occurrence_ms > one.cursor_ms:
+            one.cursor_ms = one.last_ms = run.occurrence_ms
+            one.sent_count += 1
+            one.trouble = ""
+
+    def _keep(self, schedule: Schedule, **fields: Any) -> None:
+        assert schedule.name not in self._by_name, "a schedule without a name would run on"
+        self._last_number += 1
+        one = _Running(schedule, self._last_number, **fields)
+        self._by_name[schedule.name] = self._by_number[one.number] = one
+        self._body_bytes += len(schedule.body)
+        assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
+        if not one.is_paused:
+            self._look_at(one)
+
+    def _look_at(self, one: _Running) -> None:
+        """Let the next tick compute what is pending."""
+        if not one.is_paused:
+            self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
+
+    # Looks.
+
+    def _named(self, name: str) -> _Running:
+        one = self._by_name.get(name)
+        if one is None:
+            raise ScheduleNotFound(f"There is no {name!r}. See which there are: tidewheel schedule ls")
+        return one
+
+    def _changed(self, name: str) -> ScheduleView:
+        one = self._by_name[name]
+        self._plan(one)
+        return self._view(one, 1)
+
+    def _next_ms(self, one: _Running) -> int | None:
+        """Return what is pending of a schedule; None if it has ended, or its line cannot be read any more."""
+        if one.pending is None or one.pending[0] != one.cursor_ms:
+            try:
+                one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
+            except ClientMistake as error:
+                one.unreadable = str(error)
+                return None
+        return one.pending[1]
+
+    def _view(self, one: _Running, count: int) -> ScheduleView:
+        next_ms = self._next_ms(one)
+        state = ScheduleState.ENDED if next_ms is None else ScheduleState.ACTIVE
+        if one.pending is None:
+            state = ScheduleState.FAULTY
+        if one.is_paused:
+            state = ScheduleState.PAUSED
+        is_coming = state is ScheduleState.ACTIVE and count > 0
+        return ScheduleView(
+            schedule=one.schedule,
+            state=state,
+            coming=one.schedule.coming(next_ms, count) if is_coming else (),
+            sent_count=one.sent_count,
+            last_ms=one.last_ms,
+            passed_ms=one.passed_ms,
+            trouble=one.unreadable or one.trouble,
+            durable_at=one.durable_at,
+        )
+
+
+def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
+    """Return the occurrences of what is not kept, from its start on, which may have been; else the next.
+
+    Raise `IllegalSchedule` if it cannot be read.
+    """
+    check_cron(schedule.cron)
+    from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
+    check_window(schedule, now_ms, from_ms)
+    return schedule.coming(schedule.next_after(from_ms), count)
+
+
+_PROGRESS: Final = "cursor_ms", "is_paused", "sent_count", "last_ms", "passed_ms", "trouble"
+_PROGRESS_OF: Final = attrgetter(*_PROGRESS)
+
+
+def _row(name: str, running: tuple[Schedule, tuple[Any, ...]]) -> dict[str, Any]:
+    schedule, progress = running
+    return {"schedule": freeze_schedule(schedule), **dict(zip(_PROGRESS, progress, strict=True))}

@@ -1,0 +1,1 @@
+"""The store of records and what every room of the core shares: values, errors, settings, clocks, topics."""

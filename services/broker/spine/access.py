@@ -1,0 +1,261 @@
+"""Users, their rights and their tokens, as records of the log.
+
+The body of a `TW_SYS_AUTH` record is JSON:
+
+    verb     further members             effect
+    user     name, sealed, made_ms       new, or with another secret
+    gone     name                        gone, with all its rules and tokens
+    rules    rules                       each takes the place of one about the same
+    no rules rules                       what is said about the same is forgotten
+    token    id, user, digest, made_ms,  new; those of the user that had expired when it was made are
+             expires_ms                  forgotten
+    no token id                          revoked
+
+A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`). `sealed` is a secret that only a key
+outside the store opens (`services.auth.vault`): the core neither has the key nor needs it. `digest` is a hash
+of a token (`services.auth.tokens`).
+
+A program that does not know tokens steps over their records, and its snapshots lack them: they are gone then,
+never back. Nodes of a cluster would differ, so there a token is made once no such program may join.
+
+Rights count from the moment they are appended: what is taken away must not wait for a disk. Nothing here is
+refused when the disk is nearly full.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from commitlog import limits
+from commitlog.facts.facts import (
+    OfRights,
+    RulesRemoved,
+    RulesSet,
+    Stamp,
+    TokenMade,
+    TokenRevoked,
+    UserRemoved,
+    UserSet,
+    record_of,
+)
+from services.auth.errors import Unauthorized
+from services.auth.rights import Effect, Kind, Rights, Rule, Verb, check_rule, check_user_name
+from services.auth.tokens import Token, digest_of, id_of
+from services.broker.spine.errors import (
+    RuleNotFound,
+    TokenNotFound,
+    UserExists,
+    UserNotFound,
+    VersionNotFinalized,
+)
+from services.broker.spine.store import Store
+from sharedlog.versions import TOKENS
+from tidewheel.errors import ClientMistake
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who may call. `made_ms` is when its secret was made, in the broker's time."""
+
+    name: str
+    sealed: str
+    made_ms: int
+
+
+class Access:
+    """The users of a broker, what they may do, and their tokens."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._users: dict[str, User] = {}
+        self._tokens: dict[str, Token] = {}
+        self._ids: dict[str, dict[str, None]] = {}
+        """The ids of each user's tokens, the oldest first."""
+        self.rights = Rights()
+
+    def user(self, name: str) -> User | None:
+        """Return the user of a name; None if there is none."""
+        return self._users.get(name)
+
+    def users(self) -> list[User]:
+        """Return every user, by name."""
+        return [self._users[name] for name in sorted(self._users)]
+
+    def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
+        """Keep a user, or (`renews`) another secret of one; return what must be durable first.
+
+        Raise `UserExists`, `UserNotFound`, or `ClientMistake` for a name that cannot be.
+        """
+        check_user_name(name)
+        if renews:
+            self.check_known(name)
+        elif name in self._users:
+            raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")
+        elif len(self._users) >= limits.USER_COUNT_MAX:
+            raise ClientMistake(f"There are {limits.USER_COUNT_MAX} users. Remove one first.")
+        durable_at = self._append(UserSet(name, sealed, now_ms), now_ms)
+        assert self._users[name].sealed == sealed, "a user has another secret than was just given"
+        return durable_at
+
+    def remove_user(self, name: str, now_ms: int) -> int:
+        """Forget a user, its rules and tokens; return what must be durable first. Raise `UserNotFound`."""
+        self.check_known(name)
+        durable_at = self._append(UserRemoved(name), now_ms)
+        assert not self.rights.count(name), "rules outlive their user, for the next of that name"
+        assert not self.tokens(name), "tokens outlive their user, for the next of that name"
+        return durable_at
+
+    def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
+        """Keep rules; return what must be durable first.
+
+        Raise `UserNotFound`, or `ClientMistake` for a rule that cannot be.
+        """
+        for rule in rules:
+            self.check_known(rule.user)
+            check_rule(rule)
+            if self.rights.count(rule.user) + len(rules) > limits.RULES_PER_USER_MAX:
+                raise ClientMistake(
+                    f"{rule.user!r} would have more than {limits.RULES_PER_USER_MAX} rules. Use a prefix."
+                )
+        return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
+
+    def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
+        """Forget what is said about the same as these rules; raise `RuleNotFound` if nothing is."""
+        about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
+        if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
+            raise RuleNotFound("See which there are: tidewheel auth acl ls")
+        return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
+
+    def tokens(self, user: str = "") -> list[Token]:
+        """Return the tokens of a user, or all: by user, the oldest first."""
+        names = [user] if user else sorted(self._ids)
+        return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
+
+    def holder(self, text: str, now_ms: int) -> Token:
+        """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
+        token = self._tokens.get(id_of(text))
+        if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
+            raise Unauthorized(
+                "The token is not known here: it was revoked, its user was removed, or it was never made. "
+                "Make one: tidewheel auth token add USER. Commands send the one in the file that "
+                "TIDEWHEEL_HTTP_TOKEN names."
+            )
+        self.check_stands(token, now_ms)
+        return token
+
+    def check_stands(self, token: Token, now_ms: int) -> None:
+        """Raise `Unauthorized` for a token that was known, and is void."""
+        another = f"Make another: tidewheel auth token add {token.user}"
+        if self._tokens.get(token.id) != token:
+            raise Unauthorized(f"Token {token.id} of {token.user!r} was revoked. {another}")
+        if token.has_expired(now_ms):
+            raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
+
+    def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
+        """Keep a token of a user for `kept_ms`, None: for good; return what must be durable first.
+
+        Raise `UserNotFound`, `VersionNotFinalized`, or `ClientMistake` for one too many.
+        """
+        self.check_known(user)
+        if self._store.log.epoch and self._store.version < TOKENS:
+            raise VersionNotFinalized(
+                f"Tokens come with version {TOKENS}. Once all nodes are upgraded: tidewheel cluster "
+                "set-version, and after it tidewheel cluster move."
+            )
+        if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
+            raise ClientMistake(f"There are {limits.TOKEN_COUNT_MAX} tokens. Revoke one first.")
+        standing = [one for one in self.tokens(user) if not one.has_expired(now_ms)]
+        if len(standing) >= limits.TOKENS_PER_USER_MAX:
+            raise ClientMistake(
+                f"{user!r} has {len(standing)} tokens, as many as may be. Revoke one: tidewheel auth token "
+                f"ls {user}"
+            )
+        expires_ms = None if kept_ms is None else now_ms + kept_ms
+        token = Token(id_of(text), user, digest_of(text), now_ms, expires_ms)
+        if not token.id or token.id in self._tokens:
+            raise ClientMistake("Another token has this id. Ask again.")
+        durable_at = self._append(TokenMade(*astuple(token)), now_ms)
+        assert self._tokens[token.id] == token, "another token was kept than was made"
+        return durable_at
+
+    def revoke_token(self, token_id: str, now_ms: int) -> int:
+        """Forget a token; return what must be durable first. Raise `TokenNotFound`."""
+        if token_id not in self._tokens:
+            raise TokenNotFound(
+                f"{token_id[:100]!r} was revoked, or never made. See which there are: tidewheel auth token ls"
+            )
+        durable_at = self._append(TokenRevoked(token_id), now_ms)
+        assert token_id not in self._tokens, "a token stands that was revoked"
+        return durable_at
+
+    def apply(self, fact: OfRights, stamp: Stamp) -> None:
+        """Keep or forget users, rules and tokens."""
+        match fact:
+            case UserSet():
+                self._users[fact.name] = User(*fact)
+            case UserRemoved():
+                self._users.pop(fact.name, None)
+                self.rights.forget(fact.name)
+                self._forget_tokens(fact.name)
+            case TokenMade():
+                token = Token(*fact)
+                self._forget_tokens(token.user, token.made_ms)
+                self._keep_token(token)
+            case TokenRevoked():
+                self._forget_token(fact.id)
+            case RulesSet():
+                for stored in fact.rules:
+                    self.rights.set(_rule(stored))
+            case RulesRemoved():
+                for stored in fact.rules:
+                    self.rights.remove(_rule(stored))
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: every user, rule and token."""
+        return {
+            "users": [astuple(user) for user in self._users.values()],
+            "rules": [astuple(rule) for rule in self.rights],
+            "tokens": [astuple(token) for token in self._tokens.values()],
+        }
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        for name, sealed, made_ms in frozen["users"]:
+            self._users[name] = User(name, sealed, made_ms)
+        for stored in frozen["rules"]:
+            self.rights.set(_rule(stored))
+        for stored in frozen["tokens"]:
+            self._keep_token(Token(*stored))
+
+    def _keep_token(self, token: Token) -> None:
+        self._tokens[token.id] = token
+        self._ids.setdefault(token.user, {})[token.id] = None
+
+    def _forget_token(self, token_id: str) -> None:
+        token = self._tokens.pop(token_id, None)
+        if token is not None:
+            del self._ids[token.user][token_id]
+            if not self._ids[token.user]:
+                del self._ids[token.user]
+
+    def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
+        """Forget the tokens of a user: all, or those that have expired at a moment."""
+        for one in self.tokens(user):
+            if at_ms is None or one.has_expired(at_ms):
+                self._forget_token(one.id)
+
+    def _append(self, fact: OfRights, now_ms: int) -> int:
+        return self._store.append(record_of(fact), now_ms).end_offset
+
+    def check_known(self, name: str) -> None:
+        """Raise `UserNotFound` unless there is a user of a name."""
+        if name not in self._users:
+            raise UserNotFound(f"There is no {name[:100]!r}. Add it: tidewheel auth user add NAME")
+
+
+def _rule(stored: Sequence[str]) -> Rule:
+    user, kind, pattern, verb, effect = stored
+    return Rule(user, Kind(kind), pattern, Verb(verb), Effect(effect))

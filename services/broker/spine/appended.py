@@ -1,0 +1,113 @@
+"""Drafts, which `Store.append` takes, and `Appended`, which it returns.
+
+    draft        is                                     its encoder
+    Record       any record; `facts_of` reads its facts `commitlog.record.encode`
+    Decided      a record whose facts are applied       the same
+    NewMessage   a message, a timer or a half, with     `encode_fields`, from the message itself: nothing
+                 the facts that its sender knows        of it is read again to be applied or indexed
+    Copies       encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
+
+All become one type, `Appended`: where and when the record was stored, its facts, and what it is indexed by.
+A start and a follower make the same of the records that they read (`appended_of`).
+
+Cost: a send makes a draft and an `Appended`, both tuples (0.4 us).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from commitlog import properties
+from commitlog.facts.facts import Fact
+from commitlog.message import Message
+from commitlog.record import Record
+from consumequeue.dispatch import entries_of, is_indexed
+from consumequeue.keyindex import names_of
+from consumequeue.name_hash import digest_of
+from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.same_message import is_sent
+from tidewheel import property_names
+
+
+class NewMessage(NamedTuple):
+    """A message to be stored under `topic` with the properties `stored`, and the facts that it tells.
+
+    It commits the half at `half_offset`, if any. `id_digest` is that of its id where the caller knows it.
+    """
+
+    message: Message
+    stored: bytes
+    topic: str
+    queue_id: int
+    facts: tuple[Fact, ...] = ()
+    half_offset: int | None = None
+    id_digest: bytes = b""
+
+
+class Decided(NamedTuple):
+    """A record whose facts were applied as they were decided (`services.broker.groups.open_records`)."""
+
+    record: Record
+
+
+Draft = Record | Decided | NewMessage | Copies
+
+
+class Appended(NamedTuple):
+    """A record that was appended, or the records of a run.
+
+    offset, end_offset   where it lies in the log, and where the log goes on (bytes)
+    queue_offset         its place in its queue; 0 where it has none
+    store_ms             when it was stored, ms since 1970
+    facts                what it says, for the parts
+    stored               the record, or its bytes; of a run b""
+    queue                (topic, queue id) if it has a place in a queue; of a run None
+    entries              its queue entries, one but for inner batches
+    is_sent              whether a client's send wrote it: its id is remembered
+    id_digest            of its message id; b"" without one
+    names, topic         the keys by which it is found, and the topic that users know it by
+    """
+
+    offset: int
+    end_offset: int
+    queue_offset: int
+    store_ms: int
+    facts: Sequence[Fact | TimersDelivered] = ()
+    stored: Record | bytes = b""
+    queue: tuple[str, int] | None = None
+    entries: bytes = b""
+    is_sent: bool = False
+    id_digest: bytes = b""
+    topic: str = ""
+    names: Collection[str] = ()
+
+    def topics(self) -> Iterator[str]:
+        """Yield the topics that have something new to receive."""
+        if self.queue is not None:
+            yield self.queue[0]
+        for fact in self.facts:
+            if isinstance(fact, TimersDelivered):
+                yield from (topic for topic, _ in fact.copies.queues_used())
+
+
+def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
+    """Return what a record is that lies in the log."""
+    offset = record.physical_offset
+    place = offset, offset + record_bytes, record.queue_offset, record.store_ms
+    if not is_indexed(record):
+        return Appended(*place, facts, record)
+    topic, names = names_of(record)
+    message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
+    names.pop(message_id, None)
+    return Appended(
+        *place,
+        facts,
+        record,
+        (record.topic, record.queue_id),
+        entries_of(record, record_bytes),
+        is_sent(record),
+        digest_of(topic, message_id) if message_id else b"",
+        topic,
+        names,
+    )

@@ -1,0 +1,105 @@
+"""Messages by key or message id: the index says where they may be, their records say whether they are.
+
+Everything that was stored for a key is found: a delayed message as the timer that waits and as what was
+delivered, a transaction's message as half and as what was committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from commitlog import limits, properties
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from consumequeue import keyindex
+from services.broker.spine import verb_properties
+from services.broker.spine.errors import TopicNotFound
+from services.broker.spine.reading import Arrived, Reading, bytes_of, readable
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.values import Delivery
+
+
+class Found(NamedTuple):
+    """Messages; `is_cut`: there are more, which are too large for the same answer."""
+
+    messages: list[Delivery]
+    is_cut: bool
+
+
+class Finding:
+    """Looks at messages by their names or places; leases nothing."""
+
+    def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
+        self._store, self._topics, self._reading = store, topics, reading
+
+    def find(self, topic: str, key: str, count_max: int) -> Found:
+        """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
+
+        Fewer if they are large. Damaged records are left out; raise `StoreDamaged` when it is the index that
+        is damaged.
+        """
+        found: list[Delivery] = []
+        looked_bytes = 0
+        for record in self._records(topic, key):
+            one = Delivery(readable(record))
+            looked_bytes += bytes_of(record, one.record)
+            if found and looked_bytes > limits.LOOK_BYTES_MAX:
+                return Found(found, True)
+            found.append(one)
+            if len(found) == count_max:
+                break
+        return Found(found, False)
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Return up to `count` messages of a queue from an offset on; raise `TopicNotFound`."""
+        self._check_queue(topic, queue_id)
+        return self._reading.read(topic, queue_id, queue_offset, count)
+
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
+        """Return messages of several queues, each from a place on ({queue id: offset}), in log order."""
+        for queue_id in places:
+            self._check_queue(topic, queue_id)
+        return self._reading.read_after(topic, places, count)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return (first, next) queue offset of a queue; raise `TopicNotFound`."""
+        self._check_queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
+        return queue.min_offset, queue.end_offset
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """Return the first queue offset stored at or after a time (ms since 1970), or the queue's end."""
+        self._check_queue(topic, queue_id)
+        return self._reading.offset_at(topic, queue_id, store_ms)
+
+    def verdict(self, physical_offset: int) -> str:
+        """Return what came of the verb that a stored message carries, as it stands there; "" without one."""
+        stored = self._store.read(physical_offset).properties
+        return properties.value_of(stored, verb_properties.VERDICT)
+
+    def ending(self, physical_offset: int) -> Record | None:
+        """Return the durable record by which a timer ended; None where the log has it no more, or damaged."""
+        log = self._store.log
+        if not log.first_offset <= physical_offset < log.durable_offset:
+            return None
+        try:
+            return self._store.read(physical_offset)
+        except StoreDamaged:
+            return None
+
+    def _check_queue(self, topic: str, queue_id: int) -> None:
+        queue_count = self._topics.get(topic).queue_count
+        if not 0 <= queue_id < queue_count:
+            raise TopicNotFound(f"{topic!r} has queues 0 to {queue_count - 1}, there is no {queue_id}.")
+
+    def _records(self, topic: str, key: str) -> Iterator[Record]:
+        store = self._store
+        for physical_offset in store.offsets_named(topic, key, store.log.first_offset):
+            try:
+                record = store.read(physical_offset)
+            except StoreDamaged:
+                continue
+            messages = reversed(keyindex.messages_of(record))
+            yield from (one for one in messages if keyindex.carries(one, topic, key))

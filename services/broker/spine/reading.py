@@ -1,0 +1,200 @@
+"""Messages read from the log by way of their queue: what is damaged or gone is stepped over.
+
+The first read of a queue's file reads all of it. A look at several queues at once reads
+`QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the others to the next call
+(`Arrived.is_unfinished`): each file is read so once, so the calls come to an end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from commitlog import limits
+from commitlog.compression import for_client, unpacked_bytes
+from commitlog.errors import StoreDamaged
+from commitlog.record import COMPRESSED, COMPRESSION, Record
+from consumequeue.entry import Entry
+from consumequeue.queue import ConsumeQueue
+from services.broker.spine.store import Store
+from services.broker.spine.values import Delivery
+
+_NEVER_MS: Final = 1 << 62
+_NEAR_BYTES_MAX: Final = 256 * 1024
+_NEAR_PER_WANTED: Final = 16
+"""How many bytes are read at once for each that is wanted: a read of its own costs as much as some KB."""
+
+
+_Led = tuple[Entry, int, ConsumeQueue]
+"""An entry, its queue offset, and its queue."""
+_BY_PLACE: Final = itemgetter(0)
+
+
+class Arrived(NamedTuple):
+    """Messages; `is_unfinished`: the look ended at files of queues that another call is to read."""
+
+    messages: list[Delivery]
+    is_unfinished: bool
+
+
+class _EnoughReadError(Exception):
+    """A look has read as much of queues' files as one call may."""
+
+
+class _FileReads:
+    """What one look reads of files that were not read before, as a whole."""
+
+    def __init__(self) -> None:
+        self._read_bytes = 0
+        self.are_enough = False
+
+    def admit(self, whole_bytes: int) -> None:
+        """Count a file that is about to be read; raise `_EnoughReadError` where another call is to do so."""
+        if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
+            self.are_enough = True
+            raise _EnoughReadError
+        self._read_bytes += whole_bytes
+
+
+class Reading:
+    """Reads messages without leasing them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
+        """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since.
+
+        Damage is noted, also that which has left the gap.
+        """
+        if entry.record_bytes == 0:
+            self._store.note_gap(queue, queue_offset, entry)
+            return None
+        if entry.physical_offset < self._store.log.first_offset:
+            return None
+        try:
+            return self._store.read_entry(queue, queue_offset, entry)
+        except StoreDamaged:
+            return None
+
+    def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
+        """Return the offset to read behind an entry; behind a gap, of whatever length, if it is one."""
+        return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
+
+    def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
+        """Return the first records of neighbours by log offset, as many as lie near each other, in one read.
+
+        None where there is more to be known: ask `record`.
+        """
+        first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
+        for physical_offset, record_bytes, _ in entries:
+            wanted_bytes += record_bytes
+            end = physical_offset + record_bytes - first
+            if not length < end <= min(_NEAR_BYTES_MAX, wanted_bytes * _NEAR_PER_WANTED):
+                break
+            length, count = end, count + 1
+        found = self._store.log.read_near(entries[:count]) if count else ()
+        return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
+
+    def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
+        """Return the messages of `count` offsets, fewer if they are large; damaged ones are left out."""
+        queue = self._store.dispatch.look(topic, queue_id)
+        found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
+        return self._shown(((entry, offset, queue) for entry, offset in found), count)
+
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
+        """Return up to `count` messages from places on ({queue id: offset}), in log order; likewise."""
+        reads = _FileReads()
+        queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
+        shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)
+        return Arrived(shown, reads.are_enough)
+
+    def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
+        """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
+
+        Store times never go back, so a binary search over the entries finds it, one record read a probe. What
+        is met on the way is not compared with its file's CRC; the answer is, and the entry before it.
+        """
+        queue = self._store.dispatch.look(topic, queue_id)
+        offsets, first = range(queue.end_offset), queue.min_offset
+
+        def store_ms_from(queue_offset: int) -> int:
+            found = self.store_ms(topic, queue_id, queue_offset)
+            return _NEVER_MS if found is None else found
+
+        def probed_ms_from(queue_offset: int) -> int:
+            found = self._store.probe(queue, queue_offset)
+            return store_ms_from(queue_offset) if found is None else found.store_ms
+
+        found = bisect_left(offsets, store_ms, lo=first, key=probed_ms_from)
+        is_first = found == first or store_ms_from(found - 1) < store_ms
+        if is_first and (found == queue.end_offset or store_ms_from(found) >= store_ms):
+            return found
+        return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
+
+    def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return when the first readable message at or above `queue_offset` was stored, or None."""
+        queue = self._store.dispatch.look(topic, queue_id)
+        while queue_offset < queue.end_offset:
+            entry = queue.entry(queue_offset)
+            if (record := self.record(queue, queue_offset, entry)) is not None:
+                return record.store_ms
+            queue_offset = self.next_offset(queue, queue_offset, entry)
+        return None
+
+    def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
+        """Yield entries of a queue, which begin with the place in the log; raise `_EnoughReadError`."""
+        queue = self._store.dispatch.look(topic, queue_id)
+        offset = max(queue_offset, queue.min_offset)
+        while offset < queue.end_offset:
+            if whole_bytes := queue.whole_bytes(offset):
+                reads.admit(whole_bytes)
+            entry = queue.entry(offset)
+            yield entry, offset, queue
+            offset = self.next_offset(queue, offset, entry)
+
+    def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
+        records = (self.record(queue, offset, entry) for entry, offset, queue in found)
+        shown, looked_bytes = list[Delivery](), 0
+        for record in islice((one for one in records if one is not None), count):
+            given = readable(record)
+            looked_bytes += bytes_of(record, given)
+            if shown and looked_bytes > limits.LOOK_BYTES_MAX:
+                break
+            shown.append(Delivery(given))
+        return shown
+
+
+def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
+    """Yield what is found until enough of queues' files was read."""
+    with suppress(_EnoughReadError):
+        yield from found
+
+
+def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
+    """Yield the first messages, as many as have `bytes_max` bytes of bodies together; one in any case."""
+    left = bytes_max
+    for number, one in enumerate(found):
+        left -= len(one.record.body)
+        if left < 0 and number:
+            return
+        yield one
+
+
+def readable(record: Record) -> Record:
+    """Return a record whose body clients can read: itself, or unpacked; raise `LibraryMissing`."""
+    if not record.sys_flag & COMPRESSED:
+        return record
+    body, is_gzip = for_client(record.body, record.sys_flag)
+    return replace(record, body=body, sys_flag=record.sys_flag & ~COMPRESSION | is_gzip * COMPRESSED)
+
+
+def bytes_of(record: Record, given: Record) -> int:
+    """Return how many bytes the body of a record has as it is given out, or were unpacked for it in vain."""
+    return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

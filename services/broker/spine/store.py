@@ -1,0 +1,415 @@
+"""Log and queues as one: the door through which a broker's own records, and so its state, come in.
+
+    draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
+
+1. `append` stamps a draft with its places and its store time, gathers its bytes and applies it, at once and
+   ahead of the disk: the verb that appends goes on and sees what it did. Store times never go back, even if
+   the clock does.
+2. `apply` of the broker's parts reads a fact and its stamp, and nothing else: no clock, no setting, no disk.
+   So a start and a follower, which apply the facts of the same records, come to the same tables. They bring
+   their records themselves (`Broker.take_in`), with `expect` before `apply`.
+3. `flushed` gives out what is durable, in log order, to be published: queues, key index, timers, receivers.
+
+Whoever is told of a record waits until the log is durable beyond its offset.
+
+A draft is of one of four kinds, each with an encoder, which makes `Appended` of it; a start makes the same
+of the records that it reads (`services.broker.spine.appended`).
+
+Weak spot: what is appended and not durable is known to the parts already. Nothing takes it back: a core whose
+flush has failed is dropped, and the store opened anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from sys import intern
+from typing import Any, Final, get_args
+
+import numpy as np
+
+from commitlog import applied_limits, bulk, imported, inner_batch, limits
+from commitlog.applied_limits import AppliedLimits
+from commitlog.bulk import Integers
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import Fact, LogCut, OfGroup, facts_of
+from commitlog.flush import Flush
+from commitlog.log import CommitLog
+from commitlog.message import Host
+from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
+from commitlog.recovery import Found
+from commitlog.retention import SegmentAge
+from commitlog.snapshot import Rows
+from consumequeue.dispatch import Dispatch, is_indexed
+from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
+from consumequeue.keyindex import KeyIndex, other_keys_of
+from consumequeue.name_hash import digest_of
+from consumequeue.queue import ConsumeQueue
+from services.broker.spine.appended import Appended, Decided, Draft, NewMessage, appended_of
+from services.broker.spine.copies import Copies, TimersDelivered
+from services.broker.spine.damage import FoundDamage
+from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
+from services.broker.spine.store_times import StoreTimes
+from services.broker.spine.values import Damaged
+
+_OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
+"""Facts by which offsets of groups change, so that they come behind what groups have decided before."""
+_new: Final = tuple.__new__
+"""Makes a named tuple at a third of its own price."""
+
+
+class Store:
+    """The records of one broker."""
+
+    def __init__(
+        self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
+    ) -> None:
+        self.log = log
+        self.damage = FoundDamage(log)
+        self._imported_until = imported.read(disk)
+        self.dispatch = Dispatch(
+            disk, self._imported_until, partial(self.damage.file, "queue"), tail_entries_max
+        )
+        self.keys = KeyIndex(disk)
+        self.last_store_ms = 0
+        self.host = host
+        self.version = applied_limits.OLDEST
+        self._next_offsets: dict[tuple[str, int], int] = {}
+        self._appended: deque[Appended] = deque()
+        self._segment_store_ms: dict[int, int] = {}
+        self.times = StoreTimes()
+        self.ids: RecentIds | None = None
+        """The ids that came lately; None in a store that takes no messages."""
+        self.may_begin_at = 0
+        """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
+        self.apply_to_parts: Callable[[Appended], None] = _no_parts
+        self.close_open_records: Callable[[], None] = _nothing_open
+        self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
+            Record: self._encode,
+            Decided: self._encode_decided,
+            NewMessage: self._encode_message,
+            Copies: self._stamp,
+        }
+
+    def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
+        """Return the durable record at a log offset where one was stored.
+
+        `is_alone`: read nothing behind it. Raise `StoreDamaged`, which is noted, or OSError.
+        """
+        try:
+            return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
+        except StoreDamaged as error:
+            self.damage.record(physical_offset, error)
+            raise
+
+    def read_appended(self, physical_offset: int) -> Record:
+        """Return the record at a log offset, durable or not; raise as `read` does."""
+        try:
+            return self.log.appended(physical_offset)
+        except StoreDamaged as error:
+            self.damage.record(physical_offset, error)
+            raise
+
+    def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
+        """Return the record that an entry of a queue leads to.
+
+        Raise `StoreDamaged`, which is noted of the log: an entry that was read is as it was written.
+        """
+        try:
+            return self._led(queue_offset, entry)
+        except StoreDamaged as error:
+            self.damage.record(entry.physical_offset, error)
+            raise
+
+    def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
+        """Return the record to which an entry leads, by the queue's file as it is now; None if unreadable.
+
+        For searches, which compare what they find with what they look for: no damage is noted. Raise
+        `StoreDamaged`.
+        """
+        entry = queue.peek(queue_offset)
+        if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
+            return None
+        with suppress(StoreDamaged):
+            return self._led(queue_offset, entry)
+        return None
+
+    def _led(self, queue_offset: int, entry: Entry) -> Record:
+        """Return the record that an entry leads to; raise `StoreDamaged`."""
+        log = self.log
+        if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
+        record = inner_batch.pick(log.read(entry.physical_offset, entry.record_bytes), queue_offset)
+        if record.queue_offset != queue_offset:
+            raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
+        return record
+
+    def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
+        """Yield where durable records lie that may carry a key or message id: see `KeyIndex.offsets`.
+
+        Raise `StoreDamaged`, which is noted.
+        """
+        try:
+            yield from self.keys.offsets(topic, name, first_offset)
+        except StoreDamaged as error:
+            self.note_key_index(error.detail)
+            raise
+
+    def note_unread(self, physical_offsets: Collection[int]) -> None:
+        """Note records that a search in another thread could not read, if `read` cannot either."""
+        for physical_offset in physical_offsets:
+            with suppress(StoreDamaged):
+                self.read(physical_offset)
+
+    def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
+        """Note that a queue has a gap in place of a message; RocketMQ's own, in an imported log, are none."""
+        place, is_told = entry.physical_offset, self.damage.is_told
+        if place < self._imported_until:
+            return
+        if not (is_told(-1, place) and is_told(_begins_behind(queue, queue_offset, place), place)):
+            self.damage.gap_in_queue(*queue.key, queue_offset, place)
+
+    def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
+        """Return the offset behind a gap, or, in an imported log, at least behind a part of it."""
+        if entry.physical_offset >= self._imported_until:
+            return queue.whole_gap_end(queue_offset)
+        return queue.gap_end(queue_offset)  # the record behind it may be an inner batch
+
+    def note_key_index(self, what: str) -> None:
+        """Note that the key index is damaged, in whichever file: the next start makes all of it anew."""
+        self.damage.note(Damaged("index", "", what), "index")
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits for the disk that what the broker itself appends waits, too."""
+        return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
+
+    def append(self, new: Draft, now_ms: int) -> Appended:
+        """Stamp a draft, encode and gather it for the flush, and apply its facts to every part.
+
+        An answer must wait until the log is durable up to `end_offset`. Of copies this appends as
+        many, from the first on, as the present segment takes.
+        """
+        store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
+        appended = self._encoders[type(new)](new, store_ms)
+        self._appended.append(appended)
+        self.apply(appended)
+        if appended.facts or type(new) is not NewMessage:  # else its sender knows all, its topic too
+            self.apply_to_parts(appended)
+        return appended
+
+    def _encode(self, new: Record, store_ms: int) -> Appended:
+        facts = facts_of(new)
+        if not _OF_OFFSETS.isdisjoint(map(type, facts)):
+            self.close_open_records()
+            store_ms = max(store_ms, self.last_store_ms)
+        return self._gathered(new, store_ms, facts)
+
+    def _encode_decided(self, new: Decided, store_ms: int) -> Appended:
+        return self._gathered(new.record, store_ms, ())
+
+    def _gathered(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
+        new.store_ms = store_ms
+        new.store_host = self.host
+        is_queued = new.type != TYPE_SYSTEM
+        new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
+        self.log.append(new)
+        return appended_of(new, self.log.end_offset - new.physical_offset, facts)
+
+    def _encode_message(self, new: NewMessage, store_ms: int) -> Appended:
+        message, stored, topic, queue_id, facts, half_offset, id_digest = new
+        log, queue = self.log, (topic, queue_id)
+        queue_offset = self._next_offsets.get(queue, 0)
+        sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
+        # Encoded again where the segment has no room: the record holds its own offset, and begins the next
+        # one.
+        while True:
+            offset = log.end_offset
+            encoded = encode_fields(
+                topic, message.body, stored, queue_id, queue_offset, offset, sys_flag,
+                message.born_ms, message.born_host, store_ms, self.host, 0, 0, half_offset or 0,
+            )  # fmt: skip
+            if log.gather(encoded):
+                break
+        return _new(Appended, (
+            offset, log.end_offset, queue_offset, store_ms, facts, encoded, queue,
+            ENTRY_FORMAT.pack(offset, len(encoded), tags_code(message.tag)), half_offset is None,
+            id_digest or digest_of(message.topic, message.message_id), message.topic, other_keys_of(message),
+        ))  # fmt: skip
+
+    def _stamp(self, copies: Copies, store_ms: int) -> Appended:
+        copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
+        assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
+        ends, offset = np.cumsum(copies.record_bytes), self.log.end_offset
+        starts = ends - copies.record_bytes
+        queue_offsets = self._next_offsets_for(copies)
+        bulk.stamp(copies.content, starts, ends, offset + starts, queue_offsets, store_ms)
+        self.log.append_encoded(copies.content)
+        run = TimersDelivered(copies, offset + starts, queue_offsets, store_ms)
+        return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
+
+    def apply(self, appended: Appended) -> None:
+        """Take in a record's queue offset, store time, its segment's age, and the id of a message."""
+        offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
+        if store_ms > self.last_store_ms:
+            self.last_store_ms = store_ms
+        self._segment_store_ms[self.log.segment_of(offset)] = store_ms
+        if store_ms >= self.times.next_ms:
+            self.times.note(store_ms, offset)
+        if queue is not None:
+            next_offsets = self._next_offsets
+            if queue_offset >= next_offsets.get(queue, 0):
+                next_offsets[queue] = queue_offset + 1
+        if is_sent and (ids := self.ids) is not None:
+            if id_digest in ids.newest:
+                ids.settle()
+            ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
+
+    def expect(self, record: Record) -> None:
+        """Let a queue begin with a gap where damage of the log has taken its first records.
+
+        Call it with each record of a start or a follower, before `apply`: a queue offset is given out once,
+        and none is left out. A queue of an imported log gives way to a record with an offset that it has.
+        """
+        expected = self._next_offsets.get((record.topic, record.queue_id), 0)
+        if record.queue_offset > expected:
+            self.dispatch.begin_with_gap(record, expected)
+        self.dispatch.give_way(record)
+
+    def use(self, run: TimersDelivered) -> None:
+        """Take in the queue offsets of many records."""
+        codes, places, begins = run.copies.by_queue()
+        lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
+        for code, last in zip(codes, lasts, strict=True):
+            self.used(*run.copies.queues[code], last)
+
+    @property
+    def applied(self) -> AppliedLimits:
+        """The limits that `apply` reads."""
+        return applied_limits.BY_VERSION[self._limits_row]
+
+    @property
+    def version(self) -> int:
+        """The version that the newest epoch record of the log names: by it records are applied."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version, self._limits_row = version, applied_limits.row_of(version)
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
+        ages = list(self._segment_store_ms.items())
+        return {
+            "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
+            "last_store_ms": self.last_store_ms,
+            "segment_store_ms": ages,
+            "times": self.times.freeze(),
+            "may_begin_at": max(self.may_begin_at, self.log.first_offset),
+            "first_offset": self.log.first_offset,
+            "version": self.version,
+        }
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self.last_store_ms = frozen["last_store_ms"]
+        self._segment_store_ms = dict(frozen["segment_store_ms"])
+        self.times.thaw(frozen["times"])
+        self.may_begin_at = frozen["may_begin_at"]
+        self.version = frozen["version"]
+        self.cut(frozen["first_offset"])
+        for topic, queue_id, offset in frozen["next_offsets"]:
+            self._next_offsets[(intern(topic), queue_id)] = offset
+
+    def segment_ages(self) -> list[SegmentAge]:
+        """Return every segment, oldest first, with the store time of its newest record."""
+        offsets = self.log.segment_offsets()
+        return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
+
+    def cut(self, first_offset: int) -> None:
+        """Let the log begin at `first_offset`: nothing reads below it any more."""
+        self.log.cut(first_offset)
+        self._segment_store_ms = {
+            offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
+        }
+
+    def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Never give this queue offset again: a record has it, even if damage has taken that record."""
+        key = (topic, queue_id)
+        self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
+
+    @property
+    def unflushed_count(self) -> int:
+        """The number of records that are appended and not durable."""
+        return len(self._appended)
+
+    def flushed(self, flush: Flush) -> Iterator[Appended]:
+        """Move the durable offset; yield the records that are durable now, in log order."""
+        before_offset = self.log.durable_offset
+        self.log.flushed(flush)
+        durable_offset = self.log.durable_offset
+        assert before_offset <= durable_offset <= self.log.end_offset, "durable goes forward, within the log"
+        while self._appended and self._appended[0].end_offset <= durable_offset:
+            yield self._appended.popleft()
+
+    def index(self, durable: Sequence[Appended]) -> None:
+        """Index durable records, in log order, by queue and by key; those that are queued."""
+        runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
+        digests, offsets = list[bytes](), list[int]()
+        for offset, _, queue_offset, _, _, _, queue, entries, _, id_digest, topic, names in durable:
+            if queue is None:
+                continue
+            if (run := runs.get(queue)) is None:
+                runs[queue] = queue_offset, [entries]  # which is all of it where there are many queues
+            else:
+                run[1].append(entries)
+            if id_digest:
+                digests.append(id_digest)
+                offsets.append(offset)
+            for name in names:
+                digests.append(digest_of(topic, name))
+                offsets.append(offset)
+        self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
+        self.keys.put_digests(digests, offsets)
+        if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
+            self.ids.settle()
+
+    def index_run(self, run: TimersDelivered) -> None:
+        """Index many durable records by queue and by key."""
+        self.dispatch.dispatch_runs(run.entries())
+        self.keys.put_many(*run.names())
+
+    def index_keys(self, found: Found) -> None:
+        """Index one record by key alone, at a start, where memory must not grow."""
+        if is_indexed(found.record):
+            self.keys.put(found.record)
+            self.keys.spill(self.log.first_offset)
+
+    def _next_offsets_for(self, copies: Copies) -> Integers:
+        codes, places, begins = copies.by_queue()
+        firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
+        offsets = np.empty(len(copies), np.int64)
+        offsets[places] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))
+        return offsets
+
+
+def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
+    """Return the log offset from which on records are missing, where a queue has a gap.
+
+    The gap comes from damage between the record before it and the record behind it. Return `place`, where the
+    latter lies, if a damaged file of the queue hides the former.
+    """
+    with suppress(StoreDamaged):
+        return queue.place_before_gap(queue_offset) + 1
+    return place
+
+
+def _no_parts(appended: Appended) -> None:
+    """Apply nothing: a tool's store has no parts."""
+
+
+def _nothing_open() -> None:
+    """Close nothing: the store of a tool has no groups."""

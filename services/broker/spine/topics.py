@@ -1,0 +1,185 @@
+"""The topics of a broker, as records of the log: created by hand or by the first message.
+
+The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" where a
+topic's halves are asked about in a way of their own: {"immunity_ms", "interval_ms", "interval_ms_max",
+"count_max"}. The newest record of a topic counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from sys import intern
+from typing import Any, Final
+
+from commitlog import limits
+from commitlog.facts.facts import Stamp, TopicSet, record_of
+from commitlog.kinds import DEAD_LETTER_PREFIX
+from commitlog.message import MessageType
+from commitlog.snapshot import Rows
+from services.broker.spine.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.store import Store
+from services.broker.spine.values import Topic
+from tidewheel.errors import ClientMistake, IllegalTopic
+from tidewheel.message_rules import SYSTEM_PREFIXES
+from tidewheel.message_rules import check_topic_name as check_topic_name
+from tidewheel.message_rules import is_system as is_system
+from txn.checkback import CheckBackPolicy
+
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def check_receivable(name: str) -> None:
+    """Raise `IllegalTopic` for the broker's own topics, which nobody receives."""
+    if is_system(name):
+        raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
+
+
+def check_group_name(name: str) -> None:
+    """Raise `IllegalGroup` unless a consumer group may have this name."""
+    if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
+        raise IllegalGroup(
+            f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
+            f"and begin with none of {', '.join(SYSTEM_PREFIXES)}."
+        )
+
+
+class Topics:
+    """All topics by name."""
+
+    def __init__(self, store: Store, settings: BrokerSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._topics: dict[str, Topic] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, in no order."""
+        return list(self._topics)
+
+    def all(self) -> list[Topic]:
+        """Return every topic, by name."""
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def get(self, name: str) -> Topic:
+        """Return the topic; raise `TopicNotFound`."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
+        return topic
+
+    def route(self, name: str, now_ms: int) -> Topic:
+        """Return the topic, created for all message types if that is allowed; else raise `TopicNotFound`."""
+        topic = self._topics.get(name)
+        if topic is None and self._settings.auto_create_topics:
+            return self.create(name, MessageType.MIXED, self._settings.queue_count, now_ms)
+        return topic or self.get(name)
+
+    def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
+        """Create a topic, or find it with just these settings; raise `TopicExists` for others.
+
+        Raise `IllegalTopic`, `ClientMistake` or `TooManyTopics`, too.
+        """
+        check_topic_name(name)
+        if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
+            raise ClientMistake(f"A topic has 1 to {limits.QUEUE_COUNT_MAX} queues, not {queue_count}.")
+        known = self._topics.get(name)
+        if known is None:
+            if len(self._topics) >= limits.TOPICS_MAX:
+                raise TooManyTopics(f"There are {len(self._topics)}: use keys or tags within one instead.")
+            return self._add(name, message_type, queue_count, now_ms)
+        if (known.message_type, known.queue_count) != (message_type, queue_count):
+            raise TopicExists(
+                f"{name!r} takes {known.message_type.value} and has {known.queue_count} queues.",
+                durable_at=known.durable_at,
+            )
+        return known
+
+    def check_back(self, name: str) -> CheckBackPolicy | None:
+        """Return how a topic's halves are asked about; None if as the settings say."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.check_back
+
+    def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
+        """Give a topic's halves check-backs of their own, or those of the settings (None).
+
+        Raise `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
+        """
+        topic = self.get(name)
+        if policy is not None:
+            _check_policy(policy)
+        return self._write(replace(topic, check_back=policy), now_ms)
+
+    def dead_letters(self, group: str, now_ms: int) -> Topic:
+        """Return the dead-letter topic of a group, of one queue, created on first use."""
+        name = DEAD_LETTER_PREFIX + group
+        return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
+
+    def apply(self, fact: TopicSet, stamp: Stamp) -> None:
+        """Keep a topic."""
+        name = intern(fact.name)
+        self._topics[name] = Topic(
+            name,
+            MessageType(fact.message_type),
+            fact.queue_count,
+            durable_at=stamp.offset + 1,
+            check_back=_policy(fact.check_back),
+        )
+
+    def learn(self, name: str, queue_id: int) -> None:
+        """Keep a topic as far as a message tells of it: damage may have hit the topic's own record."""
+        known = self._topics.get(name)
+        if (known is None or known.queue_count <= queue_id) and not is_system(name):
+            learnt = known or Topic(name, MessageType.MIXED, 0)
+            self._topics[name] = replace(learnt, queue_count=queue_id + 1)
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: every topic."""
+        return Rows([self._topics.copy()], _row)
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        for name, message_type, queue_count, *check_back in frozen:
+            policy = _policy(check_back[0]) if check_back else None
+            known = Topic(intern(name), MessageType(message_type), queue_count, check_back=policy)
+            self._topics[known.name] = known
+
+    def _add(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
+        return self._write(Topic(name, message_type, queue_count), now_ms)
+
+    def _write(self, topic: Topic, now_ms: int) -> Topic:
+        """Append the record of a topic; return the topic as `apply` has it from there."""
+        check_back = _shape(topic.check_back)
+        fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
+        self._store.append(record_of(fact), now_ms)
+        written = self._topics[topic.name]
+        assert written == replace(topic, durable_at=written.durable_at), "a topic is not what its record says"
+        return written
+
+
+def _row(name: str, topic: Topic) -> tuple[Any, ...]:
+    return name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)
+
+
+def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:
+    return None if policy is None else asdict(policy)
+
+
+def _policy(stored: Mapping[str, int] | None) -> CheckBackPolicy | None:
+    return None if stored is None else CheckBackPolicy(**stored)
+
+
+def _check_policy(policy: CheckBackPolicy) -> None:
+    longest_ms = limits.CHECK_IMMUNITY_MS_MAX
+    times_ms = (policy.immunity_ms, policy.interval_ms, policy.interval_ms_max)
+    if not all(0 <= time_ms <= longest_ms for time_ms in times_ms) or policy.interval_ms == 0:
+        raise ClientMistake(f"Times of check-backs lie between 0 and {longest_ms // 60_000} minutes.")
+    if not 1 <= policy.count_max <= limits.CHECK_COUNT_MAX:
+        raise ClientMistake(f"A half is asked about 1 to {limits.CHECK_COUNT_MAX} times.")

@@ -1,0 +1,167 @@
+"""A verb on a timer, carried by any message: every client of every language can cancel, move and fire.
+
+| property          | value                                                                          |
+|-------------------|--------------------------------------------------------------------------------|
+| `TW_TIMER_CANCEL` | the timer that is not to arrive: its `TW_TIMER_KEY`, or its message id         |
+| `TW_TIMER_MOVE`   | the timer that is to arrive at another time                                    |
+| `TW_TIMER_FIRE`   | the timer that is to arrive now                                                |
+| `TW_TIMER_TO`     | a move's new time: milliseconds since 1970, or a span from now such as `30m`   |
+| `TW_TIMER_TOPIC`  | the timer's topic; without it that of the message itself                       |
+| `TW_TIMER_STRICT` | `true`: refuse the message if nobody knows such a timer                        |
+
+Rules:
+- One verb per message; `TW_TIMER_TO` belongs to a move and to nothing else, `TW_TIMER_TOPIC` and
+  `TW_TIMER_STRICT` to a verb.
+- The front makes a span absolute when the message comes in, and `services.live.clock` moves that time into
+  the broker's. So `TW_TIMER_TO` inside is in the broker's time, also in a half that is committed much
+  later: a move inside a transaction counts from its send.
+- The front also gives `TW_TIMER_TOPIC` the message's own namespace (`services.rpc.wire.messages`): no client
+  reaches a timer of another namespace.
+- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; no client may set it.
+
+`carried_verb` reads and judges; `services.broker.timers.carrying` carries it out. Cost: one set operation for
+a message without a verb.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Final
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
+from tidewheel import durations
+from tidewheel.delay_properties import is_number, shown, wall_ms
+from timingwheel.levels import SPAN_MS
+
+_BEGINNING: Final = b"TW_TIMER_"
+TOPIC: Final = "TW_TIMER_TOPIC"
+TO: Final = "TW_TIMER_TO"
+STRICT: Final = "TW_TIMER_STRICT"
+VERDICT: Final = "TW_TIMER_VERDICT"
+_VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
+
+
+class VerbKind(Enum):
+    """What is to become of the timer; the values are the properties that say so."""
+
+    CANCEL = "TW_TIMER_CANCEL"
+    MOVE = "TW_TIMER_MOVE"
+    FIRE = "TW_TIMER_FIRE"
+
+
+@dataclass(slots=True, frozen=True)
+class CarriedVerb:
+    """What a message asks for: `name` is a timer key or message id; `to_ms` is a move's new time, else 0.
+
+    `is_strict`: the message is not to be stored if no such timer is remembered.
+    """
+
+    kind: VerbKind
+    topic: str
+    name: str
+    to_ms: int = 0
+    is_strict: bool = False
+
+
+def carries(message: Message) -> bool:
+    """Return whether a message has anything to do with a verb."""
+    return not _NAMES.isdisjoint(message.properties)
+
+
+def may_carry(stored: bytes) -> bool:
+    """Return whether stored properties may have to do with a verb: all its properties begin alike."""
+    return _BEGINNING in stored
+
+
+def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
+    """Return the verb that a message carries, or None; raise a `ClientMistake` for a verb that cannot be.
+
+    `now_ms` is the broker's time, as the message's own times are. Without `delay_ms_max` a move may be to any
+    time that a timer can have: the verb was accepted before.
+    """
+    given = message.properties
+    if not carries(message):
+        return None
+    kind = _kind(given)
+    to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0
+    is_strict = given.get(STRICT, "").lower() == "true"
+    return CarriedVerb(
+        kind, given.get(TOPIC, message.topic), _name(kind, given[kind.value]), to_ms, is_strict
+    )
+
+
+def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
+    """Return the properties with a move's span counted from now; raise `IllegalDeliveryTime`."""
+    if TO not in given:
+        return given
+    value = given[TO]
+    to_ms = wall_ms(TO, value) if is_number(value) else now_ms + _span_ms(value)
+    return given | {TO: str(to_ms)}
+
+
+def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
+    """Return the properties with absolute times, a move's and a verdict's, in the time of another clock."""
+    shifted = given
+    if is_number(given.get(TO, "")):
+        shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
+    if VERDICT in given:
+        shifted = shifted | {VERDICT: _VERDICT_TIME.sub(partial(_shifted, by_ms), given[VERDICT])}
+    return shifted
+
+
+def _shifted(by_ms: int, found: re.Match[str]) -> str:
+    return str(int(found.group()) + by_ms)
+
+
+def _kind(given: dict[str, str]) -> VerbKind:
+    kinds = [kind for kind in VerbKind if kind.value in given]
+    if VERDICT in given:
+        raise IllegalProperty(f"{VERDICT} is the broker's answer; nobody else may set it.")
+    if len(kinds) != 1:
+        named = ", ".join(kind.value for kind in kinds) or "none"
+        raise IllegalProperty(f"A message that names a timer carries one verb, this one has {named}.")
+    [kind] = kinds
+    if (TO in given) != (kind is VerbKind.MOVE):
+        raise IllegalProperty(f"{TO} is the new time of a {VerbKind.MOVE.value}: give both or neither.")
+    if not given.get(TOPIC, "-"):
+        raise IllegalProperty(f"{TOPIC} is empty. Leave it out to mean the message's own topic.")
+    if given.get(STRICT, "false").lower() not in ("true", "false"):
+        raise IllegalProperty(f"{STRICT} is {shown(given[STRICT])}; give true or false.")
+    return kind
+
+
+def _name(kind: VerbKind, name: str) -> str:
+    if not name.strip() or len(name) > limits.TIMER_NAME_CHARACTERS_MAX:
+        raise IllegalProperty(
+            f"{kind.value} is {shown(name)}; give a timer key or message id of at most "
+            f"{limits.TIMER_NAME_CHARACTERS_MAX} characters."
+        )
+    return name
+
+
+def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
+    to_ms = int(value) if is_number(value) else now_ms + _span_ms(value)
+    if delay_ms_max is not None and to_ms - now_ms > delay_ms_max:
+        raise IllegalDeliveryTime(
+            f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
+        )
+    if to_ms >= SPAN_MS:  # an imported half: its verb was not checked when it was sent
+        raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
+    return to_ms
+
+
+def _span_ms(value: str) -> int:
+    try:
+        return durations.span_ms(value)
+    except ValueError as error:
+        raise IllegalDeliveryTime(
+            f"{TO} is {shown(value)}; give milliseconds since 1970, or a span: {error}."
+        ) from error
+
+
+_NAMES: Final = frozenset({TOPIC, TO, STRICT, VERDICT, *(kind.value for kind in VerbKind)})

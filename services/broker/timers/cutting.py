@@ -1,0 +1,157 @@
+"""Timer records made ready by cutting and joining their bytes, many at once.
+
+    timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
+    ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
+
+The front is the fixed part of a record (`commitlog.record.HEAD_V4`), the properties are pairs: name, \\x01,
+value, \\x02. Cut is what this broker writes most: a timer that ends with the two properties of its target,
+between IPv4 hosts, with a message id. All other timers (replacing another, moved, with a verdict) are left to
+`timer_source`, which decodes them. Fronts and CRCs are written by numpy into all records at once.
+
+The loop over the records is one function on purpose: a checkpoint's time goes there.
+
+Weak spot: the cut knows the order in which `timer_records.timer_properties` writes. Were that order changed,
+nothing would be wrong but slow: no record would fit the cut, and each would be decoded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from sys import intern
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog import bulk, limits, record
+from commitlog.bulk import Integers
+from commitlog.kinds import TIMER_TOPIC
+from commitlog.record import topic_field
+from consumequeue.name_hash import digest_of_name
+from services.broker.spine.copies import Hashes
+from tidewheel import property_names
+
+_FIXED_BYTES: Final = record.HEAD_V4.itemsize
+_TOPIC_FIELD: Final = bytes((len(TIMER_TOPIC),)) + TIMER_TOPIC.encode()
+_TARGET: Final = b"\x02" + property_names.REAL_TOPIC.encode() + b"\x01"
+_QUEUE: Final = b"\x02" + property_names.REAL_QUEUE_ID.encode()
+_ID: Final = b"\x02" + property_names.MESSAGE_ID.encode() + b"\x01"
+_KEYS: Final = property_names.KEYS.encode() + b"\x01"
+_TAG: Final = property_names.TAG.encode() + b"\x01"
+_MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
+
+
+class RealTopic(NamedTuple):
+    """A topic that timers go to, also as a record's field, and as its names begin to be hashed."""
+
+    name: str
+    field: bytes
+    before_names: bytes
+
+
+class Cut:
+    """The records of `stored` (sound, of the timers at `timer_offsets`) that can be cut, made ready."""
+
+    def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
+        fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
+        is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
+        is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
+        self.places: list[int] = []
+        """Which of `stored` were cut, ascending."""
+        self.queues: list[tuple[str, int]] = []
+        """Where each of them goes: (topic, queue id)."""
+        self.named: list[tuple[int, bytes]] = []
+        """The places and properties of the records that may have a tag or keys beside their id.
+
+        The places are indices into `stored`.
+        """
+        self._parts: list[bytes] = []
+        self._digests: list[bytes] = []
+        self._cut(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
+        assert len(self.places) == len(self.queues) == len(self._parts) == len(self._digests)
+        self._fronts = fronts[self.places]
+        self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
+
+    def id_hashes(self) -> Hashes:
+        """Return the hashes of the message ids (`consumequeue.keyindex`), a u64 for each record cut."""
+        return np.frombuffer(b"".join(self._digests), np.uint64)
+
+    def records(self) -> list[bytes]:
+        """Return the ready records, in the order of `places`."""
+        content = bytearray(b"".join(self._parts))
+        lengths = np.array(list(map(len, self._parts)), np.int64)
+        ends = np.cumsum(lengths)
+        starts = ends - lengths
+        _write_fronts(content, starts, self._new_fronts(lengths))
+        bulk.seal(content, starts, ends)
+        sealed = bytes(content)
+        return [sealed[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def _cut(
+        self, stored: list[bytes], timer_offsets: list[int], body_bytes: list[int], is_plain: list[bool]
+    ) -> None:
+        of_each = zip(stored, timer_offsets, body_bytes, is_plain, strict=True)
+        for place, (one, timer_offset, size, plain) in enumerate(of_each):
+            topic_at = _FIXED_BYTES + size
+            properties_at = topic_at + len(_TOPIC_FIELD) + 2
+            # From the right: a producer's own property may look like a target, but this broker writes the
+            # target last, and `_target` accepts nothing behind it.
+            target_at = one.rfind(_TARGET, properties_at)
+            target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
+            id_at = _id_at(one, properties_at, target_at)
+            if target is None or id_at < 0 or not one.startswith(_TOPIC_FIELD, topic_at):
+                continue
+            topic, queue_id = target
+            kept = one[properties_at : target_at + 1]
+            # May: another property's name can end alike. Such a record is only looked at more closely.
+            if _KEYS in kept or _TAG in kept:
+                self.named.append((place, kept))
+            kept += _MARK % timer_offset
+            length = (len(kept) + record.CRC_BYTES).to_bytes(2, "big")
+            self._parts.append(b"".join((one[:topic_at], topic.field, length, kept, bulk.NO_CRC)))
+            message_id = one[id_at : one.index(b"\x02", id_at)]
+            self._digests.append(digest_of_name(topic.before_names + message_id))
+            self.queues.append((topic.name, queue_id))
+            self.places.append(place)
+
+    def _new_fronts(self, lengths: Integers) -> np.ndarray[Any, np.dtype[np.void]]:
+        fronts = self._fronts.copy()
+        fronts["record_bytes"], fronts["physical_offset"] = lengths, self._timer_offsets
+        fronts["queue_id"] = [queue_id for _, queue_id in self.queues]
+        for name in ("queue_offset", "reconsume_times", "half_offset"):
+            fronts[name] = 0
+        return fronts
+
+
+def _id_at(stored: bytes, properties_at: int, until: int) -> int:
+    """Return where the message id begins; -1 if there is none."""
+    if stored.startswith(_ID[1:], properties_at):
+        return properties_at + len(_ID) - 1
+    found = stored.rfind(_ID, properties_at, until)
+    return found + len(_ID) if found >= 0 else -1
+
+
+def _target(tail: bytes) -> tuple[RealTopic, int] | None:
+    """Return the topic and the queue id that the last properties name; None if they are others."""
+    pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
+    topic = _real_topic(pairs)
+    if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
+        return None
+    return topic, int(queue_id)
+
+
+@lru_cache(maxsize=limits.TOPICS_CACHED)
+def _real_topic(pairs: bytes) -> RealTopic | None:
+    """Return the topic of a target's pairs up to the value of its queue; None if they are others."""
+    topic = pairs[len(_TARGET) : -len(_QUEUE)]
+    if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
+        return None
+    if not topic.isascii() or b"\x01" in topic or b"\x02" in topic:
+        return None
+    name = intern(topic.decode())
+    return RealTopic(name, topic_field(name)[0], topic + b"#")
+
+
+def _write_fronts(content: bytearray, starts: Integers, fronts: np.ndarray[Any, np.dtype[np.void]]) -> None:
+    assert len(fronts) == len(starts), "a record without a front"
+    columns = starts[:, np.newaxis] + np.arange(_FIXED_BYTES)
+    np.frombuffer(content, np.uint8)[columns] = fronts.view(np.uint8).reshape(-1, _FIXED_BYTES)

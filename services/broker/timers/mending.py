@@ -1,0 +1,712 @@
+"""What became of the timers in damaged files: rebuilt from what still has them, or ended as UNREADABLE.
+
+    Check     --- reads files through, some megabytes at a time: at a start, then once a day ---+
+    ReadAhead --- finds damage when it reads what is due soon                                   +--> gaps
+    a split   --- likewise                                                                   ---+     |
+                                                                                                      v
+    Rescue    a worker finds which timers the gaps held <---------------------------------------------+
+    step      the core appends those that can be read again, and ends the others
+
+Which timers a gap held is known by difference, exactly: the timers with a name that are due in the window of
+the damaged file, less those in any sound batch or in memory, less those that have ended. Where that accounts
+for fewer rows than the snapshot counts, the log is read through as well (timers without a message id). A gap
+may also have held that timers are gone: rows of that window that have ended are taken out again. How a timer
+ended is known as long as one due then may wait in a damaged file (`Partitions.undone_ms`): what was due
+before that has ended.
+
+A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
+time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
+or from an older file of the timers. So no file of a time in doubt is deleted, from the moment in which damage
+is met until a checkpoint begins after all is rebuilt; and none after a start before all files were read
+through, as which times are in doubt is known then: how the last rescue ended need not be.
+A row whose record alone is damaged goes the same way, and so does a timer of which that was met only when it
+was due, or when a checkpoint copied it (`Timers.in_doubt`): it comes late rather than never. A timer whose
+record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
+
+Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
+the window in memory.
+
+A disk that can read nothing says nothing of the files: a rescue that meets one fails, and is tried again.
+
+Weak spot: where names or the log are damaged as well, timers may be missing that nothing tells of. They are
+counted (`unknown_count`), not named, as far as the snapshot's count of rows tells; of a file that was split
+not even that is known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from commitlog import bulk, limits
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged, StoreError
+from commitlog.kinds import TIMER_TOPIC
+from commitlog.layout import COMMITLOG, TIMER_NAMES, TIMERS
+from commitlog.record import CRC_BYTES, Record
+from commitlog.recovery import Damage, LogScan
+from consumequeue.sorted_runs import Run
+from consumequeue.timerindex import FactIndex
+from services.broker.spine.store import Store
+from services.broker.spine.values import Damaged
+from services.broker.timers.timer_ends import last_ms
+from services.broker.timers.timer_files import Doubt
+from services.broker.timers.timer_records import due_ms_of
+from services.broker.timers.timers import InDoubt, Timers
+from timingwheel import partition, sectors
+from timingwheel.boundaries import Numbers, Slot, slot_named
+from timingwheel.cascade import File, Span, span_of
+from timingwheel.due_run import within
+from timingwheel.partition import PAIR, WITH_RECORDS, Gap, Rows, Window
+
+_NOTHING: Final = np.empty(0, PAIR)
+_NO_OFFSETS: Final = np.empty(0, np.uint64)
+_FOREVER_MS: Final = 1 << 62
+_TRIED_EACH: Final = 5
+"""Of how many files of a folder a rescue reads the first byte to know that the disk can read at all."""
+
+
+class Bare(NamedTuple):
+    """A row that is sound and whose record is not: its position, and the number of its queue."""
+
+    due_ms: int
+    timer_offset: int
+    queue: int
+    path: str
+    is_unread: bool = False
+    """Whether the disk could not read some of it."""
+
+    def __str__(self) -> str:
+        why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
+        return f"the record of timer {self.timer_offset} in {self.path} {why}."
+
+
+class Copy(NamedTuple):
+    """Where an older file has a record."""
+
+    path: str
+    position: int
+    record_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Check:
+    """Files to be read through in a worker thread, and what is damaged of them."""
+
+    files: list[tuple[Slot, File, int]]
+    """Files of timers, each with the position (bytes) from which on it is to be read."""
+    runs: list[Run]
+    """Runs of names, ends and keys."""
+    bytes_max: int
+    rest: list[tuple[Slot, int]] = field(default_factory=list)
+    """What of the files was left for the next check."""
+    log: LogPass | None = None
+    log_damage: list[Damage] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    bare: list[Bare] = field(default_factory=list)
+    damaged_runs: list[Run] = field(default_factory=list)
+
+    def run(self, disk: Disk) -> None:
+        """Read; raise OSError."""
+        left_bytes = self.bytes_max
+        for slot, file, position in self.files:
+            if left_bytes <= 0:
+                self.rest.append((slot, position))
+                continue
+            window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
+            for batch in partition.batches(window, self.gaps, position):
+                if batch.kind == WITH_RECORDS:
+                    self.bare += _bare(window, batch)
+                left_bytes -= batch.end - batch.position
+                if left_bytes <= 0 and batch.end < file.length:
+                    self.rest.append((slot, batch.end))
+                    break
+        self.damaged_runs = [run for run in self.runs if not run.is_sound(disk)]
+        if self.log is not None:
+            self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
+
+
+class LogPass:
+    """One pass over the log up to `until`, some megabytes at a time."""
+
+    def __init__(self, segment_bytes: int, until: int) -> None:
+        self._segment_bytes, self._until = segment_bytes, until
+        self._scan: LogScan | None = None
+        self._checking: Iterator[int] | None = None
+        self._told_count = 0
+        self.is_done = False
+
+    def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
+        """Read on; return what of it is damaged, cut off at `until`. Raise OSError."""
+        self.is_done = True
+        with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
+            if self._scan is None or self._checking is None:
+                self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
+                self._checking = self._scan.checking()
+            until = self._scan.end_offset + bytes_max
+            for come_to in self._checking:
+                if come_to >= until:
+                    self.is_done = False
+                    break
+        if self._scan is None:
+            return []
+        assert self._told_count <= len(self._scan.damaged), "a scan forgot what it had found"
+        new = self._scan.damaged[self._told_count :]
+        self._told_count += len(new)
+        ends = (Damage(one.first_offset, min(one.end_offset, self._until)) for one in new)
+        return [one for one in ends if one.first_offset < one.end_offset]
+
+
+def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
+    """Yield the rows of a batch whose records do not match their CRC."""
+    rows = batch.rows[batch.rows["record_bytes"] > 0]
+    content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
+    content.extend(bytes(batch.end - batch.position - len(content)))  # a file cut short: zeros fail the CRC
+    starts = rows["record_at"].astype(np.int64) - batch.position
+    ends = starts + rows["record_bytes"].astype(np.int64)
+    for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
+        first, end = int(row["record_at"]), int(row["record_at"]) + int(row["record_bytes"])
+        is_unread = window.is_unread(first, end)
+        yield Bare(int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path, is_unread)
+
+
+@dataclass(slots=True, eq=False)
+class Rescue:
+    """The search for the timers of gaps, in a worker thread: which are missing, and which are back."""
+
+    gaps: tuple[Gap, ...]
+    bare: list[Bare]
+    mended: frozenset[Gap]
+    """Damage whose timers are accounted for."""
+    windows: list[tuple[int, int]]
+    in_doubt: dict[int, InDoubt]
+    files: dict[Slot, File]
+    in_memory: Numbers
+    deleted_in_memory: Numbers
+    """The timers whose tombstones no file has yet."""
+    names: tuple[Run, ...]
+    ends: tuple[Run, ...]
+    ended_since: Numbers
+    """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
+    deviating: dict[int, int]
+    watermark_ms: int
+    forgotten_ms: int
+    """A timer that was last known before this time has ended, though it may be forgotten how."""
+    segment_bytes: int
+    end_offset: int
+    missing: Rows = field(default_factory=_NOTHING.copy)
+    revived: Rows = field(default_factory=_NOTHING.copy)
+    copies: dict[int, Copy] = field(default_factory=dict)
+    unknown_count: int = 0
+    """The number of rows in gaps of which nothing tells what they were."""
+    over: set[int] = field(default_factory=set)
+    """The timers that have ended: their file tells, or it was so long ago that it is forgotten how."""
+    blocked: str = ""
+    """Why nothing could be found out; empty if it could."""
+
+    def run(self, disk: Disk) -> None:
+        """Read; raise OSError, also where the disk can read nothing: then no timer is to end for it."""
+        self._require_reading(disk)
+        try:
+            for from_ms, until_ms in self.windows:
+                self._see(disk, from_ms, until_ms)
+            self._leave_out_deleted(disk)
+        except StoreError as error:
+            self.blocked = error.detail
+            return
+        self._find_copies(disk)
+        self._require_reading(disk)  # it may have failed since
+
+    def _require_reading(self, disk: Disk) -> None:
+        folders = (COMMITLOG, TIMERS, TIMER_NAMES)
+        paths = (f"{folder}/{name}" for folder in folders for name in disk.list(folder)[:_TRIED_EACH])
+        sectors.require_reading(disk, paths)
+
+    def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
+        """Find what is missing of the window, and what is back in it.
+
+        missing  named in the window, in no sound batch and not in memory, not ended
+        back     in a sound batch though it has ended, not before the watermark, and its tombstone is not in
+                 memory either: a gap took it
+        """
+        present, lost_count = self._present(disk, from_ms, until_ms)
+        held = np.union1d(present["timer_offset"], self.in_memory)
+        wanted, is_sure = self._named(disk, from_ms, until_ms)
+        wanted = _without(wanted, held)
+        ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        # Fewer found than rows lost: timers without a message id are among them. To read the log costs all of
+        # it, so it is read only where names cannot account for what was lost.
+        if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
+            wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
+            ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        self.unknown_count += max(0, lost_count - len(wanted))
+        self.missing = np.concatenate([self.missing, _without(wanted, ended)])
+        # Before the watermark nothing need be taken out: what lies there is done, its end perhaps forgotten.
+        back = present[
+            np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
+        ]
+        self.revived = np.concatenate([self.revived, _without(back, self.deleted_in_memory)])
+
+    def _is_split(self) -> bool:
+        """Return whether a damaged file is none of the present ones: nothing tells how much it held."""
+        return any(_slot_of(gap) not in self.files for gap in self.gaps)
+
+    def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
+        """Return the live rows of the window in sound batches, and how many rows the other batches had.
+
+        A batch in a gap counts as damaged even if the disk can read it by now: whoever met the gap has passed
+        over its timers.
+        """
+        found, lost_count = [_NOTHING], 0
+        for slot, file in self.files.items():
+            if slot.start_ms >= until_ms or slot.end_ms <= from_ms:
+                continue
+            gaps: list[Gap] = []
+            without = {*self.gaps, *self.mended}
+            tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps, without)
+            without |= set(gaps)
+            row_count = 0
+            for rows in partition.parts(disk, slot.path, file.length, gaps, without):
+                row_count += len(rows)
+                near = within(partition.alive(rows, tombstones), from_ms, until_ms)
+                pairs = np.empty(len(near), PAIR)
+                pairs["due_ms"], pairs["timer_offset"] = near["due_ms"], near["timer_offset"]
+                found.append(pairs)
+            lost_count += max(0, file.row_count - row_count) if gaps else 0
+        return np.concatenate(found), lost_count
+
+    def _named(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
+        """Return the timers of the window that have a name, and whether all names could be read."""
+        found, is_sure = [self._deviated(from_ms, until_ms)], True
+        for run in self.names:
+            damaged: list[int] = []
+            for facts in run.readable(disk, damaged):
+                near = facts[(facts["at"] >= np.uint64(from_ms)) & (facts["at"] < np.uint64(until_ms))]
+                near = near[near["offset"] < np.uint64(self.end_offset)]
+                is_over = last_ms(near) < np.uint64(self.forgotten_ms)
+                pairs = np.empty(len(near), PAIR)
+                pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
+                found.append(self._placed(pairs[~is_over], from_ms, until_ms))
+            is_sure = is_sure and not damaged
+        return _once(np.concatenate(found)), is_sure
+
+    def _deviated(self, from_ms: int, until_ms: int) -> Rows:
+        """Return the timers sorted within the window, though they are due at another time."""
+        sort_ms = self.deviating.items()
+        near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
+        return np.array(near, PAIR)
+
+    def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
+        """Return the timers without the ones that are sorted elsewhere, though due in the window."""
+        if not self.deviating or not len(pairs):
+            return pairs
+        sort_ms = self.deviating.items()
+        elsewhere = [offset for offset, at_ms in sort_ms if not from_ms <= at_ms < until_ms]
+        return _without(pairs, np.array(sorted(elsewhere), np.uint64))
+
+    def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
+        """Return the timers of the window that the log tells of."""
+        scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
+        timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
+        found = [
+            (due_ms, one.physical_offset)
+            for one, due_ms in ((one, due_ms_of(one)) for one in timers)
+            if from_ms <= due_ms < until_ms and max(due_ms, one.store_ms) >= self.forgotten_ms
+        ]
+        return self._placed(np.array(found, PAIR), from_ms, until_ms)
+
+    def _leave_out_deleted(self, disk: Disk) -> None:
+        """Take out the bare rows that have a tombstone in their file, or ended before the kept history."""
+        for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
+            if slot in self.files:
+                deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
+                self.over.update(deleted.tolist())
+        self.over.update(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)
+        self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
+
+    def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
+        """Return which of the timers have ended: their offsets, ascending."""
+        found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
+        for run in self.ends:
+            for facts in run.chunks(disk):
+                found.append(np.intersect1d(facts["key"], offsets))
+        return np.unique(np.concatenate(found))
+
+    def _find_copies(self, disk: Disk) -> None:
+        """Find where older files have the records of missing timers."""
+        wanted = {int(offset) for offset in self.missing["timer_offset"]}
+        wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
+        for slot in _slots_named(disk) if wanted else ():
+            length = disk.size(slot.path)
+            for batch in partition.batches(Window(disk, slot.path, length), []):
+                if batch.kind != WITH_RECORDS:
+                    continue
+                for place in np.flatnonzero(np.isin(batch.rows["timer_offset"], sorted(wanted))).tolist():
+                    row = batch.rows[place]
+                    copy = Copy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
+                    if _is_sound(disk, copy):
+                        self.copies[int(row["timer_offset"])] = copy
+
+
+def _slots_named(disk: Disk) -> Iterator[Slot]:
+    """Yield all slots that have a file, whether or not a snapshot names it."""
+    for name in disk.list(TIMERS):
+        with suppress(ValueError):
+            yield slot_named(name)
+
+
+def _is_sound(disk: Disk, copy: Copy) -> bool:
+    stored = bytearray(sectors.read(disk, *copy, []))
+    if len(stored) < max(copy.record_bytes, CRC_BYTES):
+        return False
+    return bool(bulk.are_sound(stored, np.array([0]), np.array([len(stored)]))[0])
+
+
+def _without(pairs: Rows, offsets: Numbers) -> Rows:
+    kept: Rows = pairs[~np.isin(pairs["timer_offset"], offsets)]
+    return kept
+
+
+def _once(pairs: Rows) -> Rows:
+    _, firsts = np.unique(pairs["timer_offset"], return_index=True)
+    kept: Rows = pairs[firsts]
+    return kept
+
+
+def _slot_of(gap: Gap) -> Slot:
+    return slot_named(gap.path.removeprefix(f"{TIMERS}/"))
+
+
+def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
+    """Return the times (from, until, in ms) that slots cover, ascending and without overlaps."""
+    merged: list[tuple[int, int]] = []
+    for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
+        if merged and slot.start_ms < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], slot.end_ms)
+        else:
+            merged.append((slot.start_ms, slot.end_ms))
+    return merged
+
+
+def _keys(facts: FactIndex) -> Iterator[Numbers]:
+    """Yield what the facts in memory are about."""
+    for recent in facts.recents():
+        for chunk in recent.chunks():
+            yield chunk["key"].copy()
+
+
+class Mending:
+    """The care for the damaged files of timers of one broker: checks, rescues, and what they bring back.
+
+        idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
+                                                       --done of a check, or failed-------------> idle
+
+    One job at a time: a rescue looks at files and memory as of one moment, and what it finds missing is
+    mended before the next one looks.
+    """
+
+    def __init__(self, store: Store, timers: Timers) -> None:
+        self._store, self._timers = store, timers
+        self._partitions = timers.partitions
+        self._unchecked: deque[tuple[Slot, int] | Run] = deque()
+        self._check_bytes = 0
+        self._may_check = self._has_begun = False
+        self._next_check_ms = 0
+        self._running: Check | Rescue | None = None
+        self._bare: list[Bare] = []
+        self._applying: Rescue | None = None
+        self._left: deque[tuple[int, int, str, str]] = deque()
+        self._rebuilt_count = self._lost_count = 0
+        self._blocked = ""
+        self._log_pass: LogPass | None = None
+
+    def begin(self, now_ms: int) -> None:
+        """Let everything be read through from now on, the first due first."""
+        files = sorted(self._readable(), key=lambda slot: slot.start_ms)
+        places = ((slot, 0) for slot in files)
+        self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
+        self._unchecked.extend(self._store.keys.runs)
+        log = self._store.log
+        self._log_pass = LogPass(log.segment_bytes, log.durable_offset) if log.durable_offset else None
+        self._may_check = self._has_begun = True
+        self._check_bytes = limits.CHECKED_AT_START_BYTES
+        self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
+
+    def keep_house(self, now_ms: int) -> None:
+        """Let some more be checked; note what of names, ends and keys a checkpoint has met damaged."""
+        self._may_check = True
+        self._blocked = ""
+        if not self._has_unchecked and now_ms >= self._next_check_ms:
+            self.begin(now_ms)
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
+        self.note_indexes()
+
+    def read_on(self, disk: Disk, now_ms: int) -> None:
+        """Read some more of the timers' files through, on a node that follows, behind a checkpoint.
+
+        Once all are read, older files may go there, too. What is found damaged waits until the node leads.
+        """
+        if not self._has_begun:
+            self.begin(now_ms)
+        if self._running is not None or self._has_read_all:
+            return
+        self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
+        job = self._running = self._check()
+        try:
+            job.run(disk)
+        except OSError:  # the next checkpoint tries again
+            self.failed(job)
+        else:
+            self.done(job)
+
+    def go_on_checking(self) -> None:
+        """Let some more be checked at once."""
+        self._may_check = True
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is something to do at once."""
+        if self._applying is not None:
+            return not self._timers.is_held()
+        return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+
+    def doubt(self) -> Doubt:
+        """Return which timers are not accounted for, for a checkpoint that begins."""
+        spans = self._in_doubt()
+        if self._has_read_all:  # all damage is known, and its times are in doubt until all is rebuilt
+            self._partitions.release_older()
+        is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
+        return Doubt(spans, self._in_doubt, is_rescuing)
+
+    @property
+    def _has_read_all(self) -> bool:
+        """Whether all files of the timers were read through since the start."""
+        is_reading = isinstance(self._running, Check) or any(
+            isinstance(one, tuple) for one in self._unchecked
+        )
+        return self._has_begun and not is_reading
+
+    def _in_doubt(self) -> list[Span]:
+        """Return the times in which damaged bytes held timers that are not all rebuilt, or ended."""
+        jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
+        gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
+        bare = chain(self._bare, *(job.bare for job in jobs))
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # at once: a worker may ask
+        in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
+        spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
+        return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
+
+    def next_job(self) -> Check | Rescue | None:
+        """Return what a worker should read now; None if nothing, or while a job is not done with."""
+        if self._running is not None or self._applying is not None:
+            return None
+        if self._can_rescue():
+            self._running = self._rescue()
+        elif self._may_check and self._has_unchecked:
+            self._may_check = False
+            self._running = self._check()
+        return self._running
+
+    def done(self, job: Check | Rescue) -> None:
+        """Take in what a worker has read."""
+        assert job is self._running, "one job at a time"
+        self._running = None
+        if isinstance(job, Rescue):
+            self._take_over(job)
+            return
+        self._unchecked.extendleft(reversed(job.rest))
+        # While the worker read, a checkpoint may have dropped a file, and timers may have ended: of these the
+        # check found what is no longer so.
+        there = self._readable()
+        self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
+        new = (one for one in job.bare if self._is_there(one) and self._waits(one))
+        self._bare = list(dict.fromkeys([*self._bare, *new]))
+        for index in (self._timers.ends.names, self._timers.ends.ends, self._store.keys):
+            index.found_damaged(job.damaged_runs)
+        self.note_indexes()
+        for found in job.log_damage:
+            if found.end_offset > self._store.log.first_offset:
+                self._store.damage.log_range(found)
+        if self._log_pass is not None and self._log_pass.is_done:
+            self._log_pass = None
+
+    def failed(self, job: Check | Rescue) -> None:
+        """Take back what a worker could not read: it is tried again with the next look after the house."""
+        assert job is self._running, "one job at a time"
+        self._running = None
+        if isinstance(job, Rescue):
+            self._bare = job.bare + self._bare
+            self._blocked = "the disk failed"
+        else:
+            places = ((slot, position) for slot, _, position in job.files)
+            self._unchecked.extendleft(reversed([*places, *job.runs]))
+
+    def step(self, now_ms: int) -> None:
+        """Rebuild or end some of the timers that a rescue has found."""
+        assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
+        count = 0
+        try:
+            while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
+                self._mend(*self._left.popleft(), now_ms)
+                count += 1
+        except StoreDamaged as error:  # whether a timer has ended cannot be read: a start makes ends again
+            assert self._applying is not None, "only a rescue leaves something to mend"
+            job, self._applying = self._applying, None
+            self._left.clear()
+            self._timers.statistics.timers_rebuilt += self._rebuilt_count
+            self._block(job, error.detail)
+        if self._applying is not None and not self._left:
+            self._finish(self._applying)
+
+    @property
+    def _has_unchecked(self) -> bool:
+        return bool(self._unchecked) or self._log_pass is not None
+
+    def _can_rescue(self) -> bool:
+        is_needed = bool(self._partitions.damage or self._bare or self._timers.in_doubt)
+        return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
+
+    def _readable(self) -> dict[Slot, File]:
+        """Return the files that timers wait in, and the split ones that are kept since they are damaged."""
+        return self._partitions.kept_damaged() | self._partitions.files
+
+    def _is_there(self, one: Bare) -> bool:
+        return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
+
+    def _waits(self, one: Bare) -> bool:
+        """Return whether a timer waits; all before the watermark have ended, though how may be forgotten."""
+        is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
+        return not is_done and not self._timers.has_surely_ended(one.timer_offset)
+
+    def _check(self) -> Check:
+        job, left_bytes = Check([], [], self._check_bytes), self._check_bytes
+        files = self._readable()
+        while self._unchecked and left_bytes > 0:
+            one = self._unchecked.popleft()
+            if isinstance(one, tuple):
+                slot, position = one
+                if slot in files:
+                    job.files.append((slot, files[slot], position))
+                    left_bytes -= files[slot].length - position
+            else:
+                job.runs.append(one)
+                left_bytes -= one.tail_at
+        if left_bytes > 0 and not self._unchecked:
+            job.log = self._log_pass
+        return job
+
+    def _rescue(self) -> Rescue:
+        gaps, bare = tuple(self._partitions.damage), self._bare
+        self._bare = []
+        windows = _windows(map(_slot_of, gaps))
+        ends, log = self._timers.ends, self._store.log
+        memory = [self._partitions.in_memory(*window) for window in windows]
+        deleted = [self._partitions.deleted_in_memory(*window) for window in windows]
+        return Rescue(
+            gaps=gaps,
+            bare=bare,
+            in_doubt=dict(self._timers.in_doubt),
+            mended=self._partitions.damage.mended,
+            windows=windows,
+            files=self._partitions.files,
+            in_memory=np.concatenate([_NO_OFFSETS, *memory]),
+            deleted_in_memory=np.concatenate([_NO_OFFSETS, *deleted]),
+            names=ends.names.runs,
+            ends=ends.ends.runs,
+            ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),
+            deviating=dict(self._timers.near.deviating),
+            watermark_ms=self._partitions.watermark[0],
+            forgotten_ms=ends.forgotten_ms,
+            segment_bytes=log.segment_bytes,
+            end_offset=log.durable_offset,
+        )
+
+    def _take_over(self, job: Rescue) -> None:
+        if job.blocked:
+            self._block(job, job.blocked)
+            return
+        assert self._applying is None, "a rescue is applied to its end before the next one has run"
+        assert not self._left, "what an earlier rescue found is still to be mended"
+        self._applying, self._rebuilt_count, self._lost_count = job, 0, job.unknown_count
+        for due_ms, timer_offset in job.revived.tolist():
+            self._partitions.delete(due_ms, timer_offset)
+        names = self._timers.queues.names
+        what = ", ".join(sorted({gap.path for gap in job.gaps}))
+        self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())
+        waiting = (one for one in job.bare if one.timer_offset not in job.over)
+        self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in waiting)
+        in_doubt = job.in_doubt.items()
+        self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
+
+    def _block(self, job: Rescue, why: str) -> None:
+        """Let a rescue that cannot find something out be tried again later; say why."""
+        self._blocked = why
+        what = f"Which timers damaged bytes held cannot be found out now: {why}"
+        self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+        self._bare = job.bare + self._bare
+
+    def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
+        if self._timers.ends.ended(timer_offset) is not None:
+            self._timers.in_doubt.pop(timer_offset, None)
+            return  # cancelled, moved or fired since the rescue has looked
+        timer = self._record(timer_offset)
+        if timer is None:
+            self._lost_count += 1
+            self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
+            return
+        self._timers.rebuild(timer, timer_offset, what, now_ms)
+        self._rebuilt_count += 1
+
+    def _record(self, timer_offset: int) -> Record | None:
+        """Return the timer record, from the log, or else from an older file; None if neither has it."""
+        with suppress(StoreDamaged):
+            return self._timers.logged(timer_offset)
+        assert self._applying is not None, "copies are known to a rescue alone"
+        copy = self._applying.copies.get(timer_offset)
+        with suppress(StoreDamaged):
+            return None if copy is None else self._timers.read_row(*copy)
+        return None
+
+    def _finish(self, job: Rescue) -> None:
+        """Count what a rescue came to, and note it in words; its gaps are mended."""
+        looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
+        assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
+        self._applying = None
+        self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
+        statistics = self._timers.statistics
+        statistics.timers_rebuilt += self._rebuilt_count
+        statistics.timers_unknown += job.unknown_count
+        in_files = [(offset, one.path) for offset, one in job.in_doubt.items() if one.path]
+        paths = [gap.path for gap in job.gaps] + [one.path for one in job.bare]
+        paths += [path for _, path in in_files]
+        if not paths:
+            return
+        wheres = [str(one) for one in (*job.gaps, *job.bare)]
+        wheres += [f"the record of timer {offset} in {path} cannot be read." for offset, path in in_files]
+        what = (
+            f"{' '.join(wheres[:_WHERES_MAX])} {self._rebuilt_count} timers were rebuilt, "
+            f"{self._lost_count} nobody has any more"
+            f"{': tidewheel timer ls --damaged' if self._lost_count else ''}."
+        )
+        first, *others = dict.fromkeys(paths)
+        damage = self._store.damage
+        damage.settle(Damaged("partition", first, what, self._rebuilt_count, self._lost_count))
+        for path in others:
+            damage.settle(
+                Damaged("partition", path, f"{path} was damaged; its timers are counted with {first}.")
+            )
+
+    def note_indexes(self) -> None:
+        """Note what of names, ends and keys is known to be damaged."""
+        self._timers.ends.note_damage()
+        if self._store.keys.damage:
+            self._store.note_key_index(self._store.keys.damage)
+
+
+_WHERES_MAX: Final = 3

@@ -1,0 +1,122 @@
+"""Names and ends of timers, made again at a start where a file of theirs is damaged.
+
+1. What can be read of the damaged runs.
+2. What the log tells, up to the snapshot; what lies behind it is replayed anyway.
+3. The names of the timers that wait and whose records the log has no more, from the partitions.
+4. For each timer with a name that does not wait and of which no end is known now, an end that says no more
+   than that it is over: else it would be taken for a timer that waits.
+
+If the log reaches back to the run's first fact, nothing is missing afterwards. Else facts of timers that had
+ended before the log begins may be: verbs on them say that they came too late, or were never set. The runs
+are written anew by the next checkpoint. Cost: one read of the log, and of the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import TimerEnded, TimerSet, facts_of, timer_set
+from commitlog.kinds import End
+from commitlog.record import Record
+from commitlog.recovery import LogScan
+from consumequeue.sorted_runs import Run
+from consumequeue.timerindex import FactIndex
+from services.broker.spine.values import Damaged
+from services.broker.timers.timer_ends import TimerEnd
+from services.broker.timers.timers import Timers
+from timingwheel import partition
+from timingwheel.boundaries import Numbers
+from timingwheel.partition import Gap
+
+_FOREVER_MS: Final = 1 << 62
+_CHUNK_FACTS: Final = 65_536
+
+
+def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
+    """Make names and ends again, if any file of theirs is damaged; return which. Raise OSError.
+
+    The log reaches from `log_from` on; the state is that of the snapshot at `until` (log offsets).
+    """
+    ends = timers.ends
+    has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
+    if not (has_names or has_ends):
+        return []
+    told = [
+        *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
+        *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
+    ]
+    # Of several facts that of the highest log offset counts, so the order in which they are put is free: the
+    # partitions may come behind the log, though their timers are older.
+    for found in LogScan(disk, segment_bytes, stop_at=until):
+        for fact in facts_of(found.record):
+            if isinstance(fact, TimerEnded) and has_ends:
+                ended = TimerEnd(fact.end, found.record.store_ms, found.record.physical_offset)
+                ends.end(fact.timer_offset, fact.due_ms, ended)
+            elif isinstance(fact, TimerSet) and has_names:
+                timers.ends.name(fact, found.record.physical_offset, found.record.store_ms)
+        ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
+    for timer in _waiting(timers, log_from) if has_names else ():
+        timers.ends.name(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
+    if has_ends:
+        _close(timers, disk)
+    return told
+
+
+def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
+    read_count = index.take_out(run)
+    left = "what it said is made again from the log"
+    if run.first_offset < log_from and read_count < run.entry_count:
+        left = (
+            f"{run.entry_count - read_count} of its {run.entry_count} facts cannot be read; they are made "
+            "again as far as the log and the timers that wait tell, and how others ended may be unknown"
+        )
+    return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
+
+
+def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
+    """Yield the records of timers in partitions that were set before the log begins."""
+    for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
+        for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
+            if path is not None and int(row["record_at"]) != partition.IN_LOG:
+                try:
+                    yield timers.read_row(path, int(row["record_at"]), int(row["record_bytes"]))
+                except StoreDamaged:
+                    continue
+
+
+def _close(timers: Timers, disk: Disk) -> None:
+    """End the timers that have a name and do not wait, if nothing says how they ended."""
+    waiting, gaps = _places(timers, disk)
+    for run in timers.ends.names.runs:
+        for facts in run.readable(disk, []):
+            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+    for recent in timers.ends.names.recents():
+        for facts in recent.chunks():
+            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+
+
+def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
+    """Return the offsets of all live rows of partitions, ascending, and what of the files is damaged."""
+    # Of a file that was split, the snapshot tells alone what was damaged.
+    found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
+    for slot, file in timers.partitions.files.items():
+        tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
+        for rows in partition.parts(disk, slot.path, file.length, gaps):
+            found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
+    found.append(np.fromiter(timers.in_doubt, np.uint64))  # no file has those that delivery has passed
+    return np.sort(np.concatenate(found)), gaps
+
+
+def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
+    if gaps:
+        return  # a timer that is in no sound batch may wait in a damaged one: ended, it would never arrive
+    is_over = ~np.isin(offsets, waiting)
+    offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
+    ended = timers.ends.have_ended(offsets)
+    for offset, ms in zip(offsets[~ended].tolist(), due_ms[~ended].tolist(), strict=True):
+        timers.ends.end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))

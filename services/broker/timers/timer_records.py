@@ -1,0 +1,223 @@
+"""The records of timers: set, moved, cancelled, delivered.
+
+    record                                   topic                 ends            sets
+    set                                      rmq_sys_wheel_timer                   its own offset
+    set again under its key, or moved        rmq_sys_wheel_timer   TW_REPLACES     its own offset
+    cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
+    delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
+
+Each of them is the whole truth about what it ends: one record, so that a crash leaves all of it or nothing.
+A record that ends a timer also says when that was due, which is where its place on disk is looked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from commitlog import properties
+from commitlog.facts.facts import TimerSet
+from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
+from commitlog.message import Message
+from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
+from services.broker.spine.appended import NewMessage
+from services.broker.spine.values import TimerName
+from tidewheel import property_names
+
+_DUE: Final = f"{property_names.DUE_MS}\x01"
+_TOPIC: Final = f"\x02{property_names.REAL_TOPIC}\x01"
+_QUEUE: Final = f"\x02{property_names.REAL_QUEUE_ID}\x01"
+_REBUILT: Final = "rebuilt: {} was damaged"
+_CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
+_ID, _KEY = "id", "key"
+_new: Final = tuple.__new__
+"""Makes a named tuple at a third of its own price."""
+NOT_DELIVERED: Final = frozenset(
+    {
+        property_names.REAL_TOPIC,
+        property_names.REAL_QUEUE_ID,
+        property_names.REPLACES,
+        property_names.REPLACED_DUE_MS,
+        property_names.VERB,
+        property_names.REASON,
+        property_names.TIMER_NAMES,
+        *_CARRIED,
+    }
+)
+
+
+class Replaced(NamedTuple):
+    """The timer that a new one takes the place of: its offset, and when it was due."""
+
+    timer_offset: int
+    due_ms: int
+
+
+def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
+    """Return the timer record of a delayed message, whose real queue will be `queue_id`."""
+    stored = timer_properties(message, queue_id)
+    if replaced is not None:
+        stored += properties.encode(_replaces(replaced))
+    return Record(
+        topic=TIMER_TOPIC,
+        body=message.body,
+        properties=stored,
+        sys_flag=COMPRESSED if message.gzip else 0,
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+    )
+
+
+def new_timer(message: Message, queue_id: int) -> NewMessage:
+    """Return a delayed message as a timer that replaces no other, with the fact that it tells."""
+    due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
+    assert due_ms is not None, "a message without a delivery time is no timer"
+    fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key))
+    stored = timer_properties(message, queue_id)
+    return _new(NewMessage, (message, stored, TIMER_TOPIC, 0, (fact,), None, b""))
+
+
+def timer_properties(message: Message, queue_id: int) -> bytes:
+    """Return the encoded properties of the timer record of a message that replaces no timer."""
+    marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
+    return properties.encode_message(message, marks)
+
+
+def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
+    """Return the timer that replaces the one at `timer_offset`: the same message, due at `due_ms`."""
+    marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
+    marks |= _replaces(Replaced(timer_offset, old_due_ms))
+    stored = properties.decode(timer.properties)
+    kept = {
+        name: value for name, value in stored.items() if name not in (*_CARRIED, property_names.TIMER_NAMES)
+    }
+    return Record(
+        topic=TIMER_TOPIC,
+        body=timer.body,
+        properties=properties.encode(kept | marks),
+        sys_flag=timer.sys_flag & COMPRESSION,
+        born_ms=timer.born_ms,
+        born_host=timer.born_host,
+    )
+
+
+def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
+    """Return the timer that replaces one in a damaged file: the same message, due at the same time.
+
+    It goes by `names` alone: another timer may have its key by now.
+    """
+    due_ms = due_ms_of(timer)
+    new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
+    go_by(new, names)
+    return new
+
+
+def go_by(new: Record, names: list[TimerName]) -> None:
+    """Let a timer record that is about to be appended go by these of its names alone."""
+    said = " ".join(_KEY if one.key else _ID for one in names) or "none"
+    new.properties += properties.encode({property_names.TIMER_NAMES: said})
+
+
+def is_rebuilt(timer: Record) -> bool:
+    """Return whether a timer record replaces one in a damaged file."""
+    return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
+
+
+def names_of(timer: TimerSet) -> list[TimerName]:
+    """Return the names that a timer goes by: message id, and key if any."""
+    names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
+    return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
+
+
+def moved_because(stored: dict[str, str]) -> str | None:
+    """Return why the timer of a record with these properties was moved to its time; None: it was not."""
+    return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
+
+
+def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
+    """Return the message of a timer record for its real queue, naming the timer; `reason` is the verb's."""
+    stored = properties.decode(timer.properties)
+    kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
+    marks = {
+        property_names.TIMER_OFFSET: str(timer_offset),
+        property_names.VERB: verb,
+        property_names.REASON: reason,
+    }
+    return Record(
+        topic=stored[property_names.REAL_TOPIC],
+        queue_id=int(stored[property_names.REAL_QUEUE_ID]),
+        body=timer.body,
+        properties=properties.encode(kept | marks),
+        sys_flag=timer.sys_flag & COMPRESSION,
+        born_ms=timer.born_ms,
+        born_host=timer.born_host,
+    )
+
+
+def undelivered(ready: Record) -> Record:
+    """Return the record of a timer made ready for its real queue (`services.broker.timers.timer_source`)."""
+    stored = properties.decode(ready.properties)
+    timer_offset = int(stored.pop(property_names.TIMER_OFFSET))
+    marks = {property_names.REAL_TOPIC: ready.topic, property_names.REAL_QUEUE_ID: str(ready.queue_id)}
+    return replace(
+        ready,
+        topic=TIMER_TOPIC,
+        queue_id=0,
+        physical_offset=timer_offset,
+        properties=properties.encode(stored | marks),
+    )
+
+
+def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, reason: str) -> Record:
+    """Return the record that cancels a timer."""
+    return _verb_record(CANCEL, timer_offset, due_ms, topic, message_id, reason)
+
+
+def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
+    """Return the record that ends a timer whose record is lost; `topic` is empty where it is not known."""
+    return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
+
+
+def _verb_record(
+    verb: str, timer_offset: int, due_ms: int, topic: str, message_id: str = "", reason: str = ""
+) -> Record:
+    marks = {
+        property_names.VERB: verb,
+        property_names.TIMER_OFFSET: str(timer_offset),
+        property_names.DUE_MS: str(due_ms),
+        property_names.MESSAGE_ID: message_id,
+        property_names.REAL_TOPIC: topic,
+        property_names.REASON: reason,
+    }
+    return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
+
+
+def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
+    """Return the properties of a timer record that replaces another timer, or none."""
+    kept = properties.decode(stored)
+    kept.pop(property_names.REPLACES, None)
+    kept.pop(property_names.REPLACED_DUE_MS, None)
+    return properties.encode(kept if replaced is None else kept | _replaces(replaced))
+
+
+def replaced_by(stored: bytes) -> int:
+    """Return the offset of the timer whose place a sender's timer took, by its properties; -1 for none.
+
+    One that was moved or rebuilt is in the place of itself.
+    """
+    if properties.value_of(stored, property_names.VERB):
+        return -1
+    said = properties.value_of(stored, property_names.REPLACES)
+    return int(said) if said else -1
+
+
+def due_ms_of(record: Record) -> int:
+    """Return when the timer of a timer record is due, or was, in ms since 1970."""
+    return int(properties.value_of(record.properties, property_names.DUE_MS))
+
+
+def _replaces(replaced: Replaced) -> dict[str, str]:
+    return {
+        property_names.REPLACES: str(replaced.timer_offset),
+        property_names.REPLACED_DUE_MS: str(replaced.due_ms),
+    }

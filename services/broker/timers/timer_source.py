@@ -1,0 +1,187 @@
+"""From timer records in the log to rows for the far partitions: each message ready for its real queue.
+
+A checkpoint moves timers out of memory (`timingwheel.partitions`). What it writes beside a timer's row is the
+very record that will be delivered, with its CRC; only its places and its store time are stamped then
+(`services.broker.spine.copies`). So delivering reads one file in order and parses nothing.
+
+    row field  here
+    queue      number of the (topic, queue id) in `QueueTable`, which the snapshot keeps
+    id_hash    hashes of the names that the message is found by (`consumequeue.keyindex`): message id,
+    key_hash   its first and
+    spare      second key; `MANY_NAMES` if there are more
+
+Records as this broker writes them most are cut and joined (`services.broker.timers.cutting`); others, those
+between IPv6 hosts among them, are decoded and encoded, which takes three times as long. The bytes are the
+same.
+
+Weak spot: two ways to the same bytes, and only a test (`test_timer_source.py`) holds one against the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from commitlog import bulk, imported, properties, record
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.record import Record
+from commitlog.segments import Segments
+from consumequeue.entry import tags_code
+from consumequeue.keyindex import hash_of, keys_of, names_of
+from services.broker.timers.cutting import Cut
+from services.broker.timers.timer_records import delivered_record
+from tidewheel import property_names
+from timingwheel import sectors
+from timingwheel.partition import ROW, Rows
+
+MANY_NAMES: Final = (1 << 64) - 1
+NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
+_WINDOW_BYTES: Final = 1 << 17
+"""How much is read at once, where timers lie close together."""
+_ALONE_BYTES: Final = 1 << 12
+_ALONE_GAP_BYTES: Final = 1 << 14
+"""Where the next timer lies more than `_ALONE_GAP_BYTES` on, only `_ALONE_BYTES` are read."""
+_HEAD: Final = struct.Struct(">I")
+
+Offsets = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+class QueueTable:
+    """Numbers for queues, given in the order of first use."""
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, int]] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def number(self, topic: str, queue_id: int) -> int:
+        """Return the number of a queue, a new one at its first use."""
+        name = (topic, queue_id)
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name)
+            assert len(self.names) == len(self._numbers), "a queue without a number, or with two"
+        return number
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: [topic, queue id] of each queue, by number."""
+        return [list(name) for name in self.names]
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        for topic, queue_id in frozen:
+            self.number(topic, queue_id)
+
+
+class TimerSource:
+    """A reader of timer records in the log of a store; used by a checkpoint, in a worker thread."""
+
+    def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._queues = queues
+        self._imported_until = imported.read(disk)
+
+    def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
+        """Return the rows (without due time and place) and the records of the timers that can be read.
+
+        `timer_offsets` (u64) ascend; so do those of the rows.
+        """
+        assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
+        offsets, stored = self._sound(timer_offsets.tolist())
+        rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
+        rows["timer_offset"] = offsets
+        # Imported records may end without a CRC, which a cut expects: they are parsed.
+        first_own = bisect_left(offsets, self._imported_until)
+        cut = Cut(stored[first_own:], offsets[first_own:])
+        places = [first_own + place for place in cut.places]
+        for place, encoded in zip(places, cut.records(), strict=True):
+            ready[place] = encoded
+        rows["queue"][places] = [self._queues.number(*name) for name in cut.queues]
+        rows["id_hash"][places] = cut.id_hashes()
+        for place, kept in cut.named:
+            self._name(rows[first_own + place], kept)
+        for place in set(range(len(offsets))).difference(places):
+            ready[place] = self._decode(rows[place], stored[place], offsets[place])
+        assert all(ready), "a timer was neither cut nor decoded"
+        rows["record_bytes"] = list(map(len, ready))
+        return rows, ready
+
+    def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
+        """Return the ready record of any timer; fill in its row."""
+        ready = ready_record(record.decode(stored), timer_offset)
+        row["queue"] = self._queues.number(ready.topic, ready.queue_id)
+        self._name(row, ready.properties)
+        return record.encode(ready)
+
+    def _name(self, row: Any, kept: bytes) -> None:
+        """Fill in what a message's tag, keys and id make of its row, whose queue is known."""
+        topic, _ = self._queues.names[int(row["queue"])]
+        row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
+        for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
+            row[name] = hashed
+
+    def _sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
+        """Return the offsets of the records whose CRC holds, and the records."""
+        stored = list(self._records(timer_offsets))
+        content = bytearray(b"".join(stored))
+        lengths = np.array(list(map(len, stored)), np.int64)
+        ends = np.cumsum(lengths)
+        is_long = lengths >= record.RECORD_BYTES_MIN + record.CRC_BYTES
+        sound = np.flatnonzero(is_long)
+        sound = sound[bulk.are_sound(content, (ends - lengths)[sound], ends[sound])].tolist()
+        return [timer_offsets[place] for place in sound], [stored[place] for place in sound]
+
+    def _records(self, timer_offsets: list[int]) -> Iterator[bytes]:
+        window, window_from = b"", 0
+        for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
+            at = timer_offset - window_from
+            # Read anew unless the window holds the whole record; far apart, each read is a small one, since
+            # most of a large window would be bytes of other records.
+            if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
+                is_alone = following - timer_offset > _ALONE_GAP_BYTES
+                window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
+                window_from, at = timer_offset, 0
+            yield window[at : at + _length(window, at)]
+
+    def _read(self, physical_offset: int, window_bytes: int) -> bytes:
+        try:
+            path, position = self._segments.place(physical_offset)
+        except StoreDamaged:  # left out as one whose CRC fails: the others of its run are there
+            return bytes(_HEAD.size)
+        unread: list[sectors.Extent] = []  # zeros, which fail the CRC, and cost those near them nothing
+        stored = sectors.read(self._disk, path, position, window_bytes, unread)
+        if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
+            stored = sectors.read(self._disk, path, position, _length(stored, 0), unread)
+        return stored.ljust(_HEAD.size, b"\0")
+
+
+def ready_record(timer: Record, timer_offset: int) -> Record:
+    """Return the message of a timer as it will be delivered, with the timer's own place and store time."""
+    ready = delivered_record(timer, timer_offset)
+    ready.physical_offset = timer_offset
+    ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
+    return ready
+
+
+def name_hashes(ready: Record) -> tuple[int, int, int]:
+    """Return the hashes for a row; the last is `MANY_NAMES` if they do not fit."""
+    return _hashes(*names_of(ready))
+
+
+def _hashes(topic: str, names: dict[str, None]) -> tuple[int, int, int]:
+    hashes = [hash_of(topic, name) for name in names]
+    if len(hashes) > len(NAME_COLUMNS):
+        return hashes[0], hashes[1], MANY_NAMES
+    first, second, third = (*hashes, 0, 0, 0)[: len(NAME_COLUMNS)]
+    return first, second, third
+
+
+def _length(stored: bytes, at: int) -> int:
+    return int(_HEAD.unpack_from(stored, at)[0])

@@ -1,0 +1,168 @@
+"""Views of the timers that wait: pages by due time, counts, histograms.
+
+Timers come in the order of their places (`timingwheel.partitions.scan`), a slot at a time, so memory is
+bounded whatever waits. A row on disk names its queue and the hashes of its names, so a filter by topic or
+key reads no record that cannot match; for a timer set since the last checkpoint, and by tag, it does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog import limits
+from commitlog.errors import StoreDamaged
+from consumequeue.entry import tags_code
+from consumequeue.keyindex import hash_of
+from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage
+from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS
+from services.broker.timers.timers import Timers, pending_timer
+from timingwheel.partition import IN_LOG, Rows
+
+_EVERYTHING: Final = TimerFilter()
+_LOOK_WORK: Final = 2  # in `limits.WORK_NS`: to read a small record and make a timer of it
+
+
+class Candidate(NamedTuple):
+    """A timer that may match: its place, and where its record lies if that is in a partition."""
+
+    due_ms: int
+    timer_offset: int
+    path: str | None
+    record_at: int
+    record_bytes: int
+
+
+class TimerViews:
+    """The timers that wait, to look at."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers
+
+    def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+        """Return up to `count_max` timers that match, without their messages, by due time.
+
+        The page begins behind the place `after`: (due time in ms, offset).
+        """
+        found: list[PendingTimer] = []
+        place: tuple[int, int] | None = None
+        for candidate in self._candidates(wanted, after):
+            timer = self._look(candidate)
+            if not _matches(timer, wanted):
+                continue
+            if len(found) == count_max:
+                return TimerPage(found, place)
+            found.append(replace(timer, message=None))
+            place = candidate.due_ms, candidate.timer_offset
+        return TimerPage(found, None)
+
+    def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
+        """Return those that match of the next timers, likewise; `after` is where to look on, None at the end.
+
+        As many records are read as take `TIMERS_LOOK_WORK_MAX` (in `limits.WORK_NS`), or one that is larger.
+        """
+        found: list[PendingTimer] = []
+        work, place = 0, after
+        for candidate in self._candidates(wanted, after):
+            if work >= limits.TIMERS_LOOK_WORK_MAX:
+                return TimerPage(found, place)
+            timer = self._look(candidate)
+            body_bytes = 0 if timer.message is None else len(timer.message.body)
+            work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
+            if _matches(timer, wanted):
+                found.append(replace(timer, message=None))
+            place = candidate.due_ms, candidate.timer_offset
+        return TimerPage(found, None)
+
+    def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
+        """Return the timers for topics with that prefix, the first due first."""
+        return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
+
+    def lost(self) -> list[LostTimer]:
+        """Return the last timers that ended as UNREADABLE, the newest first."""
+        return list(reversed(self._timers.lost))
+
+    def count(self, wanted: TimerFilter) -> int:
+        """Return how many timers match."""
+        if wanted == _EVERYTHING:
+            return self._timers.pending_count
+        if wanted == TimerFilter(topic=wanted.topic):
+            return self._timers.pending_by_topic[wanted.topic]
+        if wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
+            return self._timers.partitions.count(wanted.from_ms, wanted.until_ms)
+        return sum(count for _, count in self.histogram(wanted, 1 << 62))
+
+    def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+        """Return how many timers match in each window of `width_ms` from `from_ms` on: (start, count).
+
+        Empty windows are left out.
+        """
+        counts: Counter[int] = Counter()
+        for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
+            due_ms = rows["due_ms"].astype(np.int64)
+            if wanted != TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
+                due_ms = due_ms[self._matching(rows, path, wanted)]
+            starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
+            for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
+                counts[int(start_ms)] += int(count)
+        return sorted(counts.items())
+
+    def _candidates(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[Candidate]:
+        for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):
+            for row in rows[self._may_match(rows, path, wanted)]:
+                yield _candidate(row, path)
+
+    def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
+        """Return which rows match, a column of bool; a record is read only where its row does not tell."""
+        matching = self._may_match(rows, path, wanted)
+        unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
+        for place in np.flatnonzero(unsure).tolist():
+            matching[place] = _matches(self._look(_candidate(rows[place], path)), wanted)
+        return matching
+
+    def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
+        """Return which rows may match; a row whose record is in the log tells only its place."""
+        queues = self._timers.queues.names
+        topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
+        matching = np.isin(rows["queue"], topics)
+        if wanted.key and wanted.topic:
+            hashed = np.uint64(hash_of(wanted.topic, wanted.key))
+            named = [rows[column] == hashed for column in NAME_COLUMNS]
+            keyed = self._timers.known(TimerName(wanted.topic, key=wanted.key))
+            if keyed is not None:
+                named.append(rows["timer_offset"] == np.uint64(keyed.timer_offset))
+            matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
+        if wanted.tag:
+            matching &= rows["tags_code"] == tags_code(wanted.tag)
+        return matching | (rows["record_at"] == np.uint64(IN_LOG))
+
+    def _look(self, candidate: Candidate) -> PendingTimer:
+        timers = self._timers
+        try:
+            if candidate.path is None:
+                return pending_timer(timers.read_at(candidate.due_ms, candidate.timer_offset))
+            return pending_timer(timers.read_row(candidate.path, candidate.record_at, candidate.record_bytes))
+        except StoreDamaged:
+            return PendingTimer("", "", (), candidate.due_ms, candidate.timer_offset)
+
+
+def _candidate(row: Any, path: str | None) -> Candidate:
+    in_log = path is None or int(row["record_at"]) == IN_LOG
+    places = (int(row["due_ms"]), int(row["timer_offset"]))
+    return Candidate(*places, None if in_log else path, int(row["record_at"]), int(row["record_bytes"]))
+
+
+def _is_topic(topic: str, wanted: TimerFilter) -> bool:
+    return (not wanted.topic or topic == wanted.topic) and topic.startswith(wanted.topic_prefix)
+
+
+def _matches(timer: PendingTimer, wanted: TimerFilter) -> bool:
+    if not _is_topic(timer.topic, wanted):
+        return False
+    if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):
+        return False
+    return not wanted.tag or timer.tag == wanted.tag

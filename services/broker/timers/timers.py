@@ -1,0 +1,680 @@
+"""Delayed messages: set, moved, fired, cancelled, and delivered when due.
+
+A timer is a record of the log, and its offset there is its name inside. Everything that happens to it is
+decided when a record is appended, in one thread, so that there is always one answer: a timer ends once, at
+the moment the record that says so is appended and applied, and whoever is told waits until it is durable.
+
+    where it is                           how long                         memory
+    unarmed: `Unarmed`, not durable       until its flush                  its record
+    far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
+    near: `Near`, a wheel                 until delivered                  an entry each
+    ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
+
+`services.broker.timers.timer_delivery` takes what is due; this file is the verbs and what their records do.
+`Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
+timer waits (sort key, watermark) is this core's own and follows its clock; that it waits is the log's.
+
+A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is its due time, nearly always. All timers are
+delivered in the order of their sort keys, and that of the last one, the watermark, tells a restart what is
+done (`timingwheel.partitions`). So a timer that is set when its time is already past gets the time of the
+watermark or of the wheel instead, never an earlier one.
+
+After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
+time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end, and
+a start reads the record of each to know its own time (`resume`). Sort keys follow this broker's own clock:
+another broker with the same log, or this one after a restart, may choose others. So records name timers by
+their due times, and never by sort keys.
+
+Weak spots: a timer that is set when its time is past is due at the time of its setting: if the clock is set
+back before the next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer
+ends without its topic being known (some that are UNREADABLE), that is counted off under "": the total stays
+right, but its topic counts one too many from then on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from errno import EIO
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from commitlog import properties
+from commitlog import record as records
+from commitlog.bulk import Integers
+from commitlog.disk import Disk
+from commitlog.errors import StoreDamaged
+from commitlog.facts.facts import Stamp, TimerEnded, TimerSet, timer_set
+from commitlog.kinds import FIRE, End, endings
+from commitlog.limits import CLOCK_BACK_MS_MIN
+from commitlog.record import Record
+from commitlog.recovery import Damage
+from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.statistics import Statistics
+from services.broker.spine.store import Store
+from services.broker.spine.values import Delivery, LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
+from services.broker.timers import recall, timer_records
+from services.broker.timers.timer_ends import Named, TimerEnd, TimerEnds
+from services.broker.timers.timer_files import Doubt, TimersToWrite
+from services.broker.timers.timer_records import Replaced, due_ms_of, undelivered
+from services.broker.timers.timer_source import QueueTable, TimerSource
+from tidewheel import property_names
+from timingwheel import sectors
+from timingwheel.cascade import Unreadable
+from timingwheel.partition import IN_LOG
+from timingwheel.partitions import Partitions
+from timingwheel.wheel import Wheel
+
+_NOWHERE: Final = 1 << 62
+
+
+class InDoubt(NamedTuple):
+    """A timer whose record was met damaged: when it is due, its place, its topic (or "") and file (or "")."""
+
+    due_ms: int
+    sort_ms: int
+    topic: str
+    path: str
+
+
+_VERDICTS: Final = {
+    End.DELIVERED: Verdict.TOO_LATE,
+    End.FIRED: Verdict.TOO_LATE,
+    End.UNREADABLE: Verdict.TOO_LATE,
+    End.CANCELLED: Verdict.ALREADY,
+    End.MOVED: Verdict.ALREADY,
+    End.REPLACED: Verdict.ALREADY,
+}
+
+
+class Timers:
+    """The delayed messages of a broker: the verbs on them, and what their records do."""
+
+    def __init__(
+        self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
+    ) -> None:
+        self._disk, self._store, self._settings = disk, store, settings
+        self.statistics = statistics
+        self.ends = TimerEnds(disk, settings.timer_history_ms, store)
+        self.partitions = Partitions(disk, now_ms, found_gap=store.damage.gap)
+        self.queues = QueueTable()
+        self.source = TimerSource(disk, store.log.segments, self.queues)
+        self.near = Near()
+        self.pending_by_topic: Counter[str] = Counter()
+        self.lost: deque[LostTimer] = deque()
+        """The last timers that ended as UNREADABLE, the oldest first."""
+        self.in_doubt: dict[int, InDoubt] = {}
+        """The timers, by offset, of which a rescue is to decide: their records were found damaged.
+
+        Delivery may have passed them, so nothing else says that they wait, and snapshots keep them.
+        """
+        self._unarmed = Unarmed()
+        self.gaps: list[Damage] = []
+        """While a start replays the log: the bytes of it that are damaged.
+
+        A timer whose record lay there is not counted, and so not counted off by the record of its end.
+        """
+
+    @property
+    def pending_count(self) -> int:
+        """The number of delayed messages that wait."""
+        return self.pending_by_topic.total()
+
+    def is_held(self) -> bool:
+        """Return whether delivery waits for the disk."""
+        return self._store.is_behind
+
+    # Setting.
+
+    def check_room(self, topic: str) -> None:
+        """Raise `TooManyTimers` if no more timers may wait for a topic."""
+        waiting_count = self.pending_by_topic[topic]
+        if waiting_count >= self._settings.timers_per_topic_max:
+            raise TooManyTimers(
+                f"{waiting_count} wait for {topic!r}, which is its limit. Cancel some "
+                "(tidewheel timer cancel --all), or raise --timers-per-topic."
+            )
+
+    def pending(self, name: TimerName, now_ms: int) -> Named | None:
+        """Return the timer that a name means now, if that timer waits."""
+        found = self.ends.named(name)
+        return found if found is not None and self.is_pending(found, now_ms) else None
+
+    def is_pending(self, found: Named, now_ms: int) -> bool:
+        """Return whether the timer that a name means still waits."""
+        is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
+        return not is_forgotten and self.ends.ended(found.timer_offset) is None
+
+    def known(self, name: TimerName) -> Named | None:
+        """Return the timer that a name means now, whether it waits or has ended."""
+        return self.ends.named(name)
+
+    def queue_offset(self, named: Named) -> int:
+        """Return the offset of a timer's record in the timers' own queue; 0 where it is not known now."""
+        offset = named.timer_offset
+        if offset not in self._unarmed and offset >= self._store.log.durable_offset:
+            return 0  # it has ended before it was durable
+        try:
+            return self.read(named).queue_offset
+        except StoreDamaged:
+            return 0
+
+    def mark_replaced(self, timer: Record, now_ms: int) -> None:
+        """Write into a timer record that is about to be appended which timer has its key, if one waits.
+
+        Call this after `Carrying.prepare`: a timer that the record's own verb cancels is not replaced as
+        well, for a timer ends once.
+        """
+        topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
+        key = properties.value_of(timer.properties, property_names.TIMER_KEY)
+        found = self.pending(TimerName(topic, key=key), now_ms) if key else None
+        cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
+        is_over = found is None or found.timer_offset in cancelled
+        replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
+        timer.properties = timer_records.replacing(timer.properties, replaced)
+
+    # Records.
+
+    def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
+        """Set a timer, or end one, or many that were delivered."""
+        match fact:
+            case TimerSet():
+                self.ends.name(fact, stamp.offset, stamp.store_ms)
+                self._unarmed.add(stamp.offset, stamp.stored)
+                self.pending_by_topic[fact.topic] += 1
+            case TimerEnded():
+                self._end(fact, stamp.store_ms, stamp.offset)
+            case TimersDelivered():
+                self._apply_delivered(fact)
+
+    def _apply_delivered(self, run: TimersDelivered) -> None:
+        copies, offsets = run.copies, run.physical_offsets
+        self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+        for timer_offset in copies.ended.tolist() if self.in_doubt else ():
+            self.in_doubt.pop(timer_offset, None)
+        for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
+            self.pending_by_topic[copies.queues[code][0]] -= int(count)
+        # Of a run nearly all are delivered from their places, and the watermark says that; only the few that
+        # it does not pass (`_are_waiting`) cost a step of Python each.
+        for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
+            self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
+
+    def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
+        """Arm timers whose records are durable: each is delivered when due, unless it has ended already."""
+        free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
+        sort_keys = []
+        for fact, stamp in durable:
+            timer_offset, due_ms = stamp.offset, fact.due_ms
+            if self._unarmed.drop(timer_offset):
+                sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
+                sort_keys.append((sort_ms, timer_offset))
+                # Into the wheel by its due time, not its sort key: after the clock was set back, it is
+                # delivered at its own time, long before the clock reaches the watermark again.
+                if sort_ms < near_until_ms:
+                    self.near.put(timer_offset, due_ms)
+        self.partitions.put(sort_keys)
+
+    # Verbs.
+
+    def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
+        """Cancel the message of a recall handle if it still waits; raise `InvalidRecallHandle`."""
+        wanted = recall.decode(handle)
+        if wanted.topic != topic:
+            raise InvalidRecallHandle(f"It is for topic {wanted.topic!r}, not {topic!r}.")
+        verdict = self.cancel(TimerName(topic, wanted.message_id), "", now_ms)
+        if verdict.verdict is Verdict.NEVER_SET and self.ends.is_forgotten(wanted.due_ms, now_ms):
+            return replace(verdict, verdict=Verdict.FORGOTTEN)
+        return verdict
+
+    def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
+        """Cancel a timer that waits; return what became of it otherwise."""
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        message_id = name.message_id or self._message_id(found)
+        new = timer_records.cancel_record(found.timer_offset, found.due_ms, name.topic, message_id, reason)
+        return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
+
+    def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
+        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`."""
+        if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
+            raise IllegalDeliveryTime(
+                f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
+                f"not to {due_ms} (ms since 1970)."
+            )
+        return self.move_accepted(name, due_ms, now_ms, reason=reason)
+
+    def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
+        """Give a timer that waits a due time that was found legal when its verb was taken.
+
+        The timer keeps the names that still mean it: another timer may have its key, set while this one was
+        late by more than the history.
+        """
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        timer = self.read(found)
+        new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
+        names = self._names_kept(timer, found.timer_offset, now_ms)
+        if names != timer_records.names_of(timer_set(new.properties)):
+            timer_records.go_by(new, names)
+        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
+        verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
+        return replace(verdict, ended_ms=due_ms)
+
+    def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
+        """Deliver a timer that waits at once."""
+        found = self._found(name, now_ms)
+        if isinstance(found, TimerVerdict):
+            return found
+        timer = self.read(found)
+        new = timer_records.delivered_record(timer, found.timer_offset, FIRE, reason)
+        message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
+        return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
+
+    def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
+        """Set a timer anew that was in the damaged file at `path`.
+
+        The new timer gets the names that still mean the old one, or no timer that is remembered: if the old
+        one was late by more than the history, its key was forgotten, and a timer that has the key by now
+        keeps it.
+        """
+        names = self._names_kept(timer, timer_offset, now_ms)
+        self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
+
+    def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
+        """End a timer whose record is lost; `topic` is empty where it is not known."""
+        self.statistics.timers_unreadable += 1
+        self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
+
+    def doubt(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
+        """Let a rescue decide what becomes of a timer whose record is damaged where it was looked for.
+
+        `due_ms` is when it is due or where it is sorted; `path` is the file in which it waited, if any did.
+        """
+        sort_ms = self.near.sort_ms(timer_offset, due_ms)
+        self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
+
+    def _doubt_copied(self, one: Unreadable) -> None:
+        topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
+        self.doubt(one.timer_offset, one.due_ms, topic, one.path)
+
+    def has_surely_ended(self, timer_offset: int) -> bool:
+        """Return whether a timer has ended; False where that cannot be read, which is noted."""
+        with suppress(StoreDamaged):
+            return self.ends.ended(timer_offset) is not None
+        return False
+
+    def logged(self, timer_offset: int) -> Record:
+        """Return the timer record that the log has; raise `StoreDamaged`, also where the disk cannot read it.
+
+        Raise OSError of anything but EIO.
+        """
+        with suppress(OSError):  # it may be what lies behind the record that the disk cannot read
+            return self._store.read(timer_offset)
+        try:
+            return self._store.read(timer_offset, is_alone=True)
+        except OSError as error:
+            if error.errno != EIO:
+                raise
+            path = self._store.damage.segment_path(timer_offset)
+            unread = StoreDamaged(
+                f"The disk cannot read the record at log offset {timer_offset} in {path} (EIO): "
+                "look at the kernel's log, and replace the disk."
+            )
+            self._store.damage.record(timer_offset, unread)
+            raise unread from error
+
+    def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
+        """Return a timer that waits, or what became of it."""
+        found = self._found(name, now_ms, is_verb=False)
+        return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
+
+    def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
+        """Return what became of the timer of one timer record; None while it waits."""
+        record = timer.record
+        found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
+        return self._ended(found, "", now_ms)
+
+    def message_id_of_key(self, topic: str, key: str) -> str:
+        """Return the id of the newest message that had a timer key; empty if there is none, or no record."""
+        found = self.ends.named(TimerName(topic, key=key))
+        return "" if found is None else self._message_id(found)
+
+    def read(self, named: Named) -> Record:
+        """Return the timer record of a timer that waits; raise `StoreDamaged`."""
+        return self.read_at(named.due_ms, named.timer_offset)
+
+    def read_at(self, due_ms: int, timer_offset: int) -> Record:
+        """Return the timer record at an offset: from the log, or from its partition where the log lost it.
+
+        Raise `StoreDamaged` where neither has it.
+        """
+        if (unarmed := self._unarmed.record(timer_offset)) is not None:
+            return unarmed  # the log reads durable bytes only
+        with suppress(StoreDamaged):
+            return self.logged(timer_offset)
+        found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
+        if found is None or int(found[1]["record_at"][0]) == IN_LOG:
+            raise self._nowhere(timer_offset, due_ms)
+        path, row = found
+        return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
+
+    def _nowhere(self, timer_offset: int, due_ms: int) -> StoreDamaged:
+        damaged = ", ".join(sorted({gap.path for gap in self.partitions.damage}))
+        hint = (
+            f" Damaged are {damaged}: what they held is being rebuilt from what is left." if damaged else ""
+        )
+        return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
+
+    def read_row(self, path: str, position: int, record_bytes: int) -> Record:
+        """Return the timer record that a partition keeps; raise `StoreDamaged`."""
+        stored = self.stored(path, [(position, record_bytes)])
+        if not records.is_sound(stored, may_lack_crc=False):
+            raise self.damaged_row(path, position)
+        return undelivered(records.decode(stored))
+
+    def stored(self, path: str, spans: list[tuple[int, int]]) -> bytes:
+        """Return spans (position, length) of a partition, zeros for what it lacks; raise OSError but for EIO.
+
+        What the disk cannot read is noted, and is zeros, too.
+        """
+        unread: list[sectors.Extent] = []
+        stored = sectors.read_many(self._disk, path, spans, unread)
+        for extent in unread:
+            self._store.damage.file("partition", path, sectors.sentence(path, *extent))
+        return stored
+
+    def damaged_row(self, path: str, position: int) -> StoreDamaged:
+        """Note that a record in a partition is damaged; return the error that says so."""
+        what = f"The timer at byte {position} of {path} does not match its CRC."
+        self._store.damage.file("partition", path, what)
+        return StoreDamaged(what)
+
+    def spill(self) -> None:
+        """Write names and ends that are too many for memory, while a start replays the log."""
+        # The watermark has passed damaged files, too, whose timers a rescue finds by their names and ends.
+        undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
+        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
+
+    # Snapshots.
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps, beside the files of partitions and ends."""
+        return {
+            "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
+            "deviating": self.near.freeze(),
+            "lost": [list(one) for one in self.lost],
+            "in_doubt": [[timer_offset, *one] for timer_offset, one in self.in_doubt.items()],
+        }
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self.pending_by_topic = Counter(frozen["pending"])
+        self.near.thaw(frozen["deviating"])
+        self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
+        self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
+
+    def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
+        """Return what a checkpoint is to write of partitions and ends; `doubt` spares files."""
+        # The history is counted back from the earliest timer that waits, not from the clock: a timer that is
+        # late by more than the history must still be known by its names, and found to have no end.
+        near_ms = self.near.next_due_ms()
+        undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
+        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
+        self.partitions.forget_before(self.ends.forgotten_ms)
+        partitions = self.partitions.to_write(now_ms)
+        return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
+
+    def written(self, done: TimersToWrite) -> None:
+        """Take in that a checkpoint is durable; a rescue decides of the timers of damaged records."""
+        self.partitions.written(done.partitions)
+        self.ends.written(done.ends)
+        # A timer that is near, or has ended, since the checkpoint began is told of by its own delivery or
+        # end.
+        for one in done.partitions.unreadable:
+            if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
+                with suppress(StoreDamaged):  # notes what is damaged
+                    self.logged(one.timer_offset)
+                self._doubt_copied(one)
+
+    def failed(self, done: TimersToWrite) -> None:
+        """Take in that a checkpoint was not written."""
+        self.partitions.failed(done.partitions)
+        self.ends.failed(done.ends)
+
+    def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
+        """Take over the files that a snapshot names; return what of them is damaged, in words.
+
+        The runs that other snapshots' parts (`others`) name are kept for those snapshots.
+        """
+        self.queues.thaw(frozen["queues"])
+        self.partitions.adopt(frozen["partitions"], now_ms)
+        for fields in (frozen["partitions"] or {"unreadable": ()})["unreadable"]:
+            self._doubt_copied(Unreadable(*fields))
+        return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
+
+    def resume(self) -> None:
+        """Give the wheel, after a start, the timers that files have at a later place than their own time.
+
+        Raise OSError. Files come back at the place of the watermark, which may be an hour ahead.
+        """
+        for timer_offset, sort_ms in self.near.deviating.items():
+            if timer_offset in self.near:
+                continue
+            with suppress(StoreDamaged):  # it is met at its place in the files, and seen to there
+                self.near.put(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
+
+    def drop(self) -> None:
+        """Delete all files: a start without a snapshot replays the whole log."""
+        self.partitions.drop(self._disk)
+        self.ends.drop()
+
+    def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
+        """End a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
+        timer_offset, end, due_ms, topic = ending
+        self.in_doubt.pop(timer_offset, None)
+        self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
+        if end is End.UNREADABLE:
+            self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
+            while len(self.lost) > self._store.applied.lost_timers_max:
+                self.lost.popleft()
+        if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
+            self.pending_by_topic[topic] -= 1
+            self._take_out(timer_offset, due_ms)
+
+    def _doubted_ms(self) -> list[int]:
+        """Return where the timers are sorted of which a rescue is to decide."""
+        return [one.sort_ms for one in self.in_doubt.values()]
+
+    def _take_out(self, timer_offset: int, due_ms: int) -> None:
+        if not self._unarmed.drop(timer_offset):
+            self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
+
+    def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
+        """Return which timers still lie in the wheel, in memory or in a partition: a column of bool.
+
+        A timer that was delivered from its place is passed by the watermark, so nothing is left to take out.
+        What the watermark does not tell of: a timer that is not armed yet, and one whose sort key is not its
+        due time.
+        """
+        watermark_ms, watermark_offset = self.partitions.watermark
+        is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
+        is_passed &= timer_offsets < self._unarmed.first_offset
+        if self.near.deviating:
+            is_passed &= ~np.isin(timer_offsets, list(self.near.deviating))
+        return ~is_passed
+
+    def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
+        """Return the names of a timer that the one in its place gets."""
+        store_ms = max(now_ms, self._store.last_store_ms)
+        names = timer_records.names_of(timer_set(timer.properties))
+        return [name for name in names if self._is_free(name, timer_offset, store_ms)]
+
+    def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
+        """Return whether a name means the timer at an offset, or no timer that is remembered."""
+        with suppress(StoreDamaged):
+            found = self.ends.named(name)
+            if found is not None and found.timer_offset != old_offset:
+                return self.ends.is_forgotten(found.known_ms, store_ms)
+        return True
+
+    def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
+        """Return the timer of a name if it waits; else the verdict, which is counted for a verb."""
+        found = self.ends.named(name)
+        if found is None:
+            verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
+        else:
+            verdict = self._ended(found, name.message_id, now_ms)
+            if verdict is None:
+                return found
+        assert verdict is not None, "a timer neither waits nor has a verdict"
+        return self._counted(verdict) if is_verb else verdict
+
+    def _ended(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
+        """Return the verdict on a timer that has ended, or is forgotten; None while it waits."""
+        ended = self.ends.ended(found.timer_offset)
+        if self.ends.is_forgotten(found.known_ms, now_ms):
+            return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
+        if ended is None:
+            return None
+        return TimerVerdict(
+            _VERDICTS[ended.end],
+            message_id,
+            ended.ended_ms,
+            ended.ended_offset,
+            ended.ended_offset + 1,
+            found.due_ms,
+            ended.end,
+        )
+
+    def _appended(
+        self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
+    ) -> TimerVerdict:
+        """Append the record that carries a verb out; return its verdict."""
+        self._store.append(new, now_ms)
+        offset = new.physical_offset
+        return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
+
+    def _counted(self, verdict: TimerVerdict) -> TimerVerdict:
+        self.statistics.verdicts[verdict.verdict.value] += 1
+        return verdict
+
+    def _message_id(self, named: Named) -> str:
+        try:
+            return properties.value_of(self.read(named).properties, property_names.MESSAGE_ID)
+        except StoreDamaged:
+            return ""
+
+
+def pending_timer(timer: Record) -> PendingTimer:
+    """Return a timer record as views show it."""
+    message = properties.to_message(timer)
+    return PendingTimer(
+        message_id=message.message_id,
+        topic=message.topic,
+        keys=message.keys,
+        due_ms=due_ms_of(timer),
+        timer_offset=timer.physical_offset,
+        timer_key=message.properties.get(property_names.TIMER_KEY, ""),
+        tag=message.tag,
+        stored_ms=timer.store_ms,
+        message=message,
+        moved_because=timer_records.moved_because(properties.of_record(timer)),
+    )
+
+
+class Near:
+    """The wheel of the timers that are due soon; a wheel holds integers, here the timers' offsets."""
+
+    def __init__(self) -> None:
+        self._wheel = Wheel(0)
+        self._seen_ms = 0
+        self.deviating: dict[int, int] = {}
+        """The `sort_ms` of each timer, by offset, for which it is not the due time."""
+
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._wheel
+
+    def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
+        """Choose the `sort_ms` of a new timer: its due time, but `free_ms` at least."""
+        sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
+        if sort_ms != due_ms:
+            self.deviating[timer_offset] = sort_ms
+        return sort_ms
+
+    def sort_ms(self, timer_offset: int, due_ms: int) -> int:
+        """Return the `sort_ms` of a timer that waits."""
+        return self.deviating.get(timer_offset, due_ms)
+
+    def put(self, timer_offset: int, due_ms: int) -> None:
+        """Set a timer, for its own time, or for at once where that has passed."""
+        self._wheel.schedule(timer_offset, due_ms)
+
+    def end(self, timer_offset: int, due_ms: int) -> int:
+        """Forget a timer, if the wheel has it; return its `sort_ms`."""
+        self._wheel.cancel(timer_offset)
+        return self.deviating.pop(timer_offset, due_ms)
+
+    def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
+        """Take out up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        return self._wheel.advance(until_ms, count_max)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next timer may be due, or None."""
+        return self._wheel.next_due_ms()
+
+    def follow(self, now_ms: int) -> int:
+        """Learn the time; return by how many ms the clock was set back since the last look, 0 if not."""
+        back_ms = self._seen_ms - now_ms
+        if back_ms > CLOCK_BACK_MS_MIN:
+            # A wheel hands out at once what is set for before its own time: a timer that is set now, for a
+            # time that lies ahead but not ahead of the wheel's, would be delivered early.
+            self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
+            assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
+        self._seen_ms = now_ms
+        return max(0, back_ms)
+
+    def freeze(self) -> Any:
+        """Return what a snapshot keeps: the rest is in the partitions."""
+        return list(self.deviating.items())
+
+    def thaw(self, frozen: Any) -> None:
+        """Take a snapshot's part over."""
+        self.deviating = dict(frozen)
+
+
+class Unarmed:
+    """The timers that wait for their flush: records by offset, in log order."""
+
+    def __init__(self) -> None:
+        self._records: dict[int, Record | bytes] = {}
+        self._last_offset = -1
+
+    @property
+    def first_offset(self) -> int:
+        """The lowest offset of an unarmed timer; beyond every offset if there is none."""
+        return next(iter(self._records), _NOWHERE)
+
+    def __contains__(self, timer_offset: int) -> bool:
+        return timer_offset in self._records
+
+    def add(self, timer_offset: int, timer: Record | bytes) -> None:
+        """Keep a timer record that was appended, or its bytes, until its flush."""
+        assert timer_offset > self._last_offset, "timers are applied in log order, each once"
+        self._last_offset = timer_offset
+        self._records[timer_offset] = timer
+
+    def record(self, timer_offset: int) -> Record | None:
+        """Return the record of an unarmed timer; None if the timer is none."""
+        timer = self._records.get(timer_offset)
+        return records.decode(timer) if isinstance(timer, bytes) else timer
+
+    def drop(self, timer_offset: int) -> bool:
+        """Forget a timer that has ended, or is durable; return False if it was not unarmed."""
+        return self._records.pop(timer_offset, None) is not None

@@ -1,0 +1,1 @@
+"""Clients that are connected: sessions and their streams, settings, questions to producers."""

@@ -1,0 +1,202 @@
+"""Telemetry, Heartbeat, NotifyClientTermination: how clients come, stay and go.
+
+A client that leaves without a word (its process died) takes its connections with it. When a stream or a
+receive of it breaks off and nothing at all is heard of it for `LEAVE_AFTER_SECONDS`, it is gone, and its
+leases are free for others; a client that only lost a connection has called again by then: official clients
+try again after a second.
+
+While a connection stands, the leases that we renew for its client are renewed, whatever the client's own
+heartbeats do. Pings find out within 45 s when nobody is at the other end (`services.front.connection`), and
+they are answered even by a process whose listener keeps every thread of it busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from services.auth.rights import Kind, Need, Verb
+from services.live.live_broker import LiveBroker
+from services.rpc.clients import settings
+from services.rpc.clients.producers import Producers
+from services.rpc.clients.questions import Questions
+from services.rpc.clients.sessions import Session, Sessions, Stream
+from services.rpc.clients.settings import MetricFor, check_names, nowhere
+from services.rpc.generated.definition_pb2 import Settings
+from services.rpc.generated.service_pb2 import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    NotifyClientTerminationRequest,
+    NotifyClientTerminationResponse,
+    TelemetryCommand,
+)
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.filters import wanted
+from services.rpc.wire.names import stored_name
+from services.rpc.wire.statuses import OK, refusal
+from tidewheel.errors import TidewheelError
+
+LEAVE_AFTER_SECONDS = 2.0
+FAREWELL_SECONDS = 0.5
+RENEWALS_PER_LEASE = 3
+SUBSCRIPTIONS_NOTED_MAX: Final = 16
+
+log = structlog.get_logger()
+
+
+class Clients:
+    """Keeps track of who is there."""
+
+    def __init__(
+        self,
+        live: LiveBroker,
+        sessions: Sessions,
+        producers: Producers,
+        questions: Questions | None = None,
+        metric_for: MetricFor = nowhere,
+    ) -> None:
+        self._live, self._sessions, self._producers = live, sessions, producers
+        self._questions = questions or Questions(sessions)
+        self._metric_for = metric_for
+        self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
+        self._is_renewing = False
+        sessions.watch_with(self._watch)
+        live.access.dismiss_with(self._dismiss)
+
+    async def telemetry(
+        self, commands: AsyncIterator[TelemetryCommand], caller: Caller
+    ) -> AsyncGenerator[TelemetryCommand, None]:
+        """Read a client's settings and write what it is asked, for as long as its stream lives."""
+        stream = self._sessions.open_stream(caller)
+        self._renew_later()
+        reader = asyncio.create_task(self._read(commands, stream))
+        try:
+            while (command := await stream.next()) is not None:
+                yield command
+        finally:
+            reader.cancel()
+            self._sessions.close_stream(stream)
+
+    async def heartbeat(self, request: HeartbeatRequest, caller: Caller) -> HeartbeatResponse:
+        """Note that a client is alive; a client we do not know (we restarted) is welcome too.
+
+        It tells only what is not known yet: settings say more, and Java's before 5.0.4 leaves its type out.
+        """
+        session = self._sessions.seen(caller)
+        session.client_type = session.client_type or request.client_type
+        session.group = session.group or stored_name(request.group)
+        self._live.receivers.client_alive(caller.client_id)
+        return HeartbeatResponse(status=OK)
+
+    async def notify_client_termination(
+        self, request: NotifyClientTerminationRequest, caller: Caller
+    ) -> NotifyClientTerminationResponse:
+        """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
+        streams = self._farewell(self._sessions.find(caller.client_id))
+        self._leave(caller.client_id, said_goodbye=True)
+        self._live.receivers.said_goodbye(caller.client_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                for stream in streams:
+                    await stream.ended.wait()
+        return NotifyClientTerminationResponse(status=OK)
+
+    async def _read(self, commands: AsyncIterator[TelemetryCommand], stream: Stream) -> None:
+        try:
+            async for command in commands:
+                if stream.is_over:
+                    return
+                if command.HasField("settings"):
+                    await self._live.well()  # Python's client would not say them again for ten minutes
+                    self._introduce(command.settings, stream)
+                else:
+                    self._questions.answered(command, stream.session)
+        except TidewheelError as error:
+            stream.write(TelemetryCommand(status=refusal(error)))
+        finally:
+            stream.write(None)
+
+    def _introduce(self, described: Settings, stream: Stream) -> None:
+        session = stream.session
+        check_names(described)
+        if session.client_type != described.client_type:
+            log.info("client came", client=session.client_id, language=session.language)
+        session.describe(described)
+        for topic in described.publishing.topics:
+            self._producers.add(stored_name(topic), session.client_id, topic.resource_namespace)
+        asked_for, session.asked_for = session.asked_for, {}
+        if session.is_producer:
+            for name, namespace in asked_for.items():
+                self._producers.add(name, session.client_id, namespace)
+        self._note_filters(described, session)
+        stream.write(settings.answer(described, self._live, self._metric_for(described, session)))
+        self._producers.can_be_asked(session)
+
+    def _note_filters(self, described: Settings, session: Session) -> None:
+        """Tell the core what a client subscribes to that has not received since we started.
+
+        One filter a topic, of `SUBSCRIPTIONS_NOTED_MAX` topics; what is wrong with one a receive is told.
+        """
+        access, group = self._live.access, session.group
+        found = {stored_name(one.topic): one.expression for one in described.subscription.subscriptions}
+        for topic, expression in islice(found.items(), SUBSCRIPTIONS_NOTED_MAX):
+            needs = Need(Verb.RECEIVE, Kind.TOPIC, topic), Need(Verb.RECEIVE, Kind.GROUP, group)
+            if access.is_asked and not all(access.allows(session.user, need) for need in needs):
+                continue
+            with suppress(TidewheelError):
+                self._live.receivers.client_subscribes(session.client_id, group, topic, wanted(expression))
+
+    def _farewell(self, session: Session | None) -> list[Stream]:
+        """Turn the metrics of a client off that goes; return the streams that are to end before it may.
+
+        Python's client leaves its exporter running, which would hold up the end of its process for seconds
+        once we are gone. As it is turned off it tells at once what it has not told yet.
+        """
+        if session is None or session.described is None:
+            return []
+        if not self._metric_for(session.described, session).on:
+            return []
+        for stream in session.streams:
+            stream.write(settings.answer(session.described, self._live))
+        return list(session.streams)
+
+    def _renew_later(self) -> None:
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._live.later(self._renew_seconds, self._renew)
+
+    def _renew(self) -> None:
+        """Renew the leases of connected clients, again and again as long as there are any."""
+        self._is_renewing = False
+        connected = [session for session in self._sessions if session.is_connected]
+        for session in connected:
+            self._live.receivers.client_alive(session.client_id)
+        if connected:
+            self._renew_later()
+
+    def _watch(self, session: Session) -> None:
+        """See whether a client comes back whose connection broke off."""
+        leaves = partial(self._leave_unless_back, session.client_id, self._sessions.counted_ms())
+        self._live.later(LEAVE_AFTER_SECONDS, leaves)
+
+    def _leave_unless_back(self, client_id: str, since_ms: float) -> None:
+        session = self._sessions.find(client_id)
+        if session is not None and session.absent_since(since_ms):
+            self._leave(client_id)
+
+    def _dismiss(self, user: str) -> None:
+        """Send all clients of a user away whose secret is void: they come again if they know the new one."""
+        for session in self._sessions:
+            if session.user == user:
+                self._leave(session.client_id)
+
+    def _leave(self, client_id: str, *, said_goodbye: bool = False) -> None:
+        self._sessions.gone(client_id, said_goodbye=said_goodbye)
+        self._live.receivers.client_gone(client_id)
+        log.info("client left", client=client_id)

@@ -1,0 +1,187 @@
+"""Whom to ask how a transaction ended: the producers of its topic, one after the other.
+
+A producer of a topic is a client that declared it, sent to it, or asks for its route as a producer: the
+Python client declares nothing for topics it was not built with (reference/wire-protocol.md 4.8), and one that
+waits for the ends of its halves sends nothing, but refreshes its routes each 30 s. A producer that was asked
+goes to the end of the line, so that one without an answer does not keep the others from being asked.
+
+Whoever is gone is forgotten in time: for as many that come as there are places in lines, one look at all.
+There are PLACES_MAX in all, PLACES_PER_ADDRESS_MAX of them for the clients of one address, so that one
+caller leaves half to others; a producer that finds none gets one when it sends again. A client has
+PLACES_PER_CLIENT_MAX: with one topic more it gives up the one that it declared or sent to first.
+
+A question shows the message, which is read only for a producer whose stream has room for it. When a
+producer can be asked, perhaps again (it came, connected, read what waited for it, or may end more), the core
+is told, if halves of its topic wait for that (`txn.checkback`). Whoever may not end the topic's transactions
+is not asked, whatever it declares.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from services.broker.spine.values import CheckBack
+from services.live.check_back_polls import Read
+from services.live.transactions import ProducerView
+from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
+from services.rpc.wire.messages import half_to_wire
+
+log = structlog.get_logger()
+
+PLACES_MAX = 100_000
+PLACES_PER_ADDRESS_MAX = PLACES_MAX // 2
+PLACES_PER_CLIENT_MAX = 1_024
+LOOK_EACH_MIN = 1_000
+"""How many come at least before those who are gone are looked for."""
+
+MayEnd = Callable[[str, str], bool]
+"""Whether a user may end the transactions of a topic (stored name)."""
+
+
+def anybody(user: str, topic: str) -> bool:
+    """Let everybody end every transaction: what a broker does that asks nobody who it is."""
+    return True
+
+
+@dataclass(slots=True)
+class Places:
+    """The topics of a producer, the oldest first; `host` is its address when it got the first."""
+
+    host: str
+    topics: dict[str, None] = field(default_factory=dict)
+
+
+class Halves(Protocol):
+    """The broker, as far as it has halves that wait for a producer."""
+
+    def unasked_topics(self) -> list[str]:
+        """Topics (stored names) of which halves wait for a producer that can be asked."""
+
+    def producer_came(self, topic: str) -> None:
+        """Ask about them."""
+
+
+class Producers:
+    """Who produces to which topic, in the order in which they are to be asked."""
+
+    def __init__(self, sessions: Sessions, may_end: MayEnd = anybody) -> None:
+        self._sessions, self._may_end = sessions, may_end
+        self._lines: dict[str, dict[str, str]] = {}
+        self._of_client: dict[str, Places] = {}
+        self._of_address: Counter[str] = Counter()
+        self._places = 0
+        self._until_look = LOOK_EACH_MIN
+        self._halves: Halves | None = None
+
+    def tell(self, halves: Halves) -> None:
+        """Tell `halves` of every producer that can be asked."""
+        self._halves = halves
+
+    def can_be_asked(self, session: Session) -> None:
+        """Take in that a client can be asked, perhaps again."""
+        for topic in self._halves.unasked_topics() if self._halves else ():
+            if session.client_id in self._lines.get(topic, ()):
+                self._tell_of(topic, session.client_id)
+
+    def all_can_be_asked(self) -> None:
+        """Take in that rights have changed: perhaps others can be asked."""
+        for topic in self._halves.unasked_topics() if self._halves else ():
+            for client_id in self._lines.get(topic, ()):
+                self._tell_of(topic, client_id)
+
+    def add(self, topic: str, client_id: str, namespace: str) -> None:
+        """Remember that a client produces to a topic (stored name)."""
+        line = self._lines.get(topic)
+        if line is not None and client_id in line:
+            return
+        self._until_look -= 1
+        if self._until_look <= 0:
+            self._forget_gone()
+        if self._take_place(topic, client_id):
+            self._lines.setdefault(topic, {})[client_id] = namespace
+            self._tell_of(topic, client_id)
+
+    def views(self, topic: str = "") -> list[ProducerView]:
+        """Return the producers of a topic, or of all, in the order in which they are asked."""
+        lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
+        return [
+            ProducerView(name, client_id, self._can_be_asked(name, client_id))
+            for name, line in sorted(lines.items())
+            for client_id in line
+        ]
+
+    def ask(self, question: CheckBack, read: Read) -> str:
+        """Ask the next producer that can be reached; return its id, empty when there is none."""
+        line = self._lines.get(question.topic, {})
+        for client_id, namespace in list(line.items()):
+            if self._sessions.find(client_id) is None:
+                self._leave_place(question.topic, client_id)
+                continue
+            del line[client_id]
+            line[client_id] = namespace
+            if self._write(client_id, namespace, question, read):
+                log.info("asked", topic=question.topic, transaction=question.transaction_id)
+                return client_id
+        return ""
+
+    def _forget_gone(self) -> None:
+        for client_id, places in list(self._of_client.items()):
+            if self._sessions.find(client_id) is None:
+                for topic in list(places.topics):
+                    self._leave_place(topic, client_id)
+        self._until_look = max(LOOK_EACH_MIN, self._places)
+
+    def _take_place(self, topic: str, client_id: str) -> bool:
+        """Count a place in a topic's line; return False if there is none."""
+        places = self._of_client.get(client_id)
+        if places is not None and len(places.topics) >= PLACES_PER_CLIENT_MAX:
+            self._leave_place(next(iter(places.topics)), client_id)
+        session = self._sessions.find(client_id)
+        host = places.host if places is not None else session.host if session is not None else ""
+        if self._places >= PLACES_MAX or self._of_address[host] >= PLACES_PER_ADDRESS_MAX:
+            return False
+        self._of_client.setdefault(client_id, Places(host)).topics[topic] = None
+        self._of_address[host] += 1
+        self._places += 1
+        return True
+
+    def _leave_place(self, topic: str, client_id: str) -> None:
+        places = self._of_client[client_id]
+        del places.topics[topic]
+        if not places.topics:
+            del self._of_client[client_id]
+        self._of_address[places.host] -= 1
+        if not self._of_address[places.host]:
+            del self._of_address[places.host]
+        self._places -= 1
+        del self._lines[topic][client_id]
+        if not self._lines[topic]:
+            del self._lines[topic]
+
+    def _can_be_asked(self, topic: str, client_id: str) -> bool:
+        session = self._sessions.find(client_id)
+        return session is not None and bool(session.streams) and self._may_end(session.user, topic)
+
+    def _tell_of(self, topic: str, client_id: str) -> None:
+        if self._halves is not None and self._can_be_asked(topic, client_id):
+            self._halves.producer_came(topic)
+
+    def _write(self, client_id: str, namespace: str, question: CheckBack, read: Read) -> bool:
+        session = self._sessions.find(client_id)
+        if session is None or not self._can_be_asked(question.topic, client_id):
+            return False
+        if not session.streams[-1].may_write():
+            return False
+        message = read()
+        if message is None:
+            return False
+        command = RecoverOrphanedTransactionCommand(
+            message=half_to_wire(message, namespace), transaction_id=question.transaction_id
+        )
+        return session.streams[-1].write(TelemetryCommand(recover_orphaned_transaction_command=command))

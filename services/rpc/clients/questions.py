@@ -1,0 +1,132 @@
+"""Questions to clients over their Telemetry streams: each has a nonce, which the answer repeats.
+
+| question            | answer                                          | clients that answer            |
+|---------------------|-------------------------------------------------|--------------------------------|
+| print_thread_stack  | thread_stack_trace                              | Java, Go, Node                 |
+| verify_message      | verify_message_result; the result is its status | Java; Go and Node with         |
+|                     |                                                 | NOT_IMPLEMENTED, which Node    |
+|                     |                                                 | says in a verify_message       |
+| reconnect_endpoints | none: it connects again                         | Java, Node                     |
+
+A client that does not know a question ignores it, as Python's does, so every wait has an end. Whoever answers
+must be whom was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any, Final
+
+from services.broker.spine.values import Delivery
+from services.live.clients import ClientView, unknown
+from services.rpc.clients.sessions import Session, Sessions, Stream
+from services.rpc.generated.definition_pb2 import ClientType, Code
+from services.rpc.generated.service_pb2 import (
+    PrintThreadStackTraceCommand,
+    ReconnectEndpointsCommand,
+    TelemetryCommand,
+    VerifyMessageCommand,
+)
+from services.rpc.wire.delivered import Shown
+from services.rpc.wire.errors import ClientSilent
+
+ANSWER_SECONDS: Final = 10.0
+ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
+
+
+class Questions:
+    """What clients are asked, and their answers."""
+
+    def __init__(self, sessions: Sessions, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._sessions, self._answer_seconds = sessions, answer_seconds
+        self._nonces = count(1)
+        self._open: dict[tuple[str, str], asyncio.Future[TelemetryCommand]] = {}
+
+    def ids(self) -> list[str]:
+        """Return the ids of the clients that are connected, in no order."""
+        return [session.client_id for session in self._sessions]
+
+    def view(self, client_id: str) -> ClientView:
+        """Return one who is there; raise `ClientNotFound`."""
+        return view(self._found(client_id))
+
+    async def stack(self, client_id: str) -> str:
+        """Return what the threads of a client do; raise `ClientNotFound` or `ClientSilent`."""
+        nonce = self._nonce()
+        command = PrintThreadStackTraceCommand(nonce=nonce)
+        question = TelemetryCommand(print_thread_stack_trace_command=command)
+        answer = await self._asked(client_id, nonce, question)
+        return str(answer.thread_stack_trace.thread_stack_trace)
+
+    async def verify(self, client_id: str, delivery: Delivery) -> str:
+        """Return what code a push consumer gives after consuming a message once more; raise likewise."""
+        nonce = self._nonce()
+        command = VerifyMessageCommand(nonce=nonce, message=Shown("", 0, "").message(delivery))
+        answer = await self._asked(client_id, nonce, TelemetryCommand(verify_message_command=command))
+        return str(Code.Name(answer.status.code))
+
+    def reconnect(self, client_id: str) -> None:
+        """Tell a client to connect again; raise `ClientNotFound` or `ClientSilent`."""
+        command = ReconnectEndpointsCommand(nonce=self._nonce())
+        self._write(client_id, TelemetryCommand(reconnect_endpoints_command=command))
+
+    def answered(self, command: TelemetryCommand, session: Session) -> None:
+        """Take what a client says, if it was asked for."""
+        kind = command.WhichOneof("command")
+        if kind in ANSWERS:
+            waiting = self._open.pop((session.client_id, getattr(command, kind).nonce), None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(command)
+
+    async def _asked(self, client_id: str, nonce: str, question: TelemetryCommand) -> TelemetryCommand:
+        answer: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
+        self._open[client_id, nonce] = answer
+        try:
+            self._write(client_id, question)
+            async with asyncio.timeout(self._answer_seconds):
+                return await answer
+        except TimeoutError:
+            raise silent(client_id, f"has not answered for {self._answer_seconds:g} s") from None
+        finally:
+            self._open.pop((client_id, nonce), None)
+
+    def _write(self, client_id: str, question: TelemetryCommand) -> None:
+        streams: list[Stream] = self._found(client_id).streams
+        if not (streams and streams[-1].write(question)):
+            raise silent(client_id, "has no stream to be written to")
+
+    def _found(self, client_id: str) -> Session:
+        session = self._sessions.find(client_id)
+        if session is None:
+            raise unknown(client_id)
+        return session
+
+    def _nonce(self) -> str:
+        return f"tidewheel-{next(self._nonces)}"
+
+
+def silent(client_id: str, why: str) -> ClientSilent:
+    """Return the error for a client that cannot be asked, or does not answer."""
+    return ClientSilent(f"{client_id} {why}. Java, Go and Node clients answer; Python's knows no questions.")
+
+
+def view(session: Session) -> ClientView:
+    """Return a client as it is now."""
+    return ClientView(
+        client_id=session.client_id,
+        kind=kind_of(session),
+        group=session.group,
+        language=session.language,
+        version=session.version,
+        can_be_asked=bool(session.streams),
+        seen_ms=session.seen_ms,
+    )
+
+
+def kind_of(session: Session) -> str:
+    """Return what a client says it is, if it has; a kind that is newer than our protocol is its number."""
+    if session.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED:
+        return ""
+    known: Any = ClientType.DESCRIPTOR.values_by_number.get(session.client_type)
+    return str(known.name if known else session.client_type)

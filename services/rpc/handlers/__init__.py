@@ -1,0 +1,1 @@
+"""Handlers of the RPCs of producers and consumers: route, send, receive, acknowledge."""

@@ -1,0 +1,129 @@
+"""SyncLiteSubscription: what consumers of lite topics subscribe to.
+
+    PARTIAL_ADD       these, too; `offset_option` says where the group goes on with them
+    PARTIAL_REMOVE    no longer these
+    COMPLETE_ADD      just these: clients say so every 30 s, and so are known again after a restart
+    COMPLETE_REMOVE   nothing any more
+
+A client from which an exclusive group's lite topic was taken is told with NotifyUnsubscribeLite over its
+Telemetry stream; Java's, Go's and Node's then forget it. Others go on saying that they have it, and are told
+again.
+
+Silent killer: Python's client (5.1.2) adds one lite topic at a time, and sends its characters, one by one, as
+if each were a lite topic. They are put together again, or it had to wait for its next whole set, up to 30 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, Subscribed
+from services.broker.spine.errors import MessageTypeConflict
+from services.broker.spine.values import Subscriber
+from services.live.live_broker import LiveBroker
+from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.generated.definition_pb2 import ClientType, LiteSubscriptionAction, OffsetOption
+from services.rpc.generated.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
+    SyncLiteSubscriptionRequest,
+    SyncLiteSubscriptionResponse,
+    TelemetryCommand,
+)
+from services.rpc.wire.caller import Caller
+from services.rpc.wire.names import stored_name
+from services.rpc.wire.statuses import OK
+from tidewheel.errors import ClientMistake
+
+POLICIES = {
+    OffsetOption.Policy.LAST: LiteFrom.LAST,
+    OffsetOption.Policy.MIN: LiteFrom.MIN,
+    OffsetOption.Policy.MAX: LiteFrom.MAX,
+}
+KINDS = {"offset": LiteFrom.OFFSET, "tail_n": LiteFrom.TAIL, "timestamp": LiteFrom.TIME}
+STRANGERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, ClientType.PULL_CONSUMER)
+
+
+MOVED_AT_ONCE = 250
+"""Lite topics in which a group is set to a place in a turn of the loop: 16 us each, and more with records."""
+
+
+class LiteConsuming:
+    """Takes subscriptions to lite topics."""
+
+    def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
+        self._live, self._sessions = live, sessions
+
+    async def sync_lite_subscription(
+        self, request: SyncLiteSubscriptionRequest, caller: Caller
+    ) -> SyncLiteSubscriptionResponse:
+        """Change what a client subscribes to."""
+        self._sessions.seen(caller)
+        who = Subscriber(stored_name(request.group), stored_name(request.topic), caller.client_id)
+        lite_topics = list(request.lite_topic_set)
+        live, lite = self._live, self._live.core.lite
+        match request.action:
+            case LiteSubscriptionAction.PARTIAL_ADD:
+                added = put_together(lite_topics) if caller.language == "PYTHON" else lite_topics
+                await self._add(who, added, start(request))
+            case LiteSubscriptionAction.PARTIAL_REMOVE:
+                await live.receivers.subscribe(lite.unsubscribe, who, lite_topics)
+            case LiteSubscriptionAction.COMPLETE_ADD:
+                self._notify(await live.receivers.subscribe(lite.replace, who, lite_topics))
+            case LiteSubscriptionAction.COMPLETE_REMOVE:
+                await live.receivers.subscribe(lite.forget, who)
+            case _:
+                raise ClientMistake(f"{request.action} is no action on a subscription that we know.")
+        return SyncLiteSubscriptionResponse(status=OK)
+
+    async def _add(self, who: Subscriber, lite_topics: list[str], place: LiteStart) -> None:
+        """Subscribe to more lite topics; if the group is set to a place in each, to some in a turn."""
+        live, at_once = self._live, max(1, len(lite_topics))
+        if place.kind is not LiteFrom.LAST and at_once > MOVED_AT_ONCE:
+            await live.receivers.subscribe(live.core.lite.check, who, lite_topics)  # all of them, or none
+            at_once = MOVED_AT_ONCE
+        for first in range(0, max(1, len(lite_topics)), at_once):
+            if first:
+                await asyncio.sleep(0)
+            some = lite_topics[first : first + at_once]
+            self._notify(await live.receivers.subscribe(live.core.lite.subscribe, who, some, place))
+
+    def _notify(self, subscribed: Subscribed) -> None:
+        """Tell clients which lite topics are another's now."""
+        for client_id, lite_topic in subscribed.lost:
+            session = self._sessions.find(client_id)
+            if session is not None and session.streams:
+                command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+                session.streams[-1].write(TelemetryCommand(notify_unsubscribe_lite_command=command))
+
+
+def put_together(lite_topics: list[str]) -> list[str]:
+    """Return the one lite topic whose characters these are, or what they are if they are no characters."""
+    is_spelled = bool(lite_topics) and all(len(one) == 1 for one in lite_topics)
+    return ["".join(lite_topics)] if is_spelled else lite_topics
+
+
+def start(request: SyncLiteSubscriptionRequest) -> LiteStart:
+    """Return where the group is to go on with what it adds."""
+    option = request.offset_option
+    kind = option.WhichOneof("offset_type")
+    if kind is None:
+        return LiteStart()
+    if kind == "policy":
+        if option.policy not in POLICIES:
+            raise ClientMistake(f"{option.policy} is no offset policy that we know.")
+        return LiteStart(POLICIES[option.policy])
+    at = getattr(option, kind)
+    if at < 0:
+        raise ClientMistake(f"{kind} is {at}: count from 0.")
+    return LiteStart(KINDS[kind], at)
+
+
+def refuse_strangers(session: Session, topic: str, live: LiveBroker) -> None:
+    """Raise `MessageTypeConflict` for a consumer that cannot say which lite topics it wants.
+
+    One whose type we do not know, because we have just started, is none: it waits until it has subscribed.
+    """
+    if session.client_type in STRANGERS and live.core.lite.is_parent(topic):
+        raise MessageTypeConflict(
+            f"{topic!r} holds lite topics. Receive from it with a LitePushConsumer or LiteSimpleConsumer."
+        )

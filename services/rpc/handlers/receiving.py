@@ -1,0 +1,240 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what consumers do.
+
+Silent killers (reference/wire-protocol.md 4): the stream must end with `delivery_timestamp` or the Python
+push consumer never consumes; the queue id of a request is ignored, because clients pick one at random and
+expect to find what is in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import Final
+
+from commitlog import limits
+from commitlog.limits import AUTO_RENEW_LEASE_MS, LEASE_MS_DEFAULT, LONG_POLL_MS, RECEIVE_BATCH_MAX
+from services.broker.spine.values import Delivery
+from services.live.live_broker import LiveBroker
+from services.rpc.clients.handover import Lent, lent
+from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.generated.definition_pb2 import Code
+from services.rpc.generated.service_pb2 import (
+    AckMessageEntry,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+)
+from services.rpc.handlers.lite_receiving import refuse_strangers
+from services.rpc.wire.caller import Asked, Caller
+from services.rpc.wire.delivered import Shown
+from services.rpc.wire.filters import wanted
+from services.rpc.wire.messages import span_ms, timestamp
+from services.rpc.wire.names import stored_name
+from services.rpc.wire.replies import Decided, check_count, varint
+from services.rpc.wire.statuses import NO_MESSAGES, OK, overall, refusal
+from tidewheel.errors import ClientMistake, TidewheelError
+
+RECEIVED = ReceiveMessageResponse(status=OK).SerializeToString()
+NOTHING = ReceiveMessageResponse(status=NO_MESSAGES).SerializeToString()
+ACKNOWLEDGED = AckMessageResponse(status=OK).SerializeToString()
+ENTRY_OK = AckMessageResultEntry(status=OK).SerializeToString()
+FORWARDED = ForwardMessageToDeadLetterQueueResponse(status=OK).SerializeToString()
+ANSWER_SECONDS = 0.5
+COUNTS_APART: Final = frozenset(("PYTHON",))
+"""Clients that give up after as many attempts as they may make, and send the number that they received."""
+
+
+class Consuming:
+    """Hands out messages and takes back what became of them."""
+
+    def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
+        self._live, self._sessions = live, sessions
+        self._store_host = live.settings.store_host[0]
+
+    async def receive_message(
+        self, request: ReceiveMessageRequest, caller: Caller
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the status, the messages, then the time they left; waits for the first message."""
+        group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
+        session = self._sessions.seen(caller)
+        refuse_strangers(session, topic, self._live)
+        self._give_back_unheard(session, group, topic, request.attempt_id)
+        deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
+        if not deliveries:
+            yield NOTHING
+            return
+        answer = lent(group, topic, request.attempt_id, deliveries)
+        heard, body_bytes = False, sum(len(one.record.body) for one in deliveries)
+        self._live.receivers.unread_bytes += body_bytes
+        try:
+            yield RECEIVED
+            namespace = request.message_queue.topic.resource_namespace
+            for reply in map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries):
+                yield reply
+            left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
+            yield left.SerializeToString()
+            heard = True
+        finally:
+            self._live.receivers.unread_bytes -= body_bytes
+            if heard:
+                remember(session, answer)
+            else:
+                self._live.receivers.give_back(answer.group, answer.topic, answer.handles)
+
+    def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+        """Acknowledge what calls say, those that follow each other on one topic in one go.
+
+        Each delivery has its own result.
+        """
+        answers: list[Decided | TidewheelError] = []
+        for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
+            said = [entries for _, entries in run]
+            handles = [entry.receipt_handle for entries in said for entry in entries]
+            if isinstance(name, TidewheelError):
+                answers += [name] * len(said)
+                continue
+            try:
+                told = iter(self._live.decide(self._live.core.receiving.ack_many, *name, handles))
+            except TidewheelError as error:
+                answers += [error] * len(said)
+            else:
+                answers += [acknowledged_reply(one, list(islice(told, len(one)))) for one in said]
+        return answers
+
+    def _acknowledging(
+        self, call: Asked
+    ) -> tuple[tuple[str, str] | TidewheelError, Sequence[AckMessageEntry]]:
+        """Return the group and topic (stored names) of a call, or why it is refused, and its entries."""
+        request, caller = call
+        try:
+            self._sessions.seen(caller)
+            entries = list(request.entries)
+            check_count(entries)
+            return (stored_name(request.group), stored_name(request.topic)), entries
+        except TidewheelError as error:
+            return error, ()
+
+    def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
+        """Lease a delivery anew; the old receipt handle is void."""
+        self._sessions.seen(caller)
+        handle, durable_at = self._live.decide(
+            self._live.core.receiving.change_invisible,
+            stored_name(request.group),
+            stored_name(request.topic),
+            request.receipt_handle,
+            span_ms(request.invisible_duration),
+            request.suspend,
+        )
+        reply = ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        return Decided(durable_at, reply.SerializeToString())
+
+    def forward_message_to_dead_letter_queue(
+        self, request: ForwardMessageToDeadLetterQueueRequest, caller: Caller
+    ) -> Decided:
+        """Give a delivery up: into the group's dead letters."""
+        self._sessions.seen(caller)
+        durable_at = self._live.decide(
+            partial(self._live.core.receiving.forward_to_dead_letter, attempt=attempts_of(request, caller)),
+            stored_name(request.group),
+            stored_name(request.topic),
+            request.receipt_handle,
+        )
+        return Decided(durable_at, FORWARDED)
+
+    def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
+        last = session.lent.pop((group, topic), None)
+        if last is not None and attempt_id and last.attempt_id == attempt_id:
+            self._live.receivers.give_back(last.group, last.topic, last.handles)
+
+    async def _lease(
+        self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
+    ) -> list[Delivery]:
+        self._live.receivers.client_alive(session.client_id)
+        with self._sessions.receiving(session):
+            return await self._live.receivers.receive(
+                stored_name(request.group),
+                stored_name(request.message_queue.topic),
+                wanted(request.filter_expression),
+                batch_size(request),
+                lease_ms(request),
+                session.client_id,
+                request.auto_renew,
+                wait_seconds,
+                request.attempt_id,
+            )
+
+
+def acknowledged_reply(
+    entries: Sequence[AckMessageEntry], answers: Sequence[int | TidewheelError]
+) -> Decided:
+    """Return the reply to acknowledgements, and when it may be told.
+
+    Where all are well it is the bytes of the entries themselves, each with a status.
+    """
+    told = [answer for answer in answers if isinstance(answer, int)]
+    durable_at = max(told, default=0)
+    if len(told) == len(answers):
+        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, entries)))
+    results = [
+        AckMessageResultEntry(
+            message_id=entry.message_id,
+            receipt_handle=entry.receipt_handle,
+            status=OK if isinstance(answer, int) else refusal(answer),
+        )
+        for entry, answer in zip(entries, answers, strict=True)
+    ]
+    status = overall([one.status for one in results])
+    reply = AckMessageResponse(status=status, entries=results)
+    return Decided(durable_at, reply.SerializeToString(), Code.Name(status.code))
+
+
+def entry_reply(entry: AckMessageEntry) -> bytes:
+    """Return the bytes of a result that is well: the entry's own fields 1 and 2, then the status 3."""
+    entry.ClearField("lite_topic")  # which is field 3 there
+    said = entry.SerializeToString()
+    return b"\x12%b%b%b" % (varint(len(said) + len(ENTRY_OK)), said, ENTRY_OK)
+
+
+def remember(session: Session, answer: Lent) -> None:
+    """Remember a client's last answer of a group and topic, in case that it asks for it again."""
+    session.lent.pop((answer.group, answer.topic), None)
+    session.lent[answer.group, answer.topic] = answer
+    if len(session.lent) > limits.LENT_PER_CLIENT_MAX:
+        del session.lent[next(iter(session.lent))]
+
+
+def batch_size(request: ReceiveMessageRequest) -> int:
+    """Return how many messages the answer may hold; raise `ClientMistake` when it could hold none."""
+    if request.batch_size < 1:
+        raise ClientMistake(f"A batch size of {request.batch_size} asks for nothing. Ask for 1 or more.")
+    return min(request.batch_size, RECEIVE_BATCH_MAX)
+
+
+def lease_ms(request: ReceiveMessageRequest) -> int:
+    """Return how long the deliveries are to be invisible to others."""
+    if request.HasField("invisible_duration"):
+        return span_ms(request.invisible_duration)
+    return AUTO_RENEW_LEASE_MS if request.auto_renew else LEASE_MS_DEFAULT
+
+
+def attempts_of(request: ForwardMessageToDeadLetterQueueRequest, caller: Caller) -> int:
+    """Return how often a consumer says that it has tried a message that it gives up."""
+    return request.max_delivery_attempts if caller.language in COUNTS_APART else request.delivery_attempt
+
+
+def poll_seconds(request: ReceiveMessageRequest, session: Session, caller: Caller) -> float:
+    """Return how long to wait for a message, leaving time to answer within the call's deadline.
+
+    Go's simple consumer says its wait in its settings only.
+    """
+    asked = request.HasField("long_polling_timeout")
+    wanted = min(span_ms(request.long_polling_timeout) if asked else session.poll_ms, LONG_POLL_MS) / 1000
+    if caller.seconds_left is None:
+        return wanted
+    return min(wanted, caller.seconds_left - ANSWER_SECONDS)

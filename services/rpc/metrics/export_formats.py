@@ -1,0 +1,98 @@
+"""What clients export, in two protocols, as series of `services.live.client_metrics`.
+
+Java, Python and C# speak OpenTelemetry's (OTLP), Go and C++ an older one, OpenCensus'. Both say the same: a
+name, the attributes `topic`, `consumer_group`, `invocation_status`, `client_id`, and how often what was
+measured lay between which bounds. What is none of the metrics that official clients have, or cannot be meant
+so, is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import nan
+from typing import Any, Final, NamedTuple
+
+from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Spread, Value, spread
+from services.rpc.generated.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
+from services.rpc.wire.messages import wall_ms
+
+NAME_CHARACTERS_MAX: Final = 255
+"""More than a topic or a group may have, with a namespace."""
+STATUSES: Final = ("", "success", "failure")
+
+
+class Exported(NamedTuple):
+    """One series as a client named it. `began_ms` is 0 if it does not say."""
+
+    name: str
+    client_id: str
+    topic: str
+    group: str
+    status: str
+    value: Value
+    began_ms: int
+    is_new: bool
+
+
+def of_otlp(request: Any) -> Iterator[Exported | None]:
+    """Yield what an OTLP request says; None for what is passed over."""
+    scopes = (scope for part in request.resource_metrics for scope in part.scope_metrics)
+    for metric in (metric for scope in scopes for metric in scope.metrics):
+        name, kind = metric.name, metric.WhichOneof("data")
+        if name in BOUNDS_MS and kind == "histogram":
+            is_new = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
+            for point in metric.histogram.data_points:
+                value = spread(name, point.explicit_bounds, point.bucket_counts, point.sum)
+                began_ms = point.start_time_unix_nano // 1_000_000
+                yield exported(name, attributes(point), value, began_ms, is_new=is_new)
+        elif name in GAUGES and kind == "gauge":
+            for point in metric.gauge.data_points:
+                is_now = float(getattr(point, point.WhichOneof("value") or "", nan))
+                yield exported(name, attributes(point), is_now)
+        else:
+            yield None
+
+
+def of_opencensus(request: Any) -> Iterator[Exported | None]:
+    """Yield what a request to an OpenCensus agent says; None for what is passed over."""
+    for metric in request.metrics:
+        name = metric.metric_descriptor.name
+        labels = [label.key for label in metric.metric_descriptor.label_keys]
+        for series in metric.timeseries:
+            named = dict(zip(labels, (label.value for label in series.label_values), strict=False))
+            began_ms = wall_ms(series.start_timestamp)
+            yield exported(name, named, measured(name, series.points), began_ms)
+
+
+def measured(name: str, points: Any) -> Value | None:
+    """Return the newest of an OpenCensus series' points."""
+    if not points:
+        return None
+    kind, newest = points[-1].WhichOneof("value"), points[-1]
+    if name in BOUNDS_MS and kind == "distribution_value":
+        told = newest.distribution_value
+        counts = [bucket.count for bucket in told.buckets]
+        return spread(name, told.bucket_options.explicit.bounds, counts, told.sum)
+    if name in GAUGES and kind in ("int64_value", "double_value"):
+        return float(getattr(newest, kind))
+    return None
+
+
+def attributes(point: Any) -> dict[str, str]:
+    """Return the attributes of an OTLP data point that are text."""
+    return {one.key: one.value.string_value for one in point.attributes}
+
+
+def exported(
+    name: str, named: Mapping[str, str], value: Value | None, began_ms: int = 0, *, is_new: bool = False
+) -> Exported | None:
+    """One series; None if it cannot be meant so."""
+    client_id, topic, group, status = (
+        named.get(key, "") for key in ("client_id", "topic", "consumer_group", "invocation_status")
+    )
+    is_sound = topic and len(topic) <= NAME_CHARACTERS_MAX and len(group) <= NAME_CHARACTERS_MAX
+    if value is None or not is_sound or status not in STATUSES:
+        return None
+    if not isinstance(value, Spread) and not 0 <= value <= NUMBER_MAX:
+        return None
+    return Exported(name, client_id, topic, group, status, value, began_ms, is_new)

@@ -1,0 +1,1 @@
+"""Requests and replies as bytes: messages, names, filters, addresses, statuses."""
