@@ -2,9 +2,8 @@
 
 Run by `core.py` in a process whose imports come from one tree of sources; prints JSON: processor microseconds
 of the whole process for each message of each row, flushes included, on a real disk that is really synced.
-Requests are made before the time is taken. A tree whose calls go in lists (`services.rpc.serving.turns`) gets
-all that are ready in a turn of the loop as one list, or (row `alone`) one call a turn; an older one a
-coroutine for each.
+Requests are made before the time is taken. Calls go in lists (`services.rpc.serving.turns`): all that are
+ready in a turn of the loop are one list, or (row `alone`) one call a turn.
 """
 
 from __future__ import annotations
@@ -23,25 +22,27 @@ from types import FrameType
 from typing import Any, cast
 
 from commitlog.real_disk import RealDisk
-from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
-from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
-from services.rpc.serving.service import reply_to, stream_to
-from services.rpc.wire.caller import Caller
-from services.rpc.wire.endpoints import Advertised
+from services.rpc.rpcs import all_rpcs
 
 try:
-    from services.rpc.rpcs import all_rpcs
-except ImportError:
-    from services.rpc.everything import all_rpcs  # type: ignore[import-not-found, no-redef]  # older commits' name
-try:
+    from services.broker.spine.settings import BrokerSettings
+    from services.rpc.clients.sessions import Sessions
+    from services.rpc.serving.service import stream_to
     from services.rpc.serving.turns import Call, Turns
-except ImportError:
-    Turns = None  # type: ignore[assignment, misc]  # older commits, measured too, have no turns
+    from services.rpc.wire.caller import Caller
+    from services.rpc.wire.endpoints import Advertised
+except ImportError:  # older commits, measured too, have no rooms
+    from services.broker.settings import BrokerSettings  # type: ignore[import-not-found, no-redef]
+    from services.rpc.caller import Caller  # type: ignore[import-not-found, no-redef]
+    from services.rpc.endpoints import Advertised  # type: ignore[import-not-found, no-redef]
+    from services.rpc.service import stream_to  # type: ignore[import-not-found, no-redef]
+    from services.rpc.sessions import Sessions  # type: ignore[import-not-found, no-redef]
+    from services.rpc.turns import Call, Turns  # type: ignore[import-not-found, no-redef]
 
-HAS_BYTES = Turns is not None and "request_bytes" in Call.__slots__
+HAS_BYTES = "request_bytes" in Call.__slots__
 """Whether a call is told the bytes that its request came in: by older commits it is not."""
 TOPIC, GROUP = "orders", "carts"
 IN_FLIGHT, BATCH, RECEIVED = 64, 16, 32
@@ -64,22 +65,7 @@ class Front:
         self, name: str, requests: Sequence[bytes], in_flight: int, *, alone: bool
     ) -> list[bytes]:
         """Return the replies to calls of which so many are under way at once."""
-        if Turns is None:
-            return await self._as_coroutines(name, requests, in_flight)
         return await Lists(self, name, requests, alone=alone).played(in_flight)
-
-    async def _as_coroutines(self, name: str, requests: Sequence[bytes], in_flight: int) -> list[bytes]:
-        rpc: Any = self.rpcs[name]
-        replies, numbers = [b""] * len(requests), iter(range(len(requests)))
-
-        async def one_after_another() -> None:
-            for number in numbers:
-                parsed = rpc.request.FromString(requests[number])
-                reply = await reply_to(name, rpc, parsed, CALLER, unobserved)
-                replies[number] = reply.SerializeToString()
-
-        await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
-        return replies
 
     async def stream(self, name: str, request: bytes) -> list[bytes]:
         """Return the replies to a call that has several."""
