@@ -64,7 +64,8 @@ def test_a_file_that_is_cut_short_anywhere_is_made_whole_again(kept_bytes: int) 
     disk.delete(layout.FORMAT)
     disk.write(layout.FORMAT, 0, store_format.encode(SIZE)[:kept_bytes])
     found = store_format.open_format(disk, 7 * SIZE)
-    assert (found.version, found.segment_bytes) == (VERSION, SIZE) and found.problem
+    assert (found.version, found.segment_bytes) == (VERSION, SIZE)
+    assert found.problem
     assert store_format.open_format(disk, 7 * SIZE) == Format(VERSION, SIZE)
 
 
