@@ -197,7 +197,7 @@ ROW = re.compile(r"^\| (`[A-Z].+?) \| `(\w+)` \| (?:`(\w+)`)? ?\|", re.MULTILINE
 def test_architecture_says_which_part_applies_and_publishes_each_fact() -> None:
     broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
     text = (Path(__file__).parents[4] / "docs" / "ARCHITECTURE.md").read_text()
-    table = text[text.index("| fact | who applies it |") :].split("\n\n")[0]
+    table = text[text.index("| fact | applied by |") :].split("\n\n")[0]
     said = {
         fact: (applies, publishes)
         for facts, applies, publishes in ROW.findall(table)
