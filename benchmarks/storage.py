@@ -169,7 +169,7 @@ def broker(where: str, in_flight: str) -> float:
     """Return the durable sends per second of so many callers at a time."""
 
     async def run() -> float:
-        async with living(Path(where)) as live:
+        async with open_live_broker(Path(where)) as live:
             await send_all(live, messages("W", WARM_UP_SENDS), 16)
             wanted = list(messages("M", SENDS[int(in_flight)]))
             began = time.perf_counter()
@@ -205,7 +205,7 @@ def stop(where: str) -> None:
     """Open and stop a broker cleanly."""
 
     async def run() -> None:
-        async with living(Path(where)):
+        async with open_live_broker(Path(where)):
             pass
 
     asyncio.run(run())
@@ -215,7 +215,7 @@ def kill(where: str) -> None:
     """Let a broker append as much as a snapshot may lie behind, and die by kill -9."""
 
     async def run() -> None:
-        async with living(Path(where)) as live:
+        async with open_live_broker(Path(where)) as live:
             from_offset = live.core.durable_offset
             while live.core.durable_offset < from_offset + UNSAVED_BYTES:
                 await send_all(live, messages(f"K{live.core.durable_offset}-", 2_000), 128)
@@ -278,7 +278,7 @@ def now_ms() -> int:
 
 
 @asynccontextmanager
-async def living(where: Path) -> AsyncIterator[LiveBroker]:
+async def open_live_broker(where: Path) -> AsyncIterator[LiveBroker]:
     """Open a live broker as `tidewheel serve` does; close the broker at the end."""
     where.mkdir(parents=True, exist_ok=True)
     disk = RealDisk(where)

@@ -54,7 +54,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.endpoints import Advertised
-from services.server.run import Faces, share_interpreter
+from services.server.run import Endpoints, share_interpreter
 from services.settings.config import ServeSettings
 
 LIMIT_MS = 25
@@ -150,8 +150,8 @@ class Client:
 class World:
     """A broker that holds much, and what can be asked of it."""
 
-    def __init__(self, live: LiveBroker, faces: Faces, given: argparse.Namespace) -> None:
-        self._live, self._faces, self._given = live, faces, given
+    def __init__(self, live: LiveBroker, endpoints: Endpoints, given: argparse.Namespace) -> None:
+        self._live, self._faces, self._given = live, endpoints, given
         self._count = 0
         self.client = Client("client-1")
 
@@ -614,7 +614,7 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         live = LiveBroker(
             RealDisk(folder), core, lambda: time.time_ns() // 1_000_000, loop.call_later, workers
         )
-        world = World(live, Faces(live, settings, Advertised("127.0.0.1", 8081, 0)), given)
+        world = World(live, Endpoints(live, settings, Advertised("127.0.0.1", 8081, 0)), given)
         await world.fill()
         WholeLooks(loop.call_later)
         turns = Turns(1)

@@ -95,7 +95,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
     segments = _written_segments(folder, published or 0)
     log = StoreLog(segments, published, ours, imported_until, _read_epoch(store))
     if not log.segments or log.end_offset <= log.first_offset:
-        raise NoRecords(_nothing(store))
+        raise NoRecords(_no_text(store))
     return log
 
 
@@ -114,7 +114,7 @@ def is_node(store: Path) -> bool:
     return (store / layout.CLUSTER).exists()
 
 
-def _nothing(store: Path) -> str:
+def _no_text(store: Path) -> str:
     if is_node(store):
         return (
             f"{store} is a node's, which has told of no record that its cluster accepted: it has just "

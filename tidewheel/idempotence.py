@@ -173,7 +173,7 @@ def once(session: Session, consumer_group: str, identity: str) -> Iterator[bool]
     try:
         connection = session.connection()
         is_first = first_of(connection, consumer_group, identity)
-        complete = partial(close_row, consumer_group, identity) if is_first else nothing
+        complete = partial(close_row, consumer_group, identity) if is_first else noop
         very = the_very(session)
         with (
             one_transaction(connection, complete),
@@ -195,7 +195,7 @@ async def async_once(session: AsyncSession, consumer_group: str, identity: str) 
     try:
         connection = await session.connection()
         is_first = await connection.run_sync(first_of, consumer_group, identity)
-        complete = partial(close_row, consumer_group, identity) if is_first else nothing
+        complete = partial(close_row, consumer_group, identity) if is_first else noop
         async with async_one_transaction(connection, complete):
             very = the_very(session).sync_session
             with one_database(very, connection.sync_engine), no_other_transaction(very):
@@ -284,7 +284,7 @@ def close_row(consumer_group: str, identity: str, connection: Connection) -> Non
     connection.execute(closed.values(consumed_ms=wall_clock_ms()))
 
 
-def nothing(_: Connection) -> None:
+def noop(_: Connection) -> None:
     """Leave the row of a message that was done before."""
 
 

@@ -166,7 +166,7 @@ class Housekeeping:
         if self._running is not None or is_checkpointing:
             return None
         # A cut that another leader has decided, its snapshots may cover, and those of this node not yet.
-        is_covered = self._deletable_offset > 0 and self._is_covered(self._deletable_offset, now_ms)
+        is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
             self._waiting = self._waiting_in_all(now_ms)
@@ -238,7 +238,7 @@ class Housekeeping:
     def _keeping(self, pinned_offset: int, now_ms: int) -> Keeping | None:
         log = self._store.log
         cut_offset = self._cut_offset(None if pinned_offset == _NOWHERE else pinned_offset, now_ms)
-        if cut_offset <= log.first_offset or not self._is_covered(cut_offset, now_ms):
+        if cut_offset <= log.first_offset or not self._ensure_covered(cut_offset, now_ms):
             return None
         return self._keeping_below(cut_offset, log.end_offset)
 
@@ -402,7 +402,7 @@ class Housekeeping:
         ages, segment_bytes = self._store.segment_ages(), self._store.log.segment_bytes
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
-    def _is_covered(self, cut_offset: int, now_ms: int) -> bool:
+    def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
         """Return whether both kept snapshots lie behind `cut_offset`; ask for the one that is missing."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:

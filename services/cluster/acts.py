@@ -34,7 +34,7 @@ from services.cluster.election.inputs import (
 )
 from services.cluster.election.table import Act
 from services.cluster.identity import Member
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from services.cluster.watching import clocks as clocks_of_all
 from sharedlog.engine import Engine, Head
@@ -69,7 +69,7 @@ class Acts:
         disk: Disk,
         settings: BrokerSettings,
         clocks: Clocks,
-        show: Callable[[], Shown],
+        show: Callable[[], Identity],
         own_health: Health,
         tell: Callable[[Input, int], None],
     ) -> None:
@@ -173,7 +173,7 @@ class Acts:
         shown = self.look_after_copy(replica, has_read_all)
         return LookDone(seen_by(replica.fold), has_room, shown)
 
-    def look_after_copy(self, replica: Replica, has_read_all: bool) -> Shown:
+    def look_after_copy(self, replica: Replica, has_read_all: bool) -> Identity:
         """Tell of a new checkpoint, once it is read back; return the face of this node to others.
 
         Raise `StoreDamaged`, or OSError.

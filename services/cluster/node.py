@@ -40,7 +40,7 @@ from services.cluster.election.table import BESIDE, Act, Line, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
 from services.cluster.leading.lead import Lead, Serve, Told
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -73,7 +73,7 @@ class ClusterNode:
         clock: Callable[[], int],
         executor: Executor,
         serve: Serve,
-        show: Callable[[], Shown] = Shown,
+        show: Callable[[], Identity] = Identity,
     ) -> None:
         self.me, self._clock, self._executor, self._serve = me, clock, executor, serve
         self._disk = disk
@@ -90,7 +90,7 @@ class ClusterNode:
         """The last time when this node began to lead."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """Tells whether any client answers this node."""
-        self.let_go: Callable[[], None] = _nothing
+        self.let_go: Callable[[], None] = _noop
         """Called once another replica has taken a replica's place: its core is garbage, in cycles."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
@@ -376,7 +376,7 @@ async def _taken_for_granted() -> bool:
     return True
 
 
-def _nothing() -> None:
+def _noop() -> None:
     """Do nothing, where nobody looks after memory."""
 
 

@@ -50,7 +50,7 @@ class OtherCertificate(ConnectionError):
     """What answers at a node's address is not known to be that node; nothing was sent there."""
 
 
-class Shown(NamedTuple):
+class Identity(NamedTuple):
     """What a node shows: its certificate, as others are told it; as a client its chain and key, if asked."""
 
     certificate: str = ""
@@ -58,12 +58,12 @@ class Shown(NamedTuple):
     key: bytes = b""
 
 
-def follow(files: TlsFiles) -> Callable[[], Shown]:
+def follow(files: TlsFiles) -> Callable[[], Identity]:
     """Return what gives what a node shows, which follows its files; raise `ConfigurationError`."""
     return Following(files, shown).current
 
 
-def shown(files: TlsFiles) -> Shown:
+def shown(files: TlsFiles) -> Identity:
     """Return what a node shows that serves with these files; raise `ConfigurationError`, or OSError."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -77,9 +77,9 @@ def shown(files: TlsFiles) -> Shown:
             f"longer than {CERTIFICATE_BYTES_MAX} bytes. Give another by --tls-certificate."
         )
     if files.clients is None:
-        return Shown(certificate)
+        return Identity(certificate)
     _require_let_in(context, files)
-    return Shown(certificate, chain, files.key.read_bytes())
+    return Identity(certificate, chain, files.key.read_bytes())
 
 
 def name_in(certificate: str) -> str:
@@ -131,7 +131,7 @@ def _probe(one: socket.socket) -> None:
             one.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def told(
+def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
     """Tell another node something; return whether it has taken that in."""

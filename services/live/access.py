@@ -43,11 +43,11 @@ def no_key(may_make: bool) -> bytes:
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
 
-def nobody(user: str) -> None:
+def ignore_user(user: str) -> None:
     """Dismiss no client: what a broker without clients does."""
 
 
-def nothing() -> None:
+def noop() -> None:
     """Do nothing about new rules: what a broker without producers does."""
 
 
@@ -58,10 +58,10 @@ class LiveAccess:
         self._core, self._call, self._clock = core, call, clock
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
-        self._dismiss: Dismiss = nobody
+        self._dismiss: Dismiss = ignore_user
         self.is_asked = False
         """Whether callers are asked who they are; users and rules may be made before."""
-        self._changed: Callable[[], None] = nothing
+        self._changed: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
         """Called at each change of users, rules and tokens."""
 

@@ -127,7 +127,7 @@ class ClientMetrics:
 
     def _take(self, series: Series, one: Reported) -> bool:
         if one.key not in series:
-            if len(series) >= CLIENT_SERIES_EACH_MAX or not self._has_room():
+            if len(series) >= CLIENT_SERIES_EACH_MAX or not self._make_room():
                 return False
             self._kept += 1
         if isinstance(one.value, Spread):
@@ -145,7 +145,7 @@ class ClientMetrics:
             new = told if one.is_new else since(before, told)
             self._sums[one.key] = plus(self._sums.get(one.key), new)
 
-    def _has_room(self) -> bool:
+    def _make_room(self) -> bool:
         while self._kept >= CLIENT_SERIES_MAX and self._departed:
             self._kept -= len(self._departed.pop(next(iter(self._departed))))
         return self._kept < CLIENT_SERIES_MAX

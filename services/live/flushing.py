@@ -134,7 +134,7 @@ class Flushing:
             self._is_void = True
             self._owner.void(error)
         if self._flying_count == 0:
-            self._calm()
+            self._when_idle()
         self.flush_soon()
 
     def go_on(self) -> None:
@@ -147,7 +147,7 @@ class Flushing:
     def resume(self) -> None:
         """Go on when what kept the core from being rebuilt is over."""
         if self._flying_count == 0:
-            self._calm()
+            self._when_idle()
         self.flush_soon()
 
     def stop(self) -> None:
@@ -156,7 +156,7 @@ class Flushing:
         self._idle.set()
 
     def _begin(self) -> None:
-        if self._lingers():
+        if self._linger():
             return
         self.will_flush = False
         self._checkpoint_if_due()
@@ -169,7 +169,7 @@ class Flushing:
             return
         self._idle.set()
 
-    def _lingers(self) -> bool:
+    def _linger(self) -> bool:
         """Return whether a flush is under way that may soon end; what gathers meanwhile waits for it."""
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -211,9 +211,9 @@ class Flushing:
             self._is_waiting = self.will_flush = False
         self._flying_count -= 1
         assert self._flying_count >= 0, "more writes ended than began"
-        self._survive(end)
+        self._run_step(end)
 
-    def _survive(self, step: Callable[[], None]) -> None:
+    def _run_step(self, step: Callable[[], None]) -> None:
         """Take a step in which the disk may fail; any other error is a bug, and the end."""
         try:
             step()
@@ -250,7 +250,7 @@ class Flushing:
 
     def _go_on_writing(self) -> None:
         if self._flying_count == 0 and self._is_void:
-            self._calm()
+            self._when_idle()
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
@@ -259,9 +259,9 @@ class Flushing:
         In a turn of its own: the flush before it was settled in another, and either takes milliseconds.
         """
         if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
-            self._calm()
+            self._when_idle()
 
-    def _calm(self) -> None:
+    def _when_idle(self) -> None:
         """Rebuild, or take a checkpoint, if either is due: no flush is under way.
 
         Not while an earlier checkpoint is being written: a rebuilt core would tidy up what that is about to
@@ -276,7 +276,7 @@ class Flushing:
                 self._is_rebuilding = True
                 self._owner.rebuild()
         elif self._owner.core.is_checkpoint_due:
-            self._survive(self._checkpoint)
+            self._run_step(self._checkpoint)
 
     def _checkpoint(self) -> None:
         """Begin a checkpoint, when everything is durable."""
@@ -303,7 +303,7 @@ class Flushing:
 
     def _checkpointed(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
-        self._survive(partial(self._end_checkpoint, checkpoint, written.exception()))
+        self._run_step(partial(self._end_checkpoint, checkpoint, written.exception()))
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
@@ -347,7 +347,7 @@ class Flushing:
         if isinstance(error, OSError):
             self.fail(error)
         else:
-            self._survive(partial(self._end_sync, core, sync, error))
+            self._run_step(partial(self._end_sync, core, sync, error))
 
     def _end_sync(self, core: Broker, sync: Sync, error: BaseException | None) -> None:
         if error is not None:

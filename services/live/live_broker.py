@@ -430,7 +430,7 @@ class LiveBroker:
     def time_has_moved(self) -> None:
         """Plan the next tick anew."""
         self._alarm.stop()
-        self._see_to_alarm()
+        self._schedule_tick()
 
     # Life.
 
@@ -500,7 +500,7 @@ class LiveBroker:
     def _flush_and_plan(self) -> None:
         """See, once a turn, to the flush and the alarm, after anything that may have appended or planned."""
         self._flushing.flush_soon()
-        self._see_to_alarm()
+        self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
         """Tell the core when somebody set the clock: leases last, and timers are late or early for it."""
@@ -512,7 +512,7 @@ class LiveBroker:
             self._core.clock_jumped(from_ms, until_ms)
             self.time_has_moved()
 
-    def _see_to_alarm(self) -> None:
+    def _schedule_tick(self) -> None:
         if not self._is_alarm_stale:
             self._is_alarm_stale = True
             self._loop.call_soon(self._set_alarm)
@@ -521,14 +521,14 @@ class LiveBroker:
         if self._core is None:
             self._is_alarm_stale = False
             return
-        self._see_to_crowd()
+        self._share_interpreter()
         if self._core.is_crowded:  # else tick after tick would be due at once, and nobody else be served
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
 
-    def _see_to_crowd(self) -> None:
+    def _share_interpreter(self) -> None:
         """Tell whoever shares out the interpreter when a crowded moment begins and ends."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
@@ -553,7 +553,7 @@ class LiveBroker:
         self.room.freed()
         self._rebuilding.went_well()
         self._carry_out(effects)
-        self._see_to_alarm()
+        self._schedule_tick()
 
     def void(self, error: OSError) -> None:
         """Refuse everybody who waits, and let the core go: the disk has failed."""
@@ -591,7 +591,7 @@ class LiveBroker:
         self._told_of_health(True)
         self._flushing.go_on()
         self.receivers.notify_all()
-        self._see_to_alarm()
+        self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
         """Return how much waits for the disk; without a core each call is refused by itself."""

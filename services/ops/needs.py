@@ -96,7 +96,7 @@ WHOLE_BROKER: Final = (on_topic(Verb.ADMIN, WILD), on_group(Verb.ADMIN, WILD))
 # Needs shared by several routes.
 
 
-def nothing(asked: Asked) -> Iterator[Need]:
+def no_needs(asked: Asked) -> Iterator[Need]:
     """Yield nothing: any authenticated user may call."""
     yield from ()
 
@@ -271,10 +271,10 @@ def target(asked: Asked) -> Iterator[Need]:
 
 
 NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
-    ("GET", "/livez"): nothing,
-    ("GET", "/readyz"): nothing,
+    ("GET", "/livez"): no_needs,
+    ("GET", "/readyz"): no_needs,
     ("GET", "/metrics"): whole_broker,
-    ("GET", "/openapi.json"): nothing,
+    ("GET", "/openapi.json"): no_needs,
     ("GET", "/api/topics"): all_topics,
     ("POST", "/api/topics"): new_topic,
     ("GET", "/api/topics/{topic}"): topic_of_path(None),
@@ -284,7 +284,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/topics/{topic}/messages"): topic_of_path(Verb.SEND),
     ("GET", "/api/messages"): queried_topic,
     ("POST", "/api/messages"): sending,
-    ("GET", "/api/clock"): nothing,
+    ("GET", "/api/clock"): no_needs,
     ("POST", "/api/clock/advance"): whole_broker,
     ("GET", "/api/timers"): timers,
     ("POST", "/api/timers"): sending,
@@ -313,7 +313,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/transactions/{id}/rollback"): ending,
     ("POST", "/api/transactions/{id}/unknown"): ending,
     ("GET", "/api/schedules"): all_topics,
-    ("POST", "/api/schedules/preview"): nothing,
+    ("POST", "/api/schedules/preview"): no_needs,
     ("GET", "/api/schedules/{name}"): all_topics,
     ("PUT", "/api/schedules/{name}"): all_topics,
     ("DELETE", "/api/schedules/{name}"): all_topics,
@@ -342,7 +342,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/dead-letters/tasks"): dead_letter_task,
     ("GET", "/api/dead-letters/tasks/{id}"): all_groups,
     ("DELETE", "/api/dead-letters/tasks/{id}"): all_groups,
-    ("GET", "/api/whoami"): nothing,
+    ("GET", "/api/whoami"): no_needs,
     ("GET", "/api/auth/users"): whole_broker,
     ("POST", "/api/auth/users"): whole_broker,
     ("DELETE", "/api/auth/users/{name}"): whole_broker,

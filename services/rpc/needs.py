@@ -66,7 +66,7 @@ def querying(request: Any) -> Iterator[Need]:
     yield on_topic(None, request.topic)
 
 
-def nothing(request: Any) -> Iterator[Need]:
+def no_needs(request: Any) -> Iterator[Need]:
     """Nothing: it is enough to be known."""
     yield from ()
 
@@ -82,9 +82,9 @@ NEEDS: Final[dict[str, NeedsOf]] = {
     "ChangeInvisibleDuration": answering,
     "ForwardMessageToDeadLetterQueue": answering,
     "SyncLiteSubscription": answering,
-    "Telemetry": nothing,
-    "Heartbeat": nothing,
-    "NotifyClientTermination": nothing,
-    OTLP: nothing,
-    OPENCENSUS: nothing,
+    "Telemetry": no_needs,
+    "Heartbeat": no_needs,
+    "NotifyClientTermination": no_needs,
+    OTLP: no_needs,
+    OPENCENSUS: no_needs,
 }

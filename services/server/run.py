@@ -143,20 +143,20 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
         boot = count_boot(settings.store)
-        live = await stack.enter_async_context(living(disk, settings))
+        live = await stack.enter_async_context(open_live_broker(disk, settings))
         live.share_with(share_interpreter)
         listen, http = addresses(settings, listening, http_socket)
         files_of_tls = tls_files(settings)
         console = ConsoleProcess(http, files_of_tls.certificate)
         stack.push_async_callback(console.close)
-        faces = Faces(live, settings, advertised(settings, listen, boot), console=console.link)
-        port = make_port(settings, faces.serving, http, faces.asked.refusals, files_of_tls)
-        faces.metrics.watch(port)
-        live.tell_health_to(faces.health.tell)
-        await stack.enter_async_context(serving_port(port, listening, faces.leave))
+        endpoints = Endpoints(live, settings, advertised(settings, listen, boot), console=console.link)
+        port = make_port(settings, endpoints.serving, http, endpoints.asked.refusals, files_of_tls)
+        endpoints.metrics.watch(port)
+        live.tell_health_to(endpoints.health.tell)
+        await stack.enter_async_context(serving_port(port, listening, endpoints.leave))
         tls = https_context(files_of_tls) if http.is_tls else None
-        stack.push_async_callback(faces.close_tasks)
-        await stack.enter_async_context(serving_http(http_socket, faces.app, tls, live.receivers.close))
+        stack.push_async_callback(endpoints.close_tasks)
+        await stack.enter_async_context(serving_http(http_socket, endpoints.app, tls, live.receivers.close))
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, live.core.segment_bytes)
         stack.enter_context(ready_file(settings.ready_file, ready))
@@ -166,7 +166,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         shutdown.begin(await until(told, live), live)
 
 
-class Faces:
+class Endpoints:
     """What a broker shows: the service of its protocol port, and the application of its HTTP interface."""
 
     def __init__(
@@ -273,7 +273,7 @@ def count_boot(root: Path) -> int:
 
 
 @asynccontextmanager
-async def living(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
+async def open_live_broker(disk: Disk, settings: ServeSettings) -> AsyncIterator[LiveBroker]:
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="worker") as workers:
         call_later = asyncio.get_running_loop().call_later

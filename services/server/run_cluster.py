@@ -33,7 +33,7 @@ from services.cluster.forwarding.switch import Switch
 from services.cluster.forwarding.vouching import origin_of
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.peers import Shown, follow
+from services.cluster.peers import Identity, follow
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import Sessions
@@ -49,7 +49,7 @@ from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
 from services.server.run import (
-    Faces,
+    Endpoints,
     Ready,
     addresses,
     advertised,
@@ -100,7 +100,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         tls = https_context(files_of_tls) if http.is_tls else None
         began = await answered(
             partial(found_in, engine, settings.store),
-            lambda waiting: serving_http(http_socket.dup(), waiting, tls, nothing),
+            lambda waiting: serving_http(http_socket.dup(), waiting, tls, noop),
         )
         if began is None:
             engine.give_up()
@@ -130,12 +130,12 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             )  # fmt: skip
             live.share_with(share_interpreter)
             origins = partial(origin_of, origin_key)
-            faces = Faces(live, settings, told_by_leader(address, node.epoch), origins)
-            faces.metrics.watch(port)
-            faces.metrics.add(app.metrics)
-            switch.serve(faces.serving)
+            endpoints = Endpoints(live, settings, told_by_leader(address, node.epoch), origins)
+            endpoints.metrics.watch(port)
+            endpoints.metrics.add(app.metrics)
+            switch.serve(endpoints.serving)
             live.warnings = app.metrics.warnings
-            app.leading, app.metrics.live = faces.app, live
+            app.leading, app.metrics.live = endpoints.app, live
             try:
                 async with (
                     check.watching(live.stop_new, live.break_down),
@@ -145,14 +145,14 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             finally:
                 switch.forward()
                 app.leading = app.metrics.live = None
-                faces.leave()
-                await faces.close_tasks()
+                endpoints.leave()
+                await endpoints.close_tasks()
                 await live.close()
 
         where, key = (str(settings.advertise or listen), http.url), shared_key(settings)
         origin_key = key or began.cluster
         me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
-        show = follow(files_of_tls) if is_over_tls(settings, http) else Shown
+        show = follow(files_of_tls) if is_over_tls(settings, http) else Identity
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
         forwarding = Forwarding(node, key, wall_clock_ms, origin_key)
         refusals = Refusals(wall_clock_ms)
@@ -163,7 +163,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         port = make_port(settings, switch, http, refusals, files_of_tls)
         node.reaches_clients = partial(port.reaches_anybody, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
-        await stack.enter_async_context(serving_http(http_socket, app, tls, nothing))
+        await stack.enter_async_context(serving_http(http_socket, app, tls, noop))
         running = asyncio.create_task(node.run())
         watching = [
             asyncio.create_task(one)
@@ -213,7 +213,7 @@ async def ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait({task})
 
 
-def nothing() -> None:
+def noop() -> None:
     """Do nothing: what a node serves ends with the core that it leads with."""
 
 

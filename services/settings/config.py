@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from commitlog import limits
-from services.settings.setting import VARIABLE_PREFIX, About, Setting, settings_of
+from services.settings.setting import VARIABLE_PREFIX, Meta, Setting, settings_of
 from services.settings.sources import Found, file_to_read, resolve, unknown_variables
 from tidewheel.client.address import TOKEN_IN_FILE, has_token
 from tidewheel.errors import ConfigurationError
@@ -117,15 +117,15 @@ LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
 HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 CALLED_USUAL: Final = HttpAddresses((HTTP_USUAL,))
 
-Stored = partial(About, heading="What it stores")
-Where = partial(About, heading="Where it listens")
-Clustered = partial(About, heading="How it is one node of a cluster")
-Allowed = partial(About, heading="Who may use it")
-Begun = partial(About, heading="How topics and groups begin")
-HandedOut = partial(About, heading="How it hands messages out")
-Tuned = partial(About, heading="How long it waits")
-Told = partial(About, heading="What it says")
-Calling = partial(About, heading="Commands and clients")
+Stored = partial(Meta, heading="What it stores")
+Where = partial(Meta, heading="Where it listens")
+Clustered = partial(Meta, heading="How it is one node of a cluster")
+Allowed = partial(Meta, heading="Who may use it")
+Begun = partial(Meta, heading="How topics and groups begin")
+HandedOut = partial(Meta, heading="How it hands messages out")
+Tuned = partial(Meta, heading="How long it waits")
+Told = partial(Meta, heading="What it says")
+Calling = partial(Meta, heading="Commands and clients")
 
 
 @dataclass(frozen=True)

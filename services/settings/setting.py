@@ -1,6 +1,6 @@
 """A setting, declared once: its name, type, default, bounds and meaning.
 
-A class of settings is a frozen dataclass whose fields are `Annotated[type, About(...)]`. From that come the
+A class of settings is a frozen dataclass whose fields are `Annotated[type, Meta(...)]`. From that come the
 flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file (`queue_count`), the help
 of the command, the documented example and the table in docs/configuration.md. Whatever its source, a value is
 read by `Setting.parse`: text as people type it, or a number or truth value as TOML has them.
@@ -22,7 +22,7 @@ FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 @dataclass(frozen=True)
-class About:
+class Meta:
     """What a field means, under which heading help shows it, its bounds (of text: those of its length)."""
 
     meaning: str
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     kind: Any
     choices: tuple[str, ...]
     default: Any
-    about: About
+    about: Meta
 
     @property
     def flag(self) -> str:

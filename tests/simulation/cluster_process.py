@@ -30,7 +30,7 @@ from services.cluster.election.machine import FAILURES, Election
 from services.cluster.election.pace import Pace
 from services.cluster.election.table import BESIDE, STANDING, Act, Output, Role, Stage
 from services.cluster.identity import Member
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -59,7 +59,7 @@ class Process:
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
         health = Health(Pace(clock, clocks.monotonic))
-        self.acts = Acts(me, began, engine, disk, settings, clocks, Shown, health, self._tell)
+        self.acts = Acts(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
         self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
         self.beat: Order | None = None
         """The BEAT that is under way."""

@@ -182,7 +182,7 @@ class Leases:
             lease.is_lengthened = False
         return heard
 
-    def forsake(self, client_id: str, now_ms: int) -> None:
+    def expire_client_leases(self, client_id: str, now_ms: int) -> None:
         """End all leases kept for a client that is gone, with the next tick."""
         self._move(client_id, now_ms, is_gone=True)
 

@@ -299,7 +299,7 @@ class Receiving:
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
         """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
-        self._leases.forsake(client_id, now_ms)
+        self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.client_gone(client_id)
 
     def expire(self, generation: int, now_ms: int) -> str:

@@ -175,7 +175,7 @@ class Schedules:
             if self._housekeeping.is_refusing:
                 self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms + limits.SCHEDULE_FULL_RETRY_MS)
                 return
-            if self._is_late(one, due_ms, now_ms) and not self._may_decide(one):
+            if self._is_late(one, due_ms, now_ms) and not self._reserve_searches(one):
                 self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms)
                 return
             if self._is_wanted(one, due_ms, now_ms):
@@ -255,7 +255,7 @@ class Schedules:
         """Return whether a run was missed, and nothing decided about it yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
-    def _may_decide(self, one: _Running) -> bool:
+    def _reserve_searches(self, one: _Running) -> bool:
         """Return whether this tick has time for a decision; the first one is always made."""
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:

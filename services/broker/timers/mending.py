@@ -72,7 +72,7 @@ _TRIED_EACH: Final = 5
 """Of how many files of a folder a rescue reads the first byte to know that the disk can read at all."""
 
 
-class Bare(NamedTuple):
+class RowWithoutRecord(NamedTuple):
     """A row that is sound and whose record is not: its position, and the number of its queue."""
 
     due_ms: int
@@ -109,7 +109,7 @@ class Check:
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    bare: list[Bare] = field(default_factory=list)
+    bare: list[RowWithoutRecord] = field(default_factory=list)
     damaged_runs: list[Run] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
@@ -163,7 +163,7 @@ class LogPass:
         return [one for one in ends if one.first_offset < one.end_offset]
 
 
-def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
+def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
     """Yield the rows of a batch whose records do not match their CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
@@ -173,7 +173,9 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[Bare]:
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
         first, end = int(row["record_at"]), int(row["record_at"]) + int(row["record_bytes"])
         is_unread = window.is_unread(first, end)
-        yield Bare(int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path, is_unread)
+        yield RowWithoutRecord(
+            int(row["due_ms"]), int(row["timer_offset"]), int(row["queue"]), window.path, is_unread
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -181,7 +183,7 @@ class Rescue:
     """The search for the timers of gaps, in a worker thread: which are missing, and which are back."""
 
     gaps: tuple[Gap, ...]
-    bare: list[Bare]
+    bare: list[RowWithoutRecord]
     mended: frozenset[Gap]
     """Damage whose timers are accounted for."""
     windows: list[tuple[int, int]]
@@ -419,7 +421,7 @@ class Mending:
         self._may_check = self._has_begun = False
         self._next_check_ms = 0
         self._running: Check | Rescue | None = None
-        self._bare: list[Bare] = []
+        self._bare: list[RowWithoutRecord] = []
         self._applying: Rescue | None = None
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
@@ -576,10 +578,10 @@ class Mending:
         """Return the files that timers wait in, and the split ones that are kept since they are damaged."""
         return self._partitions.kept_damaged() | self._partitions.files
 
-    def _is_there(self, one: Bare) -> bool:
+    def _is_there(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
-    def _waits(self, one: Bare) -> bool:
+    def _waits(self, one: RowWithoutRecord) -> bool:
         """Return whether a timer waits; all before the watermark have ended, though how may be forgotten."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)

@@ -200,7 +200,7 @@ class Election:
     def _complain(self, now_ms: int) -> None:
         """Say in the shared log that clients call, and that the leader does not answer, if so."""
         epoch = self.leadership.epoch
-        if (number := self.reach.complains(epoch, now_ms)) is not None:
+        if (number := self.reach.complain(epoch, now_ms)) is not None:
             self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
             self._put(Act.COMPLAIN, (epoch, number))
 

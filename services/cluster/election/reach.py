@@ -57,7 +57,7 @@ class Reach:
             self._since_ms = max(began_ms, self._answered_ms)
         self._failed_ms = now_ms
 
-    def complains(self, epoch: int, now_ms: int) -> int | None:
+    def complain(self, epoch: int, now_ms: int) -> int | None:
         """Return the number of the complaint to be made now of the leader of an epoch; None: of none."""
         if self._since_ms is None or epoch != self._epoch:
             return None
@@ -77,7 +77,7 @@ class Leaving:
         self._left_ms: int | None = None
         self._pause_ms = PAUSE_MIN_MS
 
-    def heeds(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
+    def heed(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Return whether a node's complaint is to be looked into: each once, and none amid the pause."""
         if self._heard.get(node) == complaint:
             return False

@@ -101,7 +101,7 @@ class Reign:
             return given.fitter
         for node, complaint in given.complaints:
             is_of_now = node != self._name and complaint[0] == self._epoch
-            if is_of_now and self._leaving.heeds(node, complaint, now_ms):
+            if is_of_now and self._leaving.heed(node, complaint, now_ms):
                 self._put(Act.ASK_CLIENTS, node)
                 break
         return ""

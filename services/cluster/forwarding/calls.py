@@ -43,7 +43,7 @@ from services.auth import signature
 from services.cluster.election.reach import Reach
 from services.cluster.forwarding.channels import is_not_its_own
 from services.cluster.forwarding.leader_stream import LeaderStream
-from services.cluster.forwarding.lines import Lines
+from services.cluster.forwarding.lines import ChannelPool
 from services.cluster.forwarding.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
 from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, came_ms_of, origin_said, vouch
 from services.cluster.node import ClusterNode, monotonic_ms
@@ -177,7 +177,7 @@ class Forwarding:
         self._node, self._key, self._clock = node, key, clock
         self._origin_key = origin_key or key
         self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
-        self._lines = Lines()
+        self._channels = ChannelPool()
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
@@ -186,7 +186,7 @@ class Forwarding:
     def lead(self, serving: Serving) -> None:
         """Let the broker of this node answer; who led before is called no more."""
         self.local = serving
-        self._lines.let_go()
+        self._channels.close_idle()
 
     def lead_no_more(self) -> None:
         """Let the leader elsewhere answer."""
@@ -194,7 +194,7 @@ class Forwarding:
 
     async def close(self) -> None:
         """Close the channels to other nodes."""
-        await self._lines.close()
+        await self._channels.close()
 
     def leave(self) -> None:
         """End the Telemetry streams, which have no end of their own."""
@@ -416,7 +416,7 @@ class Forwarding:
             fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
             is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
             local = self.local if is_here else None
-            with self._lines.taken(leader.listen, leader.certificate, self._node.acts.shown) as channel:
+            with self._channels.acquire(leader.listen, leader.certificate, self._node.acts.shown) as channel:
                 attempt = Attempt(
                     *(channel, fields, left_seconds, epoch, self._node.election.reach, monotonic_ms()),
                     *(local, may_be_done),

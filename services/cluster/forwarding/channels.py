@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import grpc
 
-from services.cluster.peers import Shown, name_in
+from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
 """How gRPC says that a handshake came to nothing."""
 
 
 def channel_to(
-    listen: str, certificate: str, own: Shown, options: Sequence[tuple[str, Any]]
+    listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
     """Return a channel to the protocol port of the node with this certificate; without one in plaintext."""
     if not certificate:

@@ -17,7 +17,7 @@ import grpc
 
 from commitlog import limits
 from services.cluster.forwarding.channels import channel_to
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -40,19 +40,19 @@ OPTIONS: Final = [
 ]
 
 
-Key = tuple[str, str, Shown]
+Key = tuple[str, str, Identity]
 """Whom a channel is to: its address, its certificate, and what this node shows."""
 
 
 @dataclass
-class Line:
+class PooledChannel:
     """A channel and the number of calls that are open on it."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
-class Lines:
+class ChannelPool:
     """The channels of a node: to whom was called last, and others as long as calls are open on them.
 
     gRPC dials a channel that nobody uses again and again while nobody answers there, or somebody with another
@@ -60,20 +60,20 @@ class Lines:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Key, list[Line]] = {}
+        self._channels: dict[Key, list[PooledChannel]] = {}
         self._called: Key | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     @contextmanager
-    def taken(self, address: str, certificate: str, own: Shown) -> Iterator[grpc.aio.Channel]:
+    def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
         """Give a channel that has room for a call, while the block lasts."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
-        lines = self._lines.setdefault(key, [])
+        lines = self._channels.setdefault(key, [])
         line = next((one for one in lines if one.calls < CALLS_MAX), None)
         if line is None:
-            lines.append(line := Line(channel_to(address, certificate, own, OPTIONS)))
+            lines.append(line := PooledChannel(channel_to(address, certificate, own, OPTIONS)))
         line.calls += 1
         try:
             yield line.channel
@@ -82,18 +82,18 @@ class Lines:
             if key != self._called:
                 self._call_only(self._called)
 
-    def let_go(self) -> None:
+    def close_idle(self) -> None:
         """Close all channels on which no call is open: nobody is to be called for now."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
         """Close the channels to others on which no call is open."""
         self._called = key
-        for other in [one for one in self._lines if one != key]:
-            idle = [line for line in self._lines[other] if not line.calls]
-            self._lines[other] = [line for line in self._lines[other] if line.calls]
-            if not self._lines[other]:
-                del self._lines[other]
+        for other in [one for one in self._channels if one != key]:
+            idle = [line for line in self._channels[other] if not line.calls]
+            self._channels[other] = [line for line in self._channels[other] if line.calls]
+            if not self._channels[other]:
+                del self._channels[other]
             for line in idle:
                 closing = asyncio.ensure_future(line.channel.close(None))
                 self._closing.add(closing)
@@ -102,6 +102,6 @@ class Lines:
     async def close(self) -> None:
         """Close all channels."""
         await asyncio.gather(*self._closing)
-        for line in [line for lines in self._lines.values() for line in lines]:
+        for line in [line for lines in self._channels.values() for line in lines]:
             await line.channel.close(None)
-        self._lines.clear()
+        self._channels.clear()

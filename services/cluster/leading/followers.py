@@ -54,7 +54,7 @@ def tell(leader: Member, node: str, fold: Fold, health: Health) -> None:
     """
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit()}
     facts["clock_skew_ms"] = health.pace.skew_ms
-    peers.told(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
+    peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
 
 
 def secret_of(fold: Fold) -> str:

@@ -30,7 +30,7 @@ from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Ord
 from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
 from services.cluster.leading.log_damage import LogDamage, State
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.live.durability import Answers, Proving
 from services.live.errors import ResultUnknown
 from sharedlog.errors import LogDamaged, NotAccepted, Refused, Unknown
@@ -129,7 +129,7 @@ class Lead:
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.settles():
             core.want_checkpoint()
-        shown: Shown = await self._work(partial(self._look_at_disk_and_log, has_read_all))
+        shown: Identity = await self._work(partial(self._look_at_disk_and_log, has_read_all))
         await self._look_at_damage()
         self._health.has_room = not core.housekeeping.is_full
         self._health.tell_clock()
@@ -142,7 +142,7 @@ class Lead:
             tuple(self.fold.holdings.unreached.items()),
         )
 
-    def _look_at_disk_and_log(self, has_read_all: bool) -> Shown:
+    def _look_at_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.look_after_copy(self._replica, has_read_all)
         with suppress(LogDamaged):  # the scrub tells, and other nodes where they meet it

@@ -44,7 +44,7 @@ MayEnd = Callable[[str, str], bool]
 """Whether a user may end the transactions of a topic (stored name)."""
 
 
-def anybody(user: str, topic: str) -> bool:
+def allow_all(user: str, topic: str) -> bool:
     """Let everybody end every transaction: what a broker does that asks nobody who it is."""
     return True
 
@@ -70,7 +70,7 @@ class Halves(Protocol):
 class Producers:
     """Who produces to which topic, in the order in which they are to be asked."""
 
-    def __init__(self, sessions: Sessions, may_end: MayEnd = anybody) -> None:
+    def __init__(self, sessions: Sessions, may_end: MayEnd = allow_all) -> None:
         self._sessions, self._may_end = sessions, may_end
         self._lines: dict[str, dict[str, str]] = {}
         self._of_client: dict[str, Places] = {}

@@ -28,7 +28,7 @@ from services.rpc.generated.service_pb2 import (
     TelemetryCommand,
     VerifyMessageCommand,
 )
-from services.rpc.wire.delivered import Shown
+from services.rpc.wire.delivered import DeliveryView
 from services.rpc.wire.errors import ClientSilent
 
 ANSWER_SECONDS: Final = 10.0
@@ -62,7 +62,7 @@ class Questions:
     async def verify(self, client_id: str, delivery: Delivery) -> str:
         """Return what code a push consumer gives after consuming a message once more; raise likewise."""
         nonce = self._nonce()
-        command = VerifyMessageCommand(nonce=nonce, message=Shown("", 0, "").message(delivery))
+        command = VerifyMessageCommand(nonce=nonce, message=DeliveryView("", 0, "").message(delivery))
         answer = await self._asked(client_id, nonce, TelemetryCommand(verify_message_command=command))
         return str(Code.Name(answer.status.code))
 

@@ -32,7 +32,7 @@ from services.rpc.generated.service_pb2 import (
 )
 from services.rpc.handlers.lite_receiving import refuse_strangers
 from services.rpc.wire.caller import Asked, Caller
-from services.rpc.wire.delivered import Shown
+from services.rpc.wire.delivered import DeliveryView
 from services.rpc.wire.filters import wanted
 from services.rpc.wire.messages import span_ms, timestamp
 from services.rpc.wire.names import stored_name
@@ -75,7 +75,7 @@ class Consuming:
         try:
             yield RECEIVED
             namespace = request.message_queue.topic.resource_namespace
-            for reply in map(Shown(namespace, lease_ms(request), self._store_host).reply, deliveries):
+            for reply in map(DeliveryView(namespace, lease_ms(request), self._store_host).reply, deliveries):
                 yield reply
             left = ReceiveMessageResponse(delivery_timestamp=timestamp(self._live.now_ms()))
             yield left.SerializeToString()

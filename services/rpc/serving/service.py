@@ -55,7 +55,7 @@ class Unary:
     has_status: bool = True
 
 
-def nothing(request: Any) -> int:
+def no_records(request: Any) -> int:
     """Append little, whatever is asked."""
     return 0
 
@@ -85,7 +85,7 @@ class Prompt:
     request: Any
     reply: Any
     decide: Decide
-    appends: Callable[[Any], int] = nothing
+    appends: Callable[[Any], int] = no_records
     entries: Entries | None = None
     takes_new: bool = False
 

@@ -29,7 +29,7 @@ from services.live.durability import rests_on
 from services.live.errors import DiskBehind
 from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.serving.service import NoClientId, Observe, Prompt, nothing, status_of
+from services.rpc.serving.service import NoClientId, Observe, Prompt, no_records, status_of
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.replies import Decided
 from services.rpc.wire.statuses import BUG, name_of
@@ -103,7 +103,7 @@ class Turns:
             if rpc is None:
                 for call in run:
                     self._give(call, NoClientId())
-            elif rpc.appends is nothing:
+            elif rpc.appends is no_records:
                 self._decide(rpc, list(run))
             else:
                 self._decide_where_room(rpc, list(run))

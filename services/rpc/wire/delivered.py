@@ -55,7 +55,7 @@ SYSTEM: Final = b'%b"$\x08' + varint(wire.DigestType.MD5) + b"\x12 %b%b%b%b\x62%
 answer shares."""
 
 
-class Shown:
+class DeliveryView:
     """How deliveries look in one answer, to a client of `namespace`."""
 
     def __init__(self, namespace: str, invisible_ms: int, store_host: str) -> None:
@@ -153,13 +153,13 @@ def priority_field(given: bytes) -> bytes:
     return b"" if priority is None else b"\xb0\x01" + varint(priority)
 
 
-def nothing(hidden: bytes) -> bytes:
+def omit(hidden: bytes) -> bytes:
     """Tell nothing of what is the broker's own."""
     return b""
 
 
 WRITERS: Final[dict[bytes, Callable[[bytes], bytes]]] = {
-    **{name.encode(): nothing for name in property_names.RESERVED - properties.SHOWN},
+    **{name.encode(): omit for name in property_names.RESERVED - properties.SHOWN},
     property_names.TAG.encode(): partial(field, b"\x0a"),
     KEYS: key_fields,
     property_names.MESSAGE_ID.encode(): partial(field, b"\x1a"),

@@ -32,7 +32,7 @@ from services.cluster.leading.lead import Lead, Told
 from services.cluster.leading.log_damage import LogDamage
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from services.cluster.status import status_of
 from services.live.durability import Answers, Proving
@@ -174,7 +174,15 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
     clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(Pace(lambda: 0, lambda: 0))
     me = Member("a", "h:3", "http://h:4")
     acts = Acts(
-        me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, health, lambda _, at_ms: told.append(at_ms)
+        me,
+        began,
+        engine,
+        MemoryDisk(),
+        SETTINGS,
+        clocks,
+        Identity,
+        health,
+        lambda _, at_ms: told.append(at_ms),
     )
     acts.ends(acts.open())
     assert acts.catch_up().records == len(told) > 1
@@ -483,7 +491,7 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     before, health = Health(Pace(lambda: 0, lambda: 0)), Health(Pace(lambda: 0, lambda: 0))
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
-    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, before, lambda *_: None)
+    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
     acts.ends(acts.open())
     while acts.catch_up().records:
         pass
@@ -507,7 +515,7 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: engine.now_ms + ahead_ms, lambda: now_ms)
     me = Member("b", "h:3", "http://h:4")
     other = Health(Pace(lambda: 0, lambda: 0))
-    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Shown, other, lambda *_: None)
+    acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
     acts.ends(acts.open())
     while acts.catch_up().records:
         pass

@@ -25,8 +25,8 @@ from services.cluster.errors import CopyRefused
 from services.cluster.forwarding.channels import channel_to, is_not_its_own
 from services.cluster.peers import (
     CERTIFICATE_BYTES_MAX,
+    Identity,
     OtherCertificate,
-    Shown,
     connected_to,
     follow,
     name_in,
@@ -149,7 +149,7 @@ def test_grpc_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
     certificate, key = kinds(tmp_path)[kind]
 
     async def call(port: int, told: str) -> bytes:
-        channel = channel_to(f"127.0.0.1:{port}", told, Shown(), [])
+        channel = channel_to(f"127.0.0.1:{port}", told, Identity(), [])
         try:
             return bytes(await channel.unary_unary("/any/method")(b"said", timeout=SECONDS))
         finally:
@@ -185,7 +185,7 @@ def test_who_does_not_listen_is_not_another_node() -> None:
     async def call() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        channel = channel_to(f"127.0.0.1:{port}", self_signed(["127.0.0.1"])[0].decode(), Shown(), [])
+        channel = channel_to(f"127.0.0.1:{port}", self_signed(["127.0.0.1"])[0].decode(), Identity(), [])
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await channel.unary_unary("/any/method")(b"said", timeout=SECONDS)
         assert not is_not_its_own(refused.value)
@@ -210,12 +210,12 @@ def test_what_is_told_is_the_first_of_a_chain_alone_and_follows_the_files(tmp_pa
     leaf, key = issued(authority, 9)
     files = TlsFiles(*write_pair(tmp_path, "node", leaf + authority.read_bytes(), key))
     current = follow(files)
-    assert current() == Shown(leaf.decode())
+    assert current() == Identity(leaf.decode())
     anew = self_signed(["127.0.0.1"])
     write_pair(tmp_path, "node", *anew)
-    assert current() == Shown(anew[0].decode())
+    assert current() == Identity(anew[0].decode())
     files.key.write_bytes(key)  # another one's: what is served goes on, and so does what is told
-    assert current() == Shown(anew[0].decode())
+    assert current() == Identity(anew[0].decode())
 
 
 @pytest.mark.parametrize("names", [0, 2_000])
@@ -231,7 +231,7 @@ def test_where_clients_need_a_certificate_a_nodes_must_be_good_for_one(tmp_path:
     authority, _ = write_pair(tmp_path, "authority", *an_authority())
     leaf, key = issued(authority, 9)
     good = TlsFiles(*write_pair(tmp_path, "good", leaf, key), clients=authority)
-    assert shown(good) == Shown(leaf.decode(), leaf, key)
+    assert shown(good) == Identity(leaf.decode(), leaf, key)
     for name, pair in (("own", self_signed(["127.0.0.1"])), ("ended", issued(authority, -1))):
         with pytest.raises(ConfigurationError, match="no other node would let this one in"):
             shown(TlsFiles(*write_pair(tmp_path, name, *pair), clients=authority))

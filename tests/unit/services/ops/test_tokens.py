@@ -114,7 +114,7 @@ def test_a_user_without_rights_is_refused_everywhere_but_where_none_is_needed(at
                 has_body = operation.bodies or operation.media_types
                 body = bodies.get(operation.path, other) if has_body else None
                 answer = await one.call("nobody", operation.method, url, body)
-                needs_none = NEEDS[operation.method, operation.path].__name__ == "nothing"
+                needs_none = NEEDS[operation.method, operation.path].__name__ == "no_needs"
                 assert (answer.status_code == 403) != needs_none, (operation.path, answer.text)
                 if not needs_none:
                     said = answer.json()

@@ -25,7 +25,7 @@ from services.settings.config import (
     secret_in,
 )
 from services.settings.errors import InputUnreadable, UnknownSetting
-from services.settings.setting import About, declared, settings_of
+from services.settings.setting import Meta, declared, settings_of
 from services.settings.sources import FILE_VARIABLE, KUBERNETES, OTHER_VARIABLES
 from tidewheel.errors import ConfigurationError
 
@@ -214,7 +214,7 @@ def test_the_documented_table_is_that_of_the_code() -> None:
 
 def test_a_setting_says_what_it_is_about() -> None:
     for name, hint in get_type_hints(ServeSettings, include_extras=True).items():
-        (about,) = (one for one in hint.__metadata__ if isinstance(one, About))
+        (about,) = (one for one in hint.__metadata__ if isinstance(one, Meta))
         assert about.meaning.endswith("."), name
         assert about.heading, name
 
@@ -228,7 +228,7 @@ def test_a_class_without_such_words_cannot_declare() -> None:
 
     @dataclass(frozen=True)
     class Needy:
-        size: Annotated[int, About("How large.")]
+        size: Annotated[int, Meta("How large.")]
 
     for kind in (Silent, Needy):
         with pytest.raises(AssertionError):

@@ -21,54 +21,54 @@ NOW = 1_000_000
 def test_who_gets_no_answer_for_long_complains_and_again_as_long_as_that_is_so() -> None:
     reach = Reach()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
-    assert reach.complains(1, NOW + UNREACHED_MS - 1) is None
-    assert reach.complains(1, NOW + UNREACHED_MS) == 1
+    assert reach.complain(1, NOW + UNREACHED_MS - 1) is None
+    assert reach.complain(1, NOW + UNREACHED_MS) == 1
     later = NOW + UNREACHED_MS + REPEAT_MS
     reach.failed(1, later - 10, later)
-    assert reach.complains(1, later - 1) is None
-    assert reach.complains(1, later) == 2
+    assert reach.complain(1, later - 1) is None
+    assert reach.complain(1, later) == 2
 
 
 def test_an_answer_takes_a_complaint_back() -> None:
     reach = Reach()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
     reach.answered(NOW + UNREACHED_MS)
-    assert reach.complains(1, NOW + UNREACHED_MS) is None
+    assert reach.complain(1, NOW + UNREACHED_MS) is None
     # A call that began before the answer tells only of what came behind it.
     reach.failed(1, NOW, NOW + UNREACHED_MS + 1)
-    assert reach.complains(1, NOW + UNREACHED_MS + 1) is None
+    assert reach.complain(1, NOW + UNREACHED_MS + 1) is None
 
 
 def test_nobody_complains_unless_clients_call() -> None:
     reach = Reach()
-    assert reach.complains(0, NOW) is None
+    assert reach.complain(0, NOW) is None
     reach.failed(1, NOW, NOW + 100)
-    assert reach.complains(1, NOW + 100 + max(UNREACHED_MS, RECENT_MS + 1)) is None
+    assert reach.complain(1, NOW + 100 + max(UNREACHED_MS, RECENT_MS + 1)) is None
 
 
 def test_a_complaint_is_of_one_epoch() -> None:
     reach = Reach()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
-    assert reach.complains(2, NOW + UNREACHED_MS) is None
+    assert reach.complain(2, NOW + UNREACHED_MS) is None
     reach.failed(2, NOW + UNREACHED_MS, NOW + UNREACHED_MS + 1)
-    assert reach.complains(2, NOW + UNREACHED_MS + 1) is None
+    assert reach.complain(2, NOW + UNREACHED_MS + 1) is None
 
 
 def test_each_complaint_is_looked_into_once_and_none_amid_the_pause() -> None:
     leaving = Leaving()
-    assert leaving.heeds("b", (1, 1), NOW)
-    assert not leaving.heeds("b", (1, 1), NOW + 1)
-    assert leaving.heeds("c", (1, 1), NOW + 1)
+    assert leaving.heed("b", (1, 1), NOW)
+    assert not leaving.heed("b", (1, 1), NOW + 1)
+    assert leaving.heed("c", (1, 1), NOW + 1)
     leaving.left(NOW)
-    assert not leaving.heeds("b", (2, 2), NOW + PAUSE_MIN_MS - 1)
-    assert leaving.heeds("b", (2, 3), NOW + PAUSE_MIN_MS)
+    assert not leaving.heed("b", (2, 2), NOW + PAUSE_MIN_MS - 1)
+    assert leaving.heed("b", (2, 3), NOW + PAUSE_MIN_MS)
 
 
 def test_nodes_that_hand_the_lead_to_and_fro_do_so_ever_more_rarely() -> None:
     leaving, now, times, number = Leaving(), NOW, [], 0
     while now < NOW + 10 * PAUSE_MAX_MS:
         number += 1
-        if leaving.heeds("b", (number, number), now):
+        if leaving.heed("b", (number, number), now):
             leaving.left(now)
             times.append(now)
         now += REPEAT_MS
@@ -84,4 +84,4 @@ def test_after_calm_the_pause_is_short_again() -> None:
     leaving.left(NOW + PAUSE_MIN_MS)
     calm = NOW + PAUSE_MIN_MS + CALM_PAUSES * 2 * PAUSE_MIN_MS
     leaving.left(calm)
-    assert leaving.heeds("b", (9, 9), calm + PAUSE_MIN_MS)
+    assert leaving.heed("b", (9, 9), calm + PAUSE_MIN_MS)

@@ -35,7 +35,7 @@ from services.cluster.forwarding.switch import Switch
 from services.cluster.forwarding.vouching import VOUCHED, origin_of
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
-from services.cluster.peers import Shown
+from services.cluster.peers import Identity
 from services.front.admission import Limits
 from services.front.connection import Connection, Shared
 from services.front.grpc_calls import CallReceived
@@ -107,7 +107,7 @@ class Node:
 
     def __init__(self, lead: Lead, me: Member) -> None:
         self._lead, self.me = lead, me
-        self.acts, self.election = SimpleNamespace(shown=Shown()), SimpleNamespace(reach=Reach())
+        self.acts, self.election = SimpleNamespace(shown=Identity()), SimpleNamespace(reach=Reach())
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         async with asyncio.timeout(seconds):
@@ -517,7 +517,7 @@ def test_more_calls_than_a_connection_takes_go_by_another(monkeypatch: pytest.Mo
             await call.write(settings("t"))
             await call.read()
         assert (await ask(world.b, "SendMessage", half("t"))).status.code == Code.OK
-        (opened,) = world.b.forwarding._lines._lines.values()
+        (opened,) = world.b.forwarding._channels._channels.values()
         assert [one.calls for one in opened] == [3, 3, 3, 1]
         for call in calls:
             call.cancel()

@@ -9,16 +9,16 @@ import grpc
 import pytest
 
 from services.cluster.forwarding import lines
-from services.cluster.forwarding.lines import Lines
-from services.cluster.peers import Shown
+from services.cluster.forwarding.lines import ChannelPool
+from services.cluster.peers import Identity
 
 HERE, THERE = "127.0.0.1:9", "127.0.0.1:10"
 WAIT_SECONDS = 30
 
 
-def play(scenario: Callable[[Lines], Awaitable[None]]) -> None:
+def play(scenario: Callable[[ChannelPool], Awaitable[None]]) -> None:
     async def run() -> None:
-        opened = Lines()
+        opened = ChannelPool()
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await scenario(opened)
@@ -40,12 +40,12 @@ def is_closed(channel: grpc.aio.Channel) -> bool:
 
 
 def test_a_channel_to_whoever_led_before_is_closed_once_another_is_called() -> None:
-    async def scenario(opened: Lines) -> None:
-        with opened.taken(HERE, "", Shown()) as before:
+    async def scenario(opened: ChannelPool) -> None:
+        with opened.acquire(HERE, "", Identity()) as before:
             pass
-        with opened.taken(HERE, "", Shown()) as again:
+        with opened.acquire(HERE, "", Identity()) as again:
             assert again is before
-        with opened.taken(THERE, "", Shown()) as channel:
+        with opened.acquire(THERE, "", Identity()) as channel:
             await until_closed(before)
             assert not is_closed(channel)
 
@@ -53,9 +53,9 @@ def test_a_channel_to_whoever_led_before_is_closed_once_another_is_called() -> N
 
 
 def test_a_channel_is_closed_only_when_the_last_call_on_it_ends() -> None:
-    async def scenario(opened: Lines) -> None:
-        with opened.taken(HERE, "", Shown()) as before:
-            with opened.taken(HERE, "", Shown()), opened.taken(THERE, "", Shown()):
+    async def scenario(opened: ChannelPool) -> None:
+        with opened.acquire(HERE, "", Identity()) as before:
+            with opened.acquire(HERE, "", Identity()), opened.acquire(THERE, "", Identity()):
                 pass
             await asyncio.sleep(0)
             assert not is_closed(before)
@@ -65,10 +65,10 @@ def test_a_channel_is_closed_only_when_the_last_call_on_it_ends() -> None:
 
 
 def test_what_a_node_shows_now_is_shown_by_another_channel_and_the_one_before_is_closed() -> None:
-    async def scenario(opened: Lines) -> None:
-        with opened.taken(HERE, "", Shown(chain=b"old")) as before:
+    async def scenario(opened: ChannelPool) -> None:
+        with opened.acquire(HERE, "", Identity(chain=b"old")) as before:
             pass
-        with opened.taken(HERE, "", Shown(chain=b"new")) as channel:
+        with opened.acquire(HERE, "", Identity(chain=b"new")) as channel:
             assert channel is not before
             await until_closed(before)
 
@@ -76,12 +76,12 @@ def test_what_a_node_shows_now_is_shown_by_another_channel_and_the_one_before_is
 
 
 def test_who_leads_keeps_no_channel_but_those_with_open_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(opened: Lines) -> None:
+    async def scenario(opened: ChannelPool) -> None:
         monkeypatch.setattr(lines, "CALLS_MAX", 1)
-        with opened.taken(HERE, "", Shown()) as busy:
-            with opened.taken(HERE, "", Shown()) as idle:
+        with opened.acquire(HERE, "", Identity()) as busy:
+            with opened.acquire(HERE, "", Identity()) as idle:
                 assert idle is not busy
-            opened.let_go()
+            opened.close_idle()
             await until_closed(idle)
             assert not is_closed(busy)
         await until_closed(busy)

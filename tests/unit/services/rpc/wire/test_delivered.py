@@ -9,7 +9,7 @@ from commitlog.record import COMPRESSED, Record
 from services.broker.spine.values import Delivery
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import ReceiveMessageResponse
-from services.rpc.wire.delivered import Shown
+from services.rpc.wire.delivered import DeliveryView
 from services.rpc.wire.messages import half_to_wire, set_time
 from tidewheel import property_names
 
@@ -46,7 +46,7 @@ RECORDS = st.builds(
 def test_a_delivery_is_what_protobuf_writes_of_it(
     record: Record, attempt: int, handle: str, namespace: str, invisible_ms: int
 ) -> None:
-    shown = Shown(namespace, invisible_ms, "10.0.0.1")
+    shown = DeliveryView(namespace, invisible_ms, "10.0.0.1")
     delivery = Delivery(record, attempt, handle)
     if record.sys_flag and not delivery.message.gzip:
         record.sys_flag = 0  # as a record is whose body was unpacked

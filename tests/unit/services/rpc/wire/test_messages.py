@@ -13,7 +13,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.timestamp_pb2 import Timestamp
 from services.rpc.wire import messages
 from services.rpc.wire.caller import Caller
-from services.rpc.wire.delivered import Shown
+from services.rpc.wire.delivered import DeliveryView
 from services.rpc.wire.messages import BORN_MS_MAX, from_wire, half_to_wire, timestamp, wall_ms
 from services.rpc.wire.names import stored_name, wire_name
 
@@ -37,7 +37,7 @@ SENT = wire.Message(
 def delivered(message: Message) -> wire.Message:
     record = message_record(message, 3)
     record.queue_offset, record.store_ms = 41, 1_763_700_001_500
-    return Shown("shop", 15_000, "127.0.0.1").message(Delivery(record, 2, "handle"))
+    return DeliveryView("shop", 15_000, "127.0.0.1").message(Delivery(record, 2, "handle"))
 
 
 def test_a_delivery_tells_what_was_sent() -> None:
