@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
-from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
+from commitlog.epochs import EpochRange, begun_by, epoch_at, epochs_of, leader_at
 from commitlog.facts import acks
 from commitlog.facts.facts import (
     Fact,
@@ -88,7 +88,7 @@ class Explanation:
     events: list[Event]
     messages: list[Standing] = field(default_factory=list)
     is_cut: bool = False
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EpochRange] = field(default_factory=list)
 
     def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
         """Return plain values, 64-bit numbers as text; times less `behind_ms`, for a virtual clock."""
@@ -131,13 +131,13 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     return Explanation(name, log.name, log.first_offset, log.end_offset, events, standings, is_cut, epochs)
 
 
-def _found(log: SearchedLog, name: str, topic: str) -> tuple[list[Record], list[Epoch]]:
+def _found(log: SearchedLog, name: str, topic: str) -> tuple[list[Record], list[EpochRange]]:
     """Return the first records that carry a name, and the epochs that began up to them.
 
     A key may have blanks around it; if none is written so, the name counts without them.
     """
     for written in dict.fromkeys((name, name.strip())):
-        begun: list[Epoch] = []
+        begun: list[EpochRange] = []
         found = list(islice(_named(log, _sought(log, written), topic, begun), RECORDS_MAX + 1))
         if found:
             return found, begun
@@ -162,7 +162,7 @@ def _sought(log: SearchedLog, name: str) -> str:
     return (ids_of(there).message_id if there else "") or name
 
 
-def _named(log: SearchedLog, name: str, topic: str, begun: list[Epoch]) -> Iterator[Record]:
+def _named(log: SearchedLog, name: str, topic: str, begun: list[EpochRange]) -> Iterator[Record]:
     """Yield the records that carry a name, those that outlived their segment first.
 
     Add the epochs that begin on the way to `begun`.

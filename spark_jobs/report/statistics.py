@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from commitlog.epochs import Epoch
+from commitlog.epochs import EpochRange
 from spark_jobs.log.ragged import Integers
 from spark_jobs.staging.events import MESSAGES
 from spark_jobs.staging.staged import Staged
@@ -92,7 +92,7 @@ class LogStatistics:
     without_key: int = 0
     damaged: list[tuple[int, int, str]] = field(default_factory=list)
     damaged_bytes: int = 0
-    epochs: list[Epoch] = field(default_factory=list)
+    epochs: list[EpochRange] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
     lateness_bars: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_EDGES_MS) + 1))
     lateness_over_time: list[Lateness] = field(default_factory=list)
@@ -117,7 +117,7 @@ def log_statistics(staged: Staged) -> LogStatistics:
         figures.timer_ends[row["how"]] = figures.timer_ends.get(row["how"], 0) + row["timers"]
     _add_lateness(figures, staged.lateness())
     _add_damage(figures, staged.table("damaged"))
-    figures.epochs = [Epoch(**row) for row in staged.table("epochs").to_pylist()]
+    figures.epochs = [EpochRange(**row) for row in staged.table("epochs").to_pylist()]
     samples = staged.table("unreadable").to_pylist()
     figures.unreadable_samples = sorted(tuple(row.values()) for row in samples)[:SAMPLES_MAX]
     return figures

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from commitlog.epochs import Epoch, begun_by, epoch_at, epochs_of, leader_at
+from commitlog.epochs import EpochRange, begun_by, epoch_at, epochs_of, leader_at
 from commitlog.kinds import EPOCH_TOPIC
 from commitlog.record import Record
 
-FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
-FIRST = Epoch(500, 1, 10)
+FOURTH, SIXTH = EpochRange(500, 4, 40), EpochRange(900, 6, 60)
+FIRST = EpochRange(500, 1, 10)
 
 
-def begun(offset: int, body: bytes, store_ms: int) -> Epoch:
+def begun(offset: int, body: bytes, store_ms: int) -> EpochRange:
     return begun_by(Record(topic=EPOCH_TOPIC, body=body, physical_offset=offset, store_ms=store_ms))
 
 
@@ -21,10 +21,10 @@ def test_a_store_that_was_always_alone_has_none() -> None:
 
 def test_what_lies_before_the_first_record_of_an_epoch_is_told_apart() -> None:
     assert epochs_of([SIXTH, FOURTH], 500, 6) == [FOURTH, SIXTH]
-    assert epochs_of([FOURTH, SIXTH], 300, 6) == [Epoch(300, None), FOURTH, SIXTH]
-    assert epochs_of([FOURTH, SIXTH], 0, 6) == [Epoch(0, 0), FOURTH, SIXTH]
-    assert epochs_of([FIRST], 300, 1) == [Epoch(300, 0), FIRST]
-    assert epochs_of([], 300, 6) == [Epoch(300, 6)]
+    assert epochs_of([FOURTH, SIXTH], 300, 6) == [EpochRange(300, None), FOURTH, SIXTH]
+    assert epochs_of([FOURTH, SIXTH], 0, 6) == [EpochRange(0, 0), FOURTH, SIXTH]
+    assert epochs_of([FIRST], 300, 1) == [EpochRange(300, 0), FIRST]
+    assert epochs_of([], 300, 6) == [EpochRange(300, 6)]
 
 
 def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
@@ -38,7 +38,7 @@ def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
 def test_who_led_is_what_the_epochs_record_says() -> None:
     unnamed, named = begun(500, b'{"epoch": 4}', 40), begun(900, b'{"epoch": 6, "node": "b"}', 60)
     assert unnamed == FOURTH
-    assert named == Epoch(900, 6, 60, "b")
+    assert named == EpochRange(900, 6, 60, "b")
     epochs = epochs_of([unnamed, named], 0, 6)
     assert [leader_at(epochs, offset) for offset in (0, 500, 899, 900, 1_000)] == ["", "", "", "b", "b"]
     assert leader_at(epochs_of([named], 900, 6), 100) == ""

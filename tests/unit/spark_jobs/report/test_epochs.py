@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from commitlog.epochs import Epoch, epochs_of
+from commitlog.epochs import EpochRange, epochs_of
 from spark_jobs.report.epochs import epochs_in_words
 
-FOURTH, SIXTH = Epoch(500, 4, 40), Epoch(900, 6, 60)
+FOURTH, SIXTH = EpochRange(500, 4, 40), EpochRange(900, 6, 60)
 
 
-def words(begun: list[Epoch], first_offset: int, end_epoch: int) -> str:
+def words(begun: list[EpochRange], first_offset: int, end_epoch: int) -> str:
     """What is said, as a summary has the epochs."""
     return epochs_in_words([one._asdict() for one in epochs_of(begun, first_offset, end_epoch)], str)
 
@@ -25,7 +25,7 @@ def test_it_is_one_sentence_or_none() -> None:
 
 
 def test_who_led_is_said_where_it_is_known() -> None:
-    seventh = Epoch(950, 7, 70, "b")
+    seventh = EpochRange(950, 7, 70, "b")
     said = words([FOURTH, SIXTH, seventh], 500, 7)
     assert said == "The log covers epochs 4 to 7; epoch 4 began 40; epoch 7 began 70, led by b."
     of_an_older_run = [{"physical_offset": 500, "number": 4, "began_ms": 40}]
