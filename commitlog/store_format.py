@@ -33,6 +33,10 @@ VERSION: Final = 1
 _NAME: Final = "tidewheel"
 _FIRST_BYTES: Final = 64
 _LINE: Final = re.compile(rb"(tidewheel (\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
+_WAY: Final = (
+    "Hand over what waits: tidewheel store export FOLDER with the program that wrote it, then "
+    "tidewheel store import FOLDER --store NEW with this one."
+)
 FRESH: Final = f"{layout.FORMAT}.new"
 
 
@@ -73,11 +77,7 @@ def parse(stored: bytes) -> Format | None:
     if not (version.isascii() and version.isdigit() and name in ("", _NAME)):
         raise NotAStore(f"Its format file says {first[:40]!r}. Choose another folder with --store.")
     if not name:
-        raise StoreTooOld(
-            f"A program from before the first release wrote it, as format {version}, which no release reads. "
-            "Hand over what waits: tidewheel store export FOLDER with the program that wrote it, then "
-            "tidewheel store import FOLDER --store NEW with this one."
-        )
+        raise StoreTooOld(f"A program from before the first release wrote it, as format {version}. {_WAY}")
     _check_version(int(version))
     return Format(VERSION, 0, "it does not say how large the log's segments are")
 
@@ -162,5 +162,7 @@ def _is_allocated(disk: Disk, path: str, size: int) -> bool:
 
 
 def _check_version(version: int) -> None:
-    if version != VERSION:
+    if version < VERSION:
+        raise StoreTooOld(f"It has format {version}, this version reads format {VERSION}. {_WAY}")
+    if version > VERSION:
         raise StoreTooNew(f"It has format {version}, this version reads format {VERSION}. Upgrade tidewheel.")

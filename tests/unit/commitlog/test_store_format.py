@@ -51,6 +51,13 @@ def test_a_store_from_before_the_first_release_is_refused_and_left_alone(
     assert disk.operations == operations
 
 
+def test_a_store_of_an_older_release_is_refused_with_the_way_out() -> None:
+    disk = MemoryDisk()
+    disk.write(layout.FORMAT, 0, store_format.encode(SIZE, VERSION - 1))
+    with pytest.raises(StoreTooOld, match=f"format {VERSION - 1}, this .* reads .* {VERSION}. Hand over"):
+        store_format.open_format(disk, SIZE)
+
+
 def test_a_program_from_before_the_first_release_refuses_a_store() -> None:
     """It reads the size behind a bare number, or a bare number alone."""
     content = store_format.encode(SIZE)
