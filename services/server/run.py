@@ -1,6 +1,6 @@
 """The composition root: the only file that makes real clocks, disks, sockets and threads, and joins them.
 
-Start: are the addresses free? Lock the store, count the boot, open the core, serve the protocol port, serve
+Start: are the addresses free? Lock the store, open the core, count the boot, serve the protocol port, serve
 HTTP, say so. Stop (SIGTERM, SIGHUP, Ctrl-C): long polls and streams end, calls under way get
 `GRACE_SECONDS`, the log is flushed, the store is unlocked. A second Ctrl-C ends the process where it stands,
 as `kill -9` would: what was acknowledged is on disk.
@@ -142,8 +142,8 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store))
-        boot = count_boot(settings.store)
         live = await stack.enter_async_context(open_live_broker(disk, settings))
+        boot = count_boot(settings.store)
         live.share_with(share_interpreter)
         listen, http = addresses(settings, listening, http_socket)
         files_of_tls = tls_files(settings)
@@ -259,6 +259,7 @@ def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
 def count_boot(root: Path) -> int:
     """Count one more start of a store, in its file `boots`; return 0 the first time.
 
+    Call it when the folder is known to be a store: a folder that is refused gets no file of ours.
     A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
     nobody from starting here: the number only tells clients of two starts apart.
     """

@@ -91,9 +91,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         http_socket = stack.enter_context(listen_on(settings.http.bare, "--http"))
         listening = stack.enter_context(listen_on(settings.listen, "--listen"))
         disk = stack.enter_context(opened(settings.store, is_node=True))
-        boot = count_boot(settings.store)
         listen, http = addresses(settings, listening, http_socket)
-        address = advertised(settings, listen, boot)
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
         files_of_tls = tls_files(settings)
@@ -110,6 +108,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         store_format.open_format(
             disk, core.segment_bytes
         )  # before any other file: then the folder is a store
+        boot = count_boot(settings.store)
+        address = advertised(settings, listen, boot)
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
         stack.callback(engine.give_up)  # the threads that still ask it are waited for
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)

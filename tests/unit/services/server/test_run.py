@@ -12,15 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import pytest
 
+from commitlog.errors import NotAStore
 from commitlog.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
 from services.process.ports import listen_on
-from services.server.run import Ready, count_boot, ready_file, serving_http
-from services.settings.config import Address, HttpAddress
+from services.server.run import Ready, count_boot, ready_file, run, serving_http
+from services.settings.config import Address, HttpAddress, ServeSettings, load
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -70,6 +72,18 @@ def test_starts_are_counted_even_when_a_power_cut_emptied_the_counter(tmp_path: 
     assert [count_boot(tmp_path) for _ in range(3)] == [0, 1, 2]
     (tmp_path / "boots").write_text("")
     assert [count_boot(tmp_path) for _ in range(2)] == [1, 2]
+
+
+def test_a_store_of_rocketmq_that_is_refused_gets_no_file_of_ours(tmp_path: Path) -> None:
+    for name in ("abort", "lock", "commitlog/00000000000000000000", "config/topics.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    before = sorted(tmp_path.rglob("*"))
+    nowhere = Address("127.0.0.1", 0)
+    settings = load(ServeSettings, store=tmp_path, listen=nowhere, http=HttpAddress(*nowhere))
+    with pytest.raises(NotAStore, match="tidewheel store import"):
+        asyncio.run(run(settings, lambda _: None))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_answers_leave_at_once_and_do_not_wait_for_acknowledgements_of_earlier_ones() -> None:
