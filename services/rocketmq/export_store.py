@@ -14,6 +14,7 @@ waits is lost:
     acknowledged up to an offset     config/consumerOffset.json
     acknowledged above a gap         cannot be said: those messages come again, and the summary names them
     topics, groups                   config/topics.json, config/subscriptionGroup.json
+    schedules, users, their rights   cannot be said: the summary tells
 
 Queues are written whole: from segments alone RocketMQ 5.4 makes them of the last ten only. Topics with inner
 batches get its queues for those. `abort` is left in place, so that the broker also makes its key index. Its
@@ -267,6 +268,11 @@ class _Export:
                 f"{len(delayed)} open halves have a delivery time, which RocketMQ does not know: it delivers "
                 "them when they are committed."
             )
+        if state.schedules:
+            names = ", ".join(one.name for one in state.schedules)
+            notes.append(f"RocketMQ has no schedules; these are not there: {names}. Set them again.")
+        if state.user_count:
+            notes.append(f"Users, with their rules and tokens, that are not there: {state.user_count}.")
         return ExportSummary(
             segment_bytes=self._store.segment_bytes,
             end_offset=handover.end_offset,

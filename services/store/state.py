@@ -104,6 +104,7 @@ class State:
         self.topics = sorted((TopicState(*one[:3]) for one in parts["topics"]), key=lambda one: one.name)
         self.halves = _halves(parts["transactions"])
         self.schedules = [_recurring(one) for one in parts["schedules"]["running"]]
+        self.user_count = len(parts["access"]["users"])
         self.groups = sorted(
             (
                 GroupState(

@@ -21,6 +21,7 @@ from commitlog.recovery import Damage, LogScan
 from consumequeue.entry import Entry, decode_all
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
+from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import ReadTimers, Resolution, TimerName
 from services.rocketmq import batches
@@ -302,6 +303,19 @@ def test_acknowledgements_above_a_gap_are_named(tmp_path: Path) -> None:
     assert read_config(StoreFiles(theirs)).group_offsets[("t", "g")] == {0: 2}
     groups = json.loads((theirs / "config" / "subscriptionGroup.json").read_text())
     assert list(groups["subscriptionGroupTable"]) == ["g"]
+
+
+def test_what_rocketmq_has_no_place_for_is_named(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    shop = Shop(ours)
+    for name in ("report", "backup"):
+        shop.broker.schedules.set(
+            Schedule(name=name, cron="0 9 * * *", time_zone="UTC", topic="t", body=b"go"), NOW_MS
+        )
+    shop.broker.access.add_user("alice", "sealed", renews=False, now_ms=NOW_MS)
+    schedules, users = exported(shop, ours, theirs).notes
+    assert "report, backup" in schedules
+    assert "not there: 1" in users
 
 
 def test_damage_is_covered_and_told(tmp_path: Path) -> None:
