@@ -34,8 +34,9 @@ _NAME: Final = "tidewheel"
 _FIRST_BYTES: Final = 64
 _LINE: Final = re.compile(rb"(tidewheel (\d+) segment_bytes (\d{20})) ([0-9a-f]{8})\n")
 _WAY: Final = (
-    "Hand over what waits: tidewheel store export FOLDER with the program that wrote it, then "
-    "tidewheel store import FOLDER --store NEW with this one."
+    "Hand over what waits: tidewheel store export FOLDER --store THIS with the program that wrote it, then "
+    "tidewheel store import FOLDER --store NEW with this one. Schedules, users and policies of groups are "
+    "to be set again: an export has none."
 )
 FRESH: Final = f"{layout.FORMAT}.new"
 
@@ -75,7 +76,10 @@ def parse(stored: bytes) -> Format | None:
         return None
     name, _, version = first.rpartition(" ")
     if not (version.isascii() and version.isdigit() and name in ("", _NAME)):
-        raise NotAStore(f"Its format file says {first[:40]!r}. Choose another folder with --store.")
+        raise NotAStore(
+            f"Its format file says {first[:40]!r}. Choose another folder with --store; if it is a store whose "
+            f"file '{layout.FORMAT}' was spoiled, move that file away."
+        )
     if not name:
         raise StoreTooOld(f"A program from before the first release wrote it, as format {version}. {_WAY}")
     _check_version(int(version))
