@@ -14,7 +14,7 @@ Rules
 2. A row stays as it is for good. Another bound is another row under a new version, with which
    `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION` rise: programs that lack the row join
    no cluster and open no store where it may hold.
-3. A log without a version in an epoch record has `OLDEST`.
+3. A store that is alone has `OLDEST`.
 
 Weak spot: a version that is finalized while a leader leads holds from the next epoch on; a store that is
 alone begins no epochs, and keeps the row that it has.
@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-OLDEST: Final = 1
-"""The version of a log that does not say one."""
+OLDEST: Final = 3
+"""The version of the first release; lower ones are of programs before it."""
 
 
 class AppliedLimits(NamedTuple):

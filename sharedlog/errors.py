@@ -12,7 +12,7 @@ class Halted(TidewheelError):
 
 
 class TooOld(Halted):
-    """This node stopped: its program is too old for what the cluster writes."""
+    """This node stopped: its program does not support the version of the cluster."""
 
     code, exit_code = "TW-268", 5
 

@@ -271,7 +271,7 @@ class Fold:
             if Position(record.start, record.chain) == self._positions.first and record.epoch <= self.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
-        self._finalize(offset, record.facts.get("finalized", versions.OLDEST))
+        self._finalize(offset, record.facts.get("finalized", versions.UNSAID))
         self.cluster, self.epoch = record.cluster, record.epoch
         self.end, self.chain = record.start, record.chain
         self._positions.add(record.start, record.chain)
@@ -317,7 +317,7 @@ class Fold:
         facts = record.facts
         self.leads = told_anew(self.leads, facts)
         if "finalize" in facts:
-            self._finalize(offset, facts["finalize"])
+            self._finalize(offset, max(self.finalized, facts["finalize"]))
         if "forget" in facts:
             self.holdings.forget(facts["forget"])
         return Step(Outcome.ALIVE, record)
@@ -343,10 +343,10 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _finalize(self, offset: int, version: int) -> None:
-        """Let the cluster have a version, but no lower one; halt if this program does not support it."""
+        """Let the cluster have a version; halt if this program does not support it."""
         if why := versions.unsupported(version):
             self._halt(offset, why, TooOld)
-        self.finalized = max(self.finalized, version)
+        self.finalized = version
 
     def _drop_gathered(self) -> None:
         self._gathered, self._gathered_at = [], []

@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sharedlog.versions import OLDEST
+from sharedlog.versions import OLDEST, UNSAID
 
 NODES_MAX: Final = 64
 COPIES_MIN: Final = 2
@@ -56,7 +56,8 @@ class Holding:
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
         """Return what the body of a CHECKPOINT or HOLD says."""
-        return cls(**{name: facts[name] for name in cls.__slots__ if name in facts})
+        unsaid = {"supports": UNSAID, "finalized": UNSAID}
+        return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
         """Return the body of the record that says it of `node`."""

@@ -5,24 +5,22 @@ a reader that knows no better halts. So a program tells up to which version it *
 has one version that is *finalized*, and nobody writes what the finalized one has not got.
 
     version   what comes with it
-    1         the kinds and bodies of the first clusters; a log that does not say has it
-    2         an epoch record of the CommitLog names the node that leads, and this version, by which records
-              are applied from there on (`services.broker.spine.epoch`)
-    3         a lease record says that a takeover has lengthened the lease (`commitlog.facts.lease_records`);
-              users have tokens (`services.broker.spine.access`)
+    3         all kinds and bodies of the first release
+
+Lower numbers are of programs before the first release, which wrote other records: such a cluster is refused.
 
     where it stands                                     what it says
     GENESIS, a checkpoint's fold: `finalized`           the finalized version there
     BEAT: `finalize`                                    it is another one from here on
-    EPOCH, CHECKPOINT, HOLD: `supports`                 what the writing node supports; 1 without it
+    EPOCH, CHECKPOINT, HOLD: `supports`                 what the writing node supports
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
 1. A new version is finalized by the leader, because an operator wants it (`tidewheel cluster set-version`),
    and only if all nodes of which the log tells support it (`missing`). It never goes down: there may be
    records of it.
-2. A program that does not support the finalized version halts where it reads of it, before it can misread
-   anything: it does not join, or goes on no more.
+2. A program that does not support the finalized version, or finds none, halts where it reads of it, before
+   it can misread anything: it does not join, or goes on no more.
 3. A fact in a JSON body that a program does not know it ignores; a kind or a version of a body it cannot
    (`sharedlog.fold` halts), so these need a version here (`NEEDS`), which whoever writes has looked up.
 
@@ -34,17 +32,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from commitlog import applied_limits
 from sharedlog.record import Kind, SharedRecord
 
-OLDEST: Final = 1
+OLDEST: Final = applied_limits.OLDEST
+"""The version of the first release."""
 SUPPORTED: Final = 3
 """Up to which version this program supports records."""
-NAMED_EPOCHS: Final = 2
-"""From which version on epoch records of the CommitLog name a node and the version."""
-MARKED_LEASES: Final = 3
-"""From which version on a takeover lengthens a lease once."""
-TOKENS: Final = 3
-"""From which version on all nodes keep the tokens of users."""
+UNSAID: Final = 0
+"""The version of a record that names none: no release writes such."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
 """The version that must be finalized for a kind with a version of its body to be written."""
 
@@ -62,8 +58,14 @@ def missing(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
 
 def unsupported(finalized: int) -> str:
     """Return why a program does not join a cluster with this finalized version; empty if it may."""
-    if finalized <= SUPPORTED:
+    if OLDEST <= finalized <= SUPPORTED:
         return ""
+    if finalized < OLDEST:
+        return (
+            f"the cluster's finalized version is {finalized or 'missing'}: a program from before the first "
+            "release made the cluster, and no release reads it. Hand over what waits: tidewheel store export "
+            "FOLDER with that program, then tidewheel store import FOLDER --store NEW with this one"
+        )
     return (
         f"the cluster's finalized version is {finalized}, and this program supports up to {SUPPORTED}: "
         "install the Tidewheel of the other nodes here and start this one again"

@@ -435,7 +435,7 @@ def _cut(record: Record) -> Iterator[LogCut]:
 
 def _epoch(record: Record) -> Iterator[EpochBegun]:
     said = json.loads(record.body)
-    yield EpochBegun(int(said["epoch"]), str(said.get("node", "")), int(said.get("version", OLDEST)))
+    yield EpochBegun(int(said["epoch"]), str(said["node"]), int(said["version"]))
 
 
 def _by_verb(record: Record) -> Iterator[Fact]:
@@ -477,11 +477,7 @@ def _cut_said(fact: LogCut) -> dict[str, Any]:
 
 
 def _epoch_said(fact: EpochBegun) -> dict[str, Any]:
-    return (
-        {"epoch": fact.number}
-        | ({"node": fact.node} if fact.node else {})
-        | ({"version": fact.version} if fact.version > OLDEST else {})
-    )
+    return {"epoch": fact.number, "node": fact.node, "version": fact.version}
 
 
 def _topic_said(fact: TopicSet) -> dict[str, Any]:

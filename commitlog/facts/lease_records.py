@@ -17,8 +17,7 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     8      when it was leased, if leased
     1 + c  client length, client id UTF-8: whose it is
     1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
-           4 this attempt is not to be counted, 8 a takeover has moved its end: a reader that does not know
-           this bit passes over it, and moves the end again where it leads (`sharedlog.versions`)
+           4 this attempt is not to be counted, 8 a takeover has moved its end
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
 

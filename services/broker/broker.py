@@ -309,16 +309,16 @@ class Broker:
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
 
-    def begin(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
+    def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Begin leases from their records, and timers that are due soon, once: then verbs may append.
 
         No recorded lease runs out before `leases_until_ms`, except one that a takeover has lengthened before.
-        `marks_leases`: call `receiving.keep_lengthened` next.
+        A takeover gives it, and calls `receiving.keep_lengthened` next.
         """
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
         self.housekeeping.follow()
-        self.receiving.resume(now_ms, leases_until_ms, marks_leases=marks_leases)
+        self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
         self.sending.repeats.begin(now_ms)
         self.housekeeping.see_to_room()

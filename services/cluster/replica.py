@@ -50,7 +50,6 @@ from sharedlog.engine import Engine
 from sharedlog.errors import Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
-from sharedlog.versions import MARKED_LEASES, NAMED_EPOCHS
 
 LEASE_MS_MIN: Final = 30_000
 """The least time for which a recorded lease stands after a takeover, in which no consumer could acknowledge.
@@ -239,20 +238,16 @@ class Replica:
     def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Let the core decide: the fold has just read that this node leads.
 
-        Its first record is the epoch, which names `node` and the finalized version if that version allows it.
+        Its first record is the epoch, which names `node` and the finalized version.
         """
         self.require_may_stand()
         self._is_settled = False
         local = self.core.local_sink
         self.sink = SharedSink(local, engine, self.fold, clock, self._keep_evidence)
         self.core.write_to(self.sink)
-        finalized = self.fold.finalized
-        marks = finalized >= MARKED_LEASES
-        self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN, marks_leases=marks)
-        named = (node, finalized) if finalized >= NAMED_EPOCHS else ("", 0)
-        self.core.epoch.raise_to(self.fold.epoch, now_ms, *named)
-        if marks:
-            self.core.receiving.keep_lengthened(now_ms)
+        self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
+        self.core.epoch.raise_to(self.fold.epoch, now_ms, node, self.fold.finalized)
+        self.core.receiving.keep_lengthened(now_ms)
 
     def _keep_evidence(self) -> None:
         """Write what the shared log has accepted, once it is in this log's files; raise OSError."""

@@ -63,8 +63,9 @@ from sharedlog.engines import Beginning
 from sharedlog.errors import NotAccepted, Unknown
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import COPIES_MIN
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, encode
 from sharedlog.record import decode as decode_shared
+from tests.genesis import genesis_of
 from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.memory_engine import MemoryEngine
 from tests.simulation.cluster_process import Process
@@ -160,7 +161,7 @@ class ClusterWorld(World):
         self.random = Random(~seed)
         self.engine = ClockedEngine(self.random, NOWHERE if seed % 2 else None)
         self.engine.written_ms, self.engine.clock = {}, lambda: self.now_ms
-        genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+        genesis = genesis_of(CLUSTER)
         self.engine.found(encode(genesis))
         self.leader = self.nodes[0]
         self.clocks_differ, self.is_truncating = seed % 4 in (1, 2), seed % 10 == 9

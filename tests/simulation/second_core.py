@@ -10,7 +10,7 @@ every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are 
 - It has another value in each setting (`other_settings`), other ones at each start, and its clock is an hour
   off: nothing of that may be in a table. Names and ends of timers are compared under the shortest history.
 - Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back;
-  it is one of today's version, of an older one, or of none, and a world may finalize today's.
+  it is one of today's version, or of an older one, and a world may finalize today's.
 - In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
 - A state of it is frozen, and its rows are taken while it goes on: they are those of a state taken at once.
 - Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
@@ -87,8 +87,8 @@ class SecondCore:
         self._slow: tuple[Broker, Snapshot, bytes] | None = None
         """Whose rows are taken while the core goes on: the core, its state, and that state taken at once."""
         self.compared_count = self.slow_count = self.epoch = 0
-        self._version = self._chance.choice((0, OLDEST, OLDEST + 1, NEWEST))
-        """The finalized version that epochs name; 0 if they name none."""
+        self._version = self._chance.choice((OLDEST, OLDEST, OLDEST + 1, NEWEST))
+        """The finalized version that epochs name."""
 
     def look(self) -> None:
         """After a step of the world: takes in what is durable, and compares when it is time to."""

@@ -26,7 +26,8 @@ from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate, Leader, Proof
 from sharedlog.reading import up_to_gap
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import SharedRecord, encode
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -206,7 +207,7 @@ class World:
         self.engine = MemoryEngine(self.random)
         self.is_truncating = seed % 3 == 2
         names = "AAC" if seed % 3 == 1 else "ABC"
-        genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+        genesis = genesis_of(CLUSTER)
         self.engine.found(encode(genesis))
         self.nodes = [Node(name, self) for name in names]
         self.acknowledged: list[int] = []

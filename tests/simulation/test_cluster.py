@@ -28,12 +28,12 @@ from services.cluster.election.table import Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
 from services.live.durability import OWN_MEANS, Answers, Waiting
+from sharedlog import versions
 from sharedlog.errors import Halted, NotAccepted, Unknown
 from sharedlog.fold import Position
 from sharedlog.holdings import Holdings
 from sharedlog.record import SharedRecord
 from sharedlog.sink import SharedSink
-from sharedlog.versions import SUPPORTED
 from sharedlog.witness import Witness
 from tests.simulation.cluster_world import ClusterWorld, NobodyLeft, Node
 from tests.simulation.test_broker import HOUR_MS
@@ -66,16 +66,18 @@ def test_nothing_told_is_untrue_on_any_leader(seed: int) -> None:
     assert world.takeover_count > 1 or world.halt_count, "nothing happened to the right to lead"
 
 
-def test_all_nodes_come_to_the_version_that_a_leader_has_finalized() -> None:
+def test_all_nodes_come_to_the_version_that_a_leader_has_finalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = versions.SUPPORTED + 1
+    monkeypatch.setattr(versions, "SUPPORTED", newer)
     for seed in range(2):
         world = ClusterWorld(seed)
         for number in range(200):
             world.step()
             world.around()
             if number >= 100 and number % 10 == 0:
-                world.finalize(SUPPORTED)
+                world.finalize(newer)
         world.compare()
-        assert world.finalized == SUPPORTED
+        assert world.finalized == newer
         world.settle()
         world.check()
 

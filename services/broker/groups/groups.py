@@ -385,13 +385,13 @@ class Groups:
             self._forget_in_flight(key)
             self._offsets[key] = GroupOffsets(offset)
 
-    def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
+    def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
         """Derive what is out after a start: the leases of records stand again (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.begin_above(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
             for lease in self.in_flight(key).leases() if offsets.leases else ():
-                self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms, marks=marks)
+                self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def flights(self) -> list[InFlight]:
         """Return what each group has out of each queue, as far as anything was, at this moment."""

@@ -91,8 +91,6 @@ class Leases:
         now_ms: int,
         renewed_until_ms: int,
         until_ms: int = 0,
-        *,
-        marks: bool = False,
     ) -> None:
         """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
 
@@ -100,14 +98,14 @@ class Leases:
         It runs out no earlier than `until_ms`, except a lease that a takeover has lengthened, which stands as
         recorded:
         lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
-        more often than each 30 s. `marks`: those that are lengthened now are marked.
+        more often than each 30 s. A takeover gives `until_ms`, and marks those that it lengthens.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
             # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
-            _lengthen(lease, now_ms, renewed_until_ms, until_ms, marks=marks)
+            _lengthen(lease, now_ms, renewed_until_ms, until_ms)
         lease.visible_ms = self.clock.elapsed(lease.visible_ms)
         if lease.client_id:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
@@ -195,12 +193,12 @@ class Leases:
             self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
 
-def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int, *, marks: bool) -> None:
+def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
     """Let a lease of before a restart last to `until_ms` at least, a renewed one to `renewed_until_ms`."""
     _last_no_longer_than_given(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
-    lease.is_lengthened = marks and stands_ms < least_ms
+    lease.is_lengthened = until_ms > 0 and stands_ms < least_ms
     lease.visible_ms = max(stands_ms, least_ms)
 
 

@@ -320,13 +320,13 @@ class Receiving:
         for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
             self._give_back(key, lease, None, now_ms)
 
-    def resume(self, now_ms: int, leases_until_ms: int = 0, *, marks_leases: bool = False) -> None:
+    def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`.
 
-        `marks_leases`: `keep_lengthened` is to be called once records may be appended.
+        A takeover gives it, and calls `keep_lengthened` once records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
-        self._groups.resume(now_ms, renewed_until_ms, leases_until_ms, marks=marks_leases)
+        self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:

@@ -49,10 +49,8 @@ from services.broker.spine.errors import (
     TokenNotFound,
     UserExists,
     UserNotFound,
-    VersionNotFinalized,
 )
 from services.broker.spine.store import Store
-from sharedlog.versions import TOKENS
 from tidewheel.errors import ClientMistake
 
 
@@ -157,14 +155,9 @@ class Access:
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
         """Keep a token of a user for `kept_ms`, None: for good; return what must be durable first.
 
-        Raise `UserNotFound`, `VersionNotFinalized`, or `ClientMistake` for one too many.
+        Raise `UserNotFound`, or `ClientMistake` for one too many.
         """
         self.check_known(user)
-        if self._store.log.epoch and self._store.version < TOKENS:
-            raise VersionNotFinalized(
-                f"Tokens come with version {TOKENS}. Once all nodes are upgraded: tidewheel cluster "
-                "set-version, and after it tidewheel cluster move."
-            )
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
             raise ClientMistake(f"There are {limits.TOKEN_COUNT_MAX} tokens. Revoke one first.")
         standing = [one for one in self.tokens(user) if not one.has_expired(now_ms)]

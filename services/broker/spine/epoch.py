@@ -10,9 +10,9 @@ Who holds that right, and since when, a shared log decides. Here is what follows
    says that another leads. One of an older epoch, or of none, stays as good as its lease. Recall handles and
    transaction ids name a message, not a right, and do not say it.
 
-The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, and once the nodes of the cluster have a version with
-that (`sharedlog.versions`) {"node"}, the node that leads in it, and {"version"}, the finalized version, by
-which records are applied from this one on (`commitlog.applied_limits`).
+The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, {"node"}, the node that leads in it, and {"version"},
+the finalized version (`sharedlog.versions`), by which records are applied from this one on
+(`commitlog.applied_limits`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ class Epoch:
         """The present epoch."""
         return self._log.epoch
 
-    def raise_to(self, number: int, now_ms: int, node: str = "", version: int = 0) -> int:
+    def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
         """Begin a newer epoch, when all before it is durable; return what must be durable before it counts.
 
-        `node` is the node that leads in it, `version` the cluster's finalized version; "" and 0 if the record
-        is not to say.
+        `node` is the node that leads in it, `version` the cluster's finalized version.
 
         The caller has found that the right to append is its own: a number that does not ascend is a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
-        return self._store.append(record_of(EpochBegun(number, node, version or OLDEST)), now_ms).end_offset
+        return self._store.append(record_of(EpochBegun(number, node, version)), now_ms).end_offset
 
     def apply(self, fact: EpochBegun, stamp: Stamp) -> None:
         """Begin an epoch, and apply by its version."""

@@ -126,12 +126,6 @@ class UserExists(RefusedByState):
     code = "TW-167"
 
 
-class VersionNotFinalized(RefusedByState):
-    """The finalized version of the cluster does not have this yet."""
-
-    code = "TW-168"
-
-
 class DiskFull(Busy):
     """The disk is nearly full, so new messages are refused."""
 

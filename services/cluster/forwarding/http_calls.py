@@ -68,7 +68,6 @@ from services.ops.polls import CALLER_GONE, CallerGone, HangUp
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
 from services.process.event_loop import let_end
-from sharedlog.versions import OLDEST
 from tidewheel.errors import AccessRefused, TidewheelError
 
 log = structlog.get_logger()
@@ -408,7 +407,7 @@ async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
 async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Finalize a version; return which."""
     wanted = await only_field(request, "version", None)
-    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < OLDEST):
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
     return {"finalized_version": await orders.set_version(node, wanted)}
 

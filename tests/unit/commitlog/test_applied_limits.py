@@ -8,7 +8,7 @@ from commitlog.applied_limits import BY_VERSION, OLDEST, row_of
 from sharedlog.versions import SUPPORTED
 from tests.applied import limited
 
-ROWS = {1: (600_000, 1_000_000, 4, 10_000, 10_000, 86_400_000, 10_000)}
+ROWS = {3: (600_000, 1_000_000, 4, 10_000, 10_000, 86_400_000, 10_000)}
 """A row is added here with its version, and never changed: nodes of that version have it."""
 
 
@@ -22,7 +22,7 @@ def test_no_row_is_of_a_version_that_this_program_does_not_support() -> None:
 
 
 def test_a_version_without_a_row_has_that_of_the_highest_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    limited(monkeypatch, version=3)
-    assert [row_of(version) for version in (1, 2, 3, 4)] == [1, 1, 3, 3]
+    limited(monkeypatch, version=5)
+    assert [row_of(version) for version in (3, 4, 5, 6)] == [3, 3, 5, 5]
     with pytest.raises(AssertionError, match="of no log"):
-        row_of(0)
+        row_of(OLDEST - 1)

@@ -36,7 +36,10 @@ def test_a_record_is_of_the_epoch_that_began_at_it_or_before() -> None:
 
 
 def test_who_led_is_what_the_epochs_record_says() -> None:
-    unnamed, named = begun(500, b'{"epoch": 4}', 40), begun(900, b'{"epoch": 6, "node": "b"}', 60)
+    unnamed, named = (
+        begun(500, b'{"epoch": 4, "node": "", "version": 3}', 40),
+        begun(900, b'{"epoch": 6, "node": "b", "version": 3}', 60),
+    )
     assert unnamed == FOURTH
     assert named == EpochRange(900, 6, 60, "b")
     epochs = epochs_of([unnamed, named], 0, 6)

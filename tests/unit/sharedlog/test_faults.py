@@ -16,6 +16,7 @@ from sharedlog.leading import Candidate, Leader
 from sharedlog.reading import steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
 from sharedlog.sink import SharedSink
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -58,7 +59,7 @@ class Play:
         self.engine = PageEngine(Random(1))
         self.engine.is_well, self.engine.is_dense = True, is_dense
         self.fold = Fold(CLUSTER)
-        self.add(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+        self.add(genesis_of(CLUSTER))
         self.add(Candidate(self.fold, b"who leads epoch1", {"node": "a"}).epoch)
         first = Leader(self.fold)
         self.flush(first, 1)

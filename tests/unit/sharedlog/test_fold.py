@@ -10,10 +10,11 @@ import pytest
 from sharedlog import fold as folding
 from sharedlog.errors import Halted, LogDamaged
 from sharedlog.fold import Fold, Outcome, Position, Positions, Step
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, encode
+from sharedlog.record import Kind, SharedRecord, chained, encode
+from tests.genesis import genesis_of
 
 CLUSTER, ME, OTHER = b"c" * 16, b"m" * 16, b"o" * 16
-GENESIS = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+GENESIS = genesis_of(CLUSTER)
 
 
 class Log:

@@ -7,6 +7,7 @@ import json
 from sharedlog.fold import Fold, Outcome
 from sharedlog.holdings import NODES_MAX, Holding, Holdings, Unreadable
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from tests.genesis import genesis_of
 
 CLUSTER = b"one cluster's id"
 HOLDER = b"who leads epoch1"
@@ -56,7 +57,7 @@ def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
         record = SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
         return fold.take(fold.next_offset, encode(record)).outcome
 
-    take(Kind.GENESIS, 0, NOBODY, {})
+    fold.take(0, encode(genesis_of(CLUSTER)))
     take(Kind.EPOCH, 1, HOLDER, {"node": "a"})
     assert take(Kind.CHECKPOINT, 0, NOBODY, Holding(1, 0, "u", "s").facts("a")) is Outcome.NOTED
     assert take(Kind.HOLD, 0, NOBODY, Holding(0).facts("b")) is Outcome.NOTED

@@ -18,7 +18,8 @@ from sharedlog.fold import Fold, Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.leading import Candidate, Leader
 from sharedlog.reading import steps
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, SharedRecord, encode
+from tests.genesis import genesis_of
 from tests.kafka_cluster import JAVA, KafkaCluster, running_kafka
 from tidewheel.errors import ConfigurationError
 
@@ -389,7 +390,7 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
         written.append(encode(one))
         return written[-1]
 
-    genesis = write(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+    genesis = write(genesis_of(CLUSTER))
     epoch = write(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
     leader = Leader(fold)
     (first,) = map(write, leader.flush([b"first"]))

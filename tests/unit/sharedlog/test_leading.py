@@ -14,11 +14,11 @@ from sharedlog import record
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Outcome
 from sharedlog.leading import Candidate, Leader, Proof
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord
 from sharedlog.record import encode as encode_shared
+from tests.genesis import genesis_of
 
 CLUSTER, ME = b"c" * 16, b"m" * 16
-GENESIS = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
+GENESIS = genesis_of(CLUSTER)
 
 
 def stored(body_bytes: int) -> bytes:

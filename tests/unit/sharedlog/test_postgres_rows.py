@@ -20,6 +20,7 @@ from sharedlog.postgres import PostgresLog
 from sharedlog.reading import steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from sharedlog.scrub import Scrub, read_range
+from tests.genesis import genesis_of
 from tests.postgresql import running_postgresql
 
 CLUSTER = b"one cluster's id"
@@ -219,7 +220,7 @@ def test_of_two_that_make_the_index_one_does(
 def test_a_reader_steps_over_an_equal_row_and_halts_at_another(
     old_log: PostgresLog, admin: psycopg.Connection[Any]
 ) -> None:
-    genesis = encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+    genesis = encode(genesis_of(CLUSTER))
     admin.execute(f"UPDATE {old_log._log}_record SET stored = %s WHERE record = 0".encode(), [genesis])
     double(old_log, admin, 0)
     double(old_log, admin, 13)

@@ -12,7 +12,8 @@ from sharedlog.errors import Halted, LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate, Leader
 from sharedlog.reading import read_to, records, steps
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, SharedRecord, encode
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -31,7 +32,7 @@ def written(*, is_dense: bool = True) -> MemoryEngine:
         engine.found(encode(record))
         fold.take(engine.end_offset - 1, engine.records[-1])
 
-    land(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+    land(genesis_of(CLUSTER))
     land(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
     leader = Leader(fold)
     for body in (b"one", b"two"):

@@ -13,6 +13,7 @@ from sharedlog.fold import Fold, Position
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode
 from sharedlog.sink import SharedSink
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -30,7 +31,7 @@ class Nowhere:
 
 def leading(engine: MemoryEngine, clock: Callable[[], int] = lambda: 0) -> SharedSink:
     fold = Fold(CLUSTER)
-    genesis = encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
+    genesis = encode(genesis_of(CLUSTER))
     engine.found(genesis)
     fold.take(0, genesis)
     candidate = Candidate(fold, b"who leads epoch1", {"node": "a"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from random import Random
 
@@ -16,10 +17,11 @@ from services.cluster.replica import Replica
 from sharedlog import versions
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted
+from sharedlog.errors import Halted, TooOld
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, VERSION, Kind, SharedRecord, body_of, encode
+from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -40,47 +42,63 @@ def folded(*records: SharedRecord) -> Fold:
     return fold
 
 
-GENESIS, EPOCH = record(Kind.GENESIS, {}), record(Kind.EPOCH, {"node": "a"})
+GENESIS, EPOCH = genesis_of(CLUSTER), record(Kind.EPOCH, {"node": "a"})
+NEWER = versions.SUPPORTED + 1
 
 
-def test_a_log_that_does_not_say_has_the_oldest_and_a_beat_raises_it_for_good() -> None:
-    assert folded(GENESIS, EPOCH).finalized == versions.OLDEST
-    assert folded(record(Kind.GENESIS, {"finalized": 2})).finalized == 2
-    raised = folded(GENESIS, EPOCH, record(Kind.BEAT, {"finalize": 2}))
-    assert raised.finalized == 2
-    raised.take(3, encode(record(Kind.BEAT, {"finalize": 1})))
+def test_a_beat_raises_the_version_of_the_genesis_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folded(GENESIS, EPOCH).finalized == versions.SUPPORTED
+    monkeypatch.setattr(versions, "SUPPORTED", NEWER)
+    raised = folded(GENESIS, EPOCH, record(Kind.BEAT, {"finalize": NEWER}))
+    assert raised.finalized == NEWER
+    raised.take(3, encode(record(Kind.BEAT, {"finalize": NEWER - 1})))
     raised.take(4, encode(record(Kind.BEAT, {"of a newer program": 7, "clock_ms": 1})))
-    assert raised.finalized == 2
-    assert Fold.thaw(json.loads(json.dumps(raised.freeze()))).finalized == 2
+    assert raised.finalized == NEWER
+    assert Fold.thaw(json.loads(json.dumps(raised.freeze()))).finalized == NEWER
+
+
+@pytest.mark.parametrize("said", [{}, {"finalized": 1}, {"finalized": versions.OLDEST - 1}])
+def test_a_cluster_from_before_the_first_release_is_refused_with_the_way(said: dict[str, object]) -> None:
+    why = r"from before the first release .*store export FOLDER .*store import FOLDER --store NEW"
+    with pytest.raises(TooOld, match=why):
+        folded(record(Kind.GENESIS, said))
+    with pytest.raises(TooOld, match=why):
+        Fold.thaw(folded(GENESIS, EPOCH).freeze() | {"finalized": said.get("finalized", 0)})
+    engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
+    engine.is_well = True
+    engine.found(encode(record(Kind.GENESIS, said)))
+    held = {name: told for name, told in Holding(1, 8).facts("b").items() if name != "finalized"} | said
+    engine.note(encode(record(Kind.CHECKPOINT, held)))
+    assert re.search(why, versions.unsupported(look_for_copies(engine, CLUSTER, "a").finalized))
 
 
 def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_reads_of_it() -> None:
-    newer = versions.SUPPORTED + 1
-    why = f"finalized version is {newer}, and this program supports up to {versions.SUPPORTED}: install"
+    why = f"finalized version is {NEWER}, and this program supports up to {versions.SUPPORTED}: install"
     with pytest.raises(Halted, match=why):
-        folded(record(Kind.GENESIS, {"finalized": newer}))
+        folded(record(Kind.GENESIS, {"finalized": NEWER}))
     fold = folded(GENESIS, EPOCH)
     for _ in range(2):  # and takes nothing more
         with pytest.raises(Halted, match=why):
-            fold.take(2, encode(record(Kind.BEAT, {"finalize": newer})))
+            fold.take(2, encode(record(Kind.BEAT, {"finalize": NEWER})))
     frozen = folded(GENESIS, EPOCH).freeze()
     with pytest.raises(Halted, match=why):
-        Fold.thaw(frozen | {"finalized": newer})
+        Fold.thaw(frozen | {"finalized": NEWER})
 
 
 def test_what_a_zombie_finalizes_counts_for_nothing() -> None:
     next_epoch = replace(record(Kind.EPOCH, {"node": "b"}), epoch=2, holder=b"n" * 16)
     fold = folded(GENESIS, EPOCH, next_epoch)
-    assert fold.take(3, encode(record(Kind.BEAT, {"finalize": 2}))).outcome is Outcome.DEAD
-    assert fold.finalized == versions.OLDEST
+    assert fold.take(3, encode(record(Kind.BEAT, {"finalize": NEWER}))).outcome is Outcome.DEAD
+    assert fold.finalized == versions.SUPPORTED
 
 
 def test_a_kind_or_a_body_is_written_only_at_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert versions.may_write(record(Kind.BEAT, {}), versions.OLDEST)
     newer = replace(record(Kind.BEAT, {}), version=VERSION + 1)
     assert not versions.may_write(newer, versions.SUPPORTED), "nobody has said what it needs"
-    monkeypatch.setattr(versions, "NEEDS", {(Kind.BEAT, VERSION + 1): 2})
-    assert (versions.may_write(newer, 1), versions.may_write(newer, 2)) == (False, True)
+    monkeypatch.setattr(versions, "NEEDS", {(Kind.BEAT, VERSION + 1): NEWER})
+    assert not versions.may_write(newer, NEWER - 1)
+    assert versions.may_write(newer, NEWER)
 
 
 def test_the_nodes_that_cannot_read_a_version_are_named() -> None:
@@ -106,7 +124,7 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
             replica.take(one.offset, one.stored, 0)
 
     read_on()
-    assert replica.fold.holdings.all()["a"].supports == versions.OLDEST
+    assert replica.fold.holdings.all()["a"].supports == versions.UNSAID
     told = copy.to_tell(replica, 0)
     assert told is not None
     engine.note(told)
@@ -118,17 +136,16 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
     assert told is not None
     engine.note(told)
     found = look_for_copies(engine, CLUSTER, "b")
-    assert (found.finalized, found.copies[0][1].supports) == (versions.OLDEST, versions.SUPPORTED)
+    assert (found.finalized, found.copies[0][1].supports) == (versions.SUPPORTED, versions.SUPPORTED)
     assert layout.read_durable(disk) == 0
 
 
-@pytest.mark.parametrize(("finalized", "named"), [(1, ""), (2, "a")])
-def test_an_epoch_record_names_its_node_only_at_its_version(finalized: int, named: str) -> None:
+def test_an_epoch_record_names_its_node_and_the_version() -> None:
     engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
     engine.is_well = True
     replica = Replica.open(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
-    replica.take(0, encode(record(Kind.GENESIS, {"finalized": finalized})), 0)
+    replica.take(0, encode(GENESIS), 0)
     replica.take(1, encode(EPOCH), 0)
     replica.lead(engine, 0, lambda: 0, "a")
     begun = [fact for one in replica.core.store._appended for fact in one.facts]
-    assert [one.node for one in begun if isinstance(one, EpochBegun)] == [named]
+    assert [one for one in begun if isinstance(one, EpochBegun)] == [EpochBegun(1, "a", versions.SUPPORTED)]

@@ -12,6 +12,7 @@ from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.witness import LOST_MS, Witness
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -26,7 +27,7 @@ class Play:
         self.now_ms = 0
         self.engine = MemoryEngine(Random(1), NOWHERE)
         self.engine.is_well = True
-        self.engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+        self.engine.found(encode(genesis_of(CLUSTER)))
         for number in range(5):
             self.note(number)
         head = Head(1, HOLDER, NOWHERE.position)

@@ -364,8 +364,8 @@ def test_a_store_tells_of_its_epochs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run("store", "dump", "log", "--store", root) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["kind"], one["body"]) for one in lines] == [
-        ("epoch", '{"epoch": 2}'), ("epoch", '{"epoch": 5}')
-    ]  # fmt: skip
+        ("epoch", f'{{"epoch": {epoch}, "node": "", "version": 3}}') for epoch in (2, 5)
+    ]
     assert run("store", "verify", "--store", root) == 0
     assert "nothing is damaged" in capsys.readouterr().out
     copy = tmp_path / "copy"

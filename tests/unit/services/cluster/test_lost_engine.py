@@ -38,6 +38,7 @@ from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.witness import LOST_MS, Witness
+from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 from tidewheel import property_names
@@ -67,7 +68,7 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.engine = MemoryEngine(Random(1), NOWHERE)
         self.engine.is_well = True
-        self.engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+        self.engine.found(encode(genesis_of(CLUSTER)))
         self.roots = [folder / "leader", folder / "follower"]
         for root in self.roots:
             root.mkdir()
@@ -127,9 +128,7 @@ class RefusingEngine(FoundedEngine):
         super().__init__()
         self._why = why
         if is_there:
-            MemoryEngine.found(
-                self, encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS))
-            )
+            MemoryEngine.found(self, encode(genesis_of(CLUSTER)))
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         if isinstance(self._why, Unknown):

@@ -45,6 +45,7 @@ from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
 from sharedlog.reading import records
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, decode, encode
+from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -69,7 +70,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
     """An engine into which another node has written; and where its log ends."""
     engine = FailingEngine(Random(1), NOWHERE)
     engine.is_well = True
-    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    engine.found(encode(genesis_of(CLUSTER)))
     leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     read_on(leader, engine)
     facts = Member("b", "h:1", "http://h:2")._asdict()

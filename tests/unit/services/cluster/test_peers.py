@@ -37,6 +37,7 @@ from sharedlog.engine import Head
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
 from tests.certificates import an_authority, issued, write_pair
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 from tidewheel.errors import ConfigurationError
 
@@ -241,7 +242,7 @@ def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_l
     nowhere = Position(0, CHAIN_AT_GENESIS)
     engine = MemoryEngine(Random(1), Head(0, NOBODY, nowhere))
     engine.is_well = True
-    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    engine.found(encode(genesis_of(CLUSTER)))
     told = [
         (Kind.EPOCH, b"h" * 16, {"node": "a", "certificate": "first"}),
         (Kind.BEAT, b"h" * 16, {"clock_ms": 1, "certificate": "second"}),

@@ -25,8 +25,8 @@ from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, chained, decode, encode
-from sharedlog.versions import MARKED_LEASES
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
+from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -103,7 +103,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
     """An engine into which a leader has written messages; and its records."""
     engine = MemoryEngine(Random(1), NOWHERE)
     engine.is_well = True
-    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    engine.found(encode(genesis_of(CLUSTER)))
     leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     read_to(leader, engine, 1)
     candidate = Candidate(leader.fold, b"who leads epoch1", {"node": "a"})
@@ -175,21 +175,17 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     assert not follower.settles()
 
 
-@pytest.mark.parametrize(("finalized", "ids"), [(MARKED_LEASES - 1, []), (MARKED_LEASES, ["M"])])
-def test_leads_lengthen_a_lease_once_in_a_cluster_whose_nodes_all_know_the_mark(
-    finalized: int, ids: list[str]
-) -> None:
+def test_leads_lengthen_a_lease_once() -> None:
     engine = MemoryEngine(Random(1), NOWHERE)
     engine.is_well = True
-    genesis = SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)
-    engine.found(encode(replace(genesis, body=body_of({"finalized": finalized}))))
+    engine.found(encode(genesis_of(CLUSTER)))
     first = leading(engine, 0)
     first.sending.send(Message(topic="t", body=b"x", message_id="M", message_group="in order"), 0)
     flush_all(first, 0)
     assert ids_received(first, 0) == ["M"]
     leading(engine, 10_000)
     third = leading(engine, 10_000 + LEASE_MS_MIN - 1)
-    assert ids_received(third, 10_000 + LEASE_MS_MIN + 1) == ids
+    assert ids_received(third, 10_000 + LEASE_MS_MIN + 1) == ["M"]
 
 
 def leading(engine: MemoryEngine, now_ms: int) -> Broker:

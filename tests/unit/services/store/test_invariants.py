@@ -51,7 +51,8 @@ def timer(replaces: int = -1, queue_offset: int = 0, verb: str = "") -> Record:
 
 
 def epoch(number: int) -> Record:
-    return Record(topic=EPOCH_TOPIC, body=b'{"epoch": %d}' % number, sys_flag=TYPE_SYSTEM)
+    body = b'{"epoch": %d, "node": "a", "version": 3}' % number
+    return Record(topic=EPOCH_TOPIC, body=body, sys_flag=TYPE_SYSTEM)
 
 
 def carrier(timer_offset: int, queue_offset: int = 0) -> Record:

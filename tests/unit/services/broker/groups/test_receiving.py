@@ -257,13 +257,12 @@ def test_a_lease_may_be_made_to_outlast_the_time_in_which_nobody_could_acknowled
 TAKEOVER_MS = 30_000
 
 
-def take_over(bench: Bench, epoch: int, *, marks: bool = True) -> None:
+def take_over(bench: Bench, epoch: int) -> None:
     """Let the next leader begin as a node of a cluster does."""
     bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
-    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + TAKEOVER_MS, marks_leases=marks)
+    bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + TAKEOVER_MS)
     bench.broker.epoch.raise_to(epoch, bench.now_ms)
-    if marks:
-        bench.broker.receiving.keep_lengthened(bench.now_ms)
+    bench.broker.receiving.keep_lengthened(bench.now_ms)
     bench.flush()
 
 
@@ -280,15 +279,6 @@ def test_the_lease_of_a_consumer_that_is_gone_ends_however_often_leaders_change(
         bench.advance(TAKEOVER_MS // 3 - 1)
     bench.advance(3)
     assert bench.ids() == ["M1"]
-
-
-def test_nodes_that_do_not_know_the_mark_lengthen_a_lease_each_time(bench: Bench) -> None:
-    bench.send("a")
-    bench.receive()
-    for epoch in range(1, 4):
-        take_over(bench, epoch, marks=epoch == 2)
-        bench.advance(TAKEOVER_MS - 1_000)
-        assert (bench.ids() == []) is (epoch < 3), "the third leader reads the mark of the second"
 
 
 def test_each_takeover_lengthens_the_lease_of_a_consumer_that_each_leader_hears(bench: Bench) -> None:

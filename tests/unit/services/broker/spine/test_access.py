@@ -17,7 +17,6 @@ from services.broker.spine.errors import (
     TokenNotFound,
     UserExists,
     UserNotFound,
-    VersionNotFinalized,
 )
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.topics import check_receivable, check_topic_name
@@ -219,14 +218,3 @@ def test_a_token_that_cannot_be_is_refused_and_not_stored(
     bench.access.revoke_token(id_of(B), NOW_MS)
     with pytest.raises(TokenNotFound):
         bench.access.revoke_token(id_of(B), NOW_MS)
-
-
-def test_no_token_is_made_while_a_node_may_join_that_knows_none(bench: Bench) -> None:
-    bench.flush()
-    bench.broker.epoch.raise_to(1, NOW_MS, "a", 2)
-    bench.flush()
-    with pytest.raises(VersionNotFinalized, match="cluster set-version"):
-        bench.access.add_token("orders", A, None, NOW_MS)
-    bench.broker.epoch.raise_to(2, NOW_MS, "a", 3)
-    bench.access.add_token("orders", A, None, NOW_MS)
-    assert bench.access.holder(A, NOW_MS).user == "orders"

@@ -315,7 +315,7 @@ def test_an_acknowledgement_counts_beside_one_of_a_queue_whose_file_is_damaged()
     bench.flush()
     kept_on_disk(bench)
     bench.reopen(bench.settings)
-    bench.broker.epoch.raise_to(1, bench.now_ms, "node", 0)
+    bench.broker.epoch.raise_to(1, bench.now_ms, "node")
     bench.flush()
     receive = partial(bench.broker.receiving.receive, "g", "t", EVERYTHING, 1, 20_000, "c", False, NOW_MS)
     (again,) = receive().deliveries

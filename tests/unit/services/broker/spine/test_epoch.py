@@ -101,7 +101,7 @@ def test_a_newer_epoch_holds_from_its_own_record_on() -> None:
     published = layout.published(bench.disk)
     assert (bench.epochs[-1], published.epoch, published.offset) == (3, 3, bench.broker.durable_offset)
     last = list(LogScan(bench.disk, SEGMENT_BYTES))[-1].record
-    assert (kinds.kind_of(last), last.body) == ("epoch", b'{"epoch": 3}')
+    assert (kinds.kind_of(last), last.body) == ("epoch", b'{"epoch": 3, "node": "", "version": 3}')
 
 
 @pytest.mark.parametrize("number", [-1, 2, 3])
@@ -185,7 +185,7 @@ def test_limits_change_where_an_epoch_names_a_version_and_nowhere_else(
     by_snapshot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So programs of two releases fold one log alike, and so does a start that replays it later."""
-    limited(monkeypatch, version=3, half_receipts_max=2)
+    limited(monkeypatch, version=5, half_receipts_max=2)
     bench = Bench()
 
     def halves(*numbers: int) -> list[str]:
@@ -195,15 +195,15 @@ def test_limits_change_where_an_epoch_names_a_version_and_nowhere_else(
         bench.flush()
         return receipts_of(bench.broker)
 
-    bench.broker.epoch.raise_to(1, NOW_MS, "node", 2)
+    bench.broker.epoch.raise_to(1, NOW_MS, "node", 4)
     assert halves(1, 2, 3) == ["H1", "H2", "H3"]
-    bench.broker.epoch.raise_to(2, NOW_MS, "node", 3)
+    bench.broker.epoch.raise_to(2, NOW_MS, "node", 5)
     assert halves(4) == ["H3", "H4"]
     said = [one.record for one in LogScan(bench.disk, SEGMENT_BYTES) if one.record.topic == kinds.EPOCH_TOPIC]
-    assert said[-1].body == b'{"epoch": 2, "node": "node", "version": 3}'
+    assert said[-1].body == b'{"epoch": 2, "node": "node", "version": 5}'
     if by_snapshot:
         bench.checkpoint()
     bench.open()
     assert receipts_of(bench.broker) == ["H3", "H4"]
-    assert bench.broker.store.version == 3
+    assert bench.broker.store.version == 5
     assert halves(5) == ["H4", "H5"]

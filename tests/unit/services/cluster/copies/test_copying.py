@@ -14,7 +14,8 @@ from sharedlog.errors import TooOld, Unknown
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
-from sharedlog.versions import SUPPORTED
+from sharedlog.versions import OLDEST, SUPPORTED
+from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
@@ -29,10 +30,10 @@ def record(kind: Kind, body: bytes = b"") -> bytes:
 class Stage:
     """A node `a` without a copy, and a shared log in which others have told of theirs."""
 
-    def __init__(self, *others: tuple[str, int], finalized: int = 1, begins_at: int = 0) -> None:
+    def __init__(self, *others: tuple[str, int], finalized: int = SUPPORTED, begins_at: int = 0) -> None:
         self.engine = MemoryEngine(Random(1))
         self.engine.is_well = True
-        self.engine.found(record(Kind.GENESIS))
+        self.engine.found(encode(genesis_of(CLUSTER)))
         for node, next_record in others:
             held = Holding(next_record, 4_096, NOWHERE, finalized=finalized)
             self.engine.note(record(Kind.CHECKPOINT, body_of(held.facts(node))))
@@ -98,8 +99,9 @@ def test_without_another_s_copy_the_whole_log_is_read_if_it_is_whole() -> None:
     assert "No other node has told" in Stage(begins_at=4_096).refused(), "what lies before is in no log"
 
 
-def test_a_copy_of_a_version_that_is_not_supported_is_not_fetched() -> None:
-    stage = Stage(("b", 1), finalized=SUPPORTED + 1)
+@pytest.mark.parametrize("finalized", [OLDEST - 1, SUPPORTED + 1])
+def test_a_copy_of_a_version_that_is_not_supported_is_not_fetched(finalized: int) -> None:
+    stage = Stage(("b", 1), finalized=finalized)
     with pytest.raises(TooOld, match="No copy was fetched"):
         stage.copying.look()
     assert len(stage.engine.records) == 2, "nothing was said"

@@ -28,7 +28,8 @@ from services.store.verify import verify
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, encode
+from tests.genesis import genesis_of
 from tests.memory_disk import Death, Fault, MemoryDisk, Unyielding
 from tests.memory_engine import MemoryEngine
 
@@ -41,7 +42,7 @@ SETTINGS = BrokerSettings(segment_bytes=16 * 1024, queue_count=1, sync_flush=Fal
 def engine() -> MemoryEngine:
     engine = MemoryEngine(Random(1), NOWHERE)
     engine.is_well = True
-    engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+    engine.found(encode(genesis_of(CLUSTER)))
     return engine
 
 

@@ -17,10 +17,11 @@ from services.cluster.errors import OrderRefused
 from services.cluster.identity import Member
 from services.cluster.leading import orders
 from services.cluster.node import ClusterNode
+from sharedlog import versions
 from sharedlog.engines import Beginning
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
-from sharedlog.versions import SUPPORTED
+from sharedlog.versions import OLDEST, SUPPORTED
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.cluster.test_node import (
     CLUSTER,
@@ -30,9 +31,16 @@ from tests.unit.services.cluster.test_node import (
     engine_with_messages,
 )
 
+NEWER = SUPPORTED + 1
 
-def leading(scenario: Callable[[ClusterNode], Awaitable[None]], *held: tuple[str, int]) -> None:
-    """Play a scenario at a leader `a`; each of `held` is a node and up to which version it supports."""
+
+def leading(
+    scenario: Callable[[ClusterNode], Awaitable[None]], *held: tuple[str, int], me: int = SUPPORTED
+) -> None:
+    """Play a scenario at a leader `a`; each of `held` is a node and up to which version it supports.
+
+    `me`: up to which version `a` supports.
+    """
 
     @asynccontextmanager
     async def serve(*_: Any) -> AsyncIterator[Any]:
@@ -41,14 +49,14 @@ def leading(scenario: Callable[[ClusterNode], Awaitable[None]], *held: tuple[str
     async def run() -> None:
         engine, _ = engine_with_messages()
         for name, supports in held:
-            facts = Holding(1, supports=supports, finalized=1).facts(name)
+            facts = Holding(1, supports=supports).facts(name)
             engine.note(
                 encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, CHAIN_AT_GENESIS, body_of(facts)))
             )
         began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
         with ThreadPoolExecutor(4) as executor:
-            me = Member("a", "h:3", "http://h:4", supports=SUPPORTED)
-            node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, serve)
+            member = Member("a", "h:3", "http://h:4", supports=me)
+            node = ClusterNode(member, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, serve)
             running = asyncio.create_task(node.run())
             async with asyncio.timeout(WAIT_SECONDS):
                 while node.role is not Role.LEADING:
@@ -86,17 +94,21 @@ def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
     leading(scenario, ("a", SUPPORTED), ("c", SUPPORTED))
 
 
-def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down() -> None:
+def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert "c supports up to 1" in await refused(orders.set_version(node, SUPPORTED))
-        assert await orders.set_version(node) == 1
+        assert f"c supports up to {OLDEST}" in await refused(orders.set_version(node, NEWER))
+        assert await orders.set_version(node) == OLDEST
         await orders.forget(node, "c")
-        assert await orders.set_version(node) == SUPPORTED
+        assert await orders.set_version(node) == NEWER
         fold = orders._led(node)
-        assert fold.finalized == SUPPORTED
-        assert "it never goes down" in await refused(orders.set_version(node, 1))
+        assert fold.finalized == NEWER
+        assert "it never goes down" in await refused(orders.set_version(node, OLDEST))
 
-    leading(scenario, ("c", 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "SUPPORTED", NEWER)
+        leading(scenario, ("c", OLDEST), me=NEWER)
 
 
 def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:

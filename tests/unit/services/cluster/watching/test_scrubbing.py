@@ -16,8 +16,9 @@ from services.cluster.metrics import ClusterMetrics
 from services.cluster.watching.scrubbing import FIRST_SECONDS, LOOK_SECONDS, Scrubbing
 from sharedlog.engine import Head
 from sharedlog.fold import Position
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, encode
 from sharedlog.scrub import DOCTOR, Counted, Scrub
+from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -41,7 +42,7 @@ class Stage:
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.engine, self.now_ms = Rows(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))), 0
         self.engine.is_well = True
-        self.engine.found(encode(SharedRecord(CLUSTER, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS)))
+        self.engine.found(encode(genesis_of(CLUSTER)))
         begin = lambda: Scrub(self.engine, CLUSTER, lambda: self.now_ms)  # noqa: E731
         self.scrubbing = Scrubbing(begin, executor, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
