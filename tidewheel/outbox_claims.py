@@ -189,8 +189,7 @@ class LeasedRows:
 
     def _take(self, limit: int, now_ms: int) -> list[Row[Any]]:
         self._claims += 1
-        name = f"{self._name}{self._claims} {self.lease_ms}"
-        claimed = {"claimed_by": name, "claimed_until_ms": now_ms + self.lease_ms}
+        claimed = {"claimed_by": f"{self._name}{self._claims} {self.lease_ms}"}
         with own_transaction(self._engine) as connection:
             over = self._claims_over(connection)
             if not over and not heads(connection, 1, now_ms, partial(read, connection)):
@@ -208,17 +207,17 @@ class LeasedRows:
         claims = select(rows.claimed_by).where(unsent, rows.claimed_by.is_not(None)).distinct()
         found, now_ms = connection.execute(claims).scalars().all(), self._elapsed_ms()
         self._seen = {claim: self._seen.get(claim, now_ms) for claim in found}
-        return [claim for claim, since_ms in self._seen.items() if now_ms - since_ms >= self._lease_of(claim)]
-
-    def _lease_of(self, claim: str) -> int:
-        """Return how long a claim lasts, in ms; relays of before did not say it."""
-        _, _, lease_ms = claim.partition(" ")
-        return int(lease_ms) if lease_ms.isdigit() else self.lease_ms
+        return [claim for claim, since_ms in self._seen.items() if now_ms - since_ms >= _lease_of(claim)]
 
     def _release(self, connection: Connection, over: Sequence[str] = ()) -> None:
         is_free = rows.claimed_by.startswith(self._name) | rows.claimed_by.in_(over)
-        free = {"claimed_by": None, "claimed_until_ms": 0}
-        connection.execute(update(outbox_table).where(unsent, is_free).values(free))
+        connection.execute(update(outbox_table).where(unsent, is_free).values(claimed_by=None))
+
+
+def _lease_of(claim: str) -> int:
+    """Return how long a claim lasts, in ms."""
+    _, _, lease_ms = claim.partition(" ")
+    return int(lease_ms)
 
 
 def read(connection: Connection, found: Sequence[Row[Any]], limit: int) -> Sequence[Row[Any]]:

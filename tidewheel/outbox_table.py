@@ -82,7 +82,6 @@ outbox_table = Table(
     Column("retry_ms", BigInteger, nullable=False, default=0, server_default="0"),
     Column("last_error", Text),
     Column("claimed_by", String(64)),
-    Column("claimed_until_ms", BigInteger, nullable=False, default=0, server_default="0"),
     **EXACT,
 )
 unsent = outbox_table.c.sent_ms.is_(None)

@@ -594,24 +594,6 @@ def test_a_claim_that_is_made_again_lasts_a_lease_of_its_own(tmp_path: Any) -> N
     engine.dispose()
 
 
-def test_a_claim_of_a_relay_of_before_that_died_lasts_a_lease(tmp_path: Any) -> None:
-    """Relays of then named no lease in the names of their claims."""
-    engine, elapsed, producer = create_engine(f"sqlite:///{tmp_path / 'orders.db'}"), [0], Producing()
-    outbox.create_table(engine)
-    add(engine, message(b"a1", "a"), message(b"b1", "b"))
-    with engine.begin() as connection:
-        claim = {"claimed_by": "0a6cd1d5c5bc4b1a9a8f6f7e7bd84b1e", "claimed_until_ms": 5_000}
-        connection.execute(update(outbox_table).where(outbox_table.c.id == 1).values(claim))
-    with relay(engine, producer, lease_ms=1_000, elapsed_ms=lambda: elapsed[0]) as sending:
-        assert sending.run_once() == Round(1, 0)
-        elapsed[0] = 999
-        assert sending.run_once() == Round(0, 0)
-        elapsed[0] = 1_000
-        assert sending.run_once() == Round(1, 0)
-    assert producer.bodies == [b"b1", b"a1"]
-    engine.dispose()
-
-
 def test_a_pause_of_a_clock_that_was_ahead_is_over(engine: Engine) -> None:
     add(engine, message(b"1", key="k"))
     with relay(engine, Producing(b"1"), clock_ms=lambda: 5_000_000 + 3_600_000) as ahead:
