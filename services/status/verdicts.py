@@ -27,7 +27,7 @@ def verdict_line(answer: Answer, name: str, topic: str) -> str:
 
 def ended_line(answer: Answer, name: str, topic: str) -> str:
     """Say how a timer that has ended stands, in the words of `tidewheel explain`."""
-    what = answer.get("what", "")
+    what = answer["what"]
     if not what:
         return verdict_line(answer, name, topic)
     parts = (what.upper(), name, topic, _when_and_why(answer), *_place(answer))
@@ -36,16 +36,14 @@ def ended_line(answer: Answer, name: str, topic: str) -> str:
 
 def _ended_text(answer: Answer, usual: str) -> str:
     """Say how and when a timer had ended before, and why."""
-    what = answer.get("what", "")
+    what = answer["what"]
     return f"{f'was {what}' if what else usual} {_when_and_why(answer)}".strip()
 
 
 def _when_and_why(answer: Answer) -> str:
-    """Say when a timer ended, and why; a broker of before does not say why."""
+    """Say when a timer ended, and why."""
     ended_ms = int(answer["ended_ms"])
-    return ", ".join(
-        part for part in (both(ended_ms) if ended_ms > 0 else "", answer.get("note", "")) if part
-    )
+    return ", ".join(part for part in (both(ended_ms) if ended_ms > 0 else "", answer["note"]) if part)
 
 
 def _place(answer: Answer) -> tuple[str, str]:

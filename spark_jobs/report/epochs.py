@@ -28,5 +28,5 @@ def epochs_in_words(epochs: list[dict[str, Any]], when: Callable[[int], str]) ->
 
 
 def _led(one: dict[str, Any]) -> str:
-    """Say who led an epoch, where that is known: an older program's runs and logs do not say."""
-    return f", led by {one['node']}" if one.get("node") else ""
+    """Say who led an epoch, where that is known."""
+    return f", led by {one['node']}" if one["node"] else ""

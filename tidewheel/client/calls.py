@@ -223,7 +223,7 @@ class Batch:
 def _sent(content: Mapping[str, Any], message: NewMessage) -> Sent:
     verdict = carried_result(content["verdict"], message)
     offset = int(content["physical_offset"])
-    replaced = content.get("replaced_offset")  # an older broker does not say
+    replaced = content["replaced_offset"]
     return Sent(
         content["message_id"],
         message.topic,

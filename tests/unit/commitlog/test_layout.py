@@ -35,14 +35,6 @@ def test_a_start_publishes_anew_what_an_earlier_process_may_have_left_in_memory_
     assert layout.published(disk) == layout.Published(NEWEST, is_sound=True)
 
 
-def test_a_file_of_two_lines_of_an_older_version_counts_and_gets_its_third() -> None:
-    disk = MemoryDisk()
-    disk.write(layout.DURABLE, 0, layout.durable_lines(OFFSET)[: 2 * LINE_BYTES])
-    assert layout.read_durable(disk) == OFFSET
-    layout.republish_durable(disk, NEWER)
-    assert (layout.read_durable(disk), disk.size(layout.DURABLE)) == (NEWER, 3 * LINE_BYTES)
-
-
 def test_an_epoch_lies_behind_the_offset_and_survives_torn_lines_too() -> None:
     for torn_at in range(LINE_BYTES + 1):
         disk = MemoryDisk()

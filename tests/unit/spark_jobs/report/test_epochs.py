@@ -28,5 +28,3 @@ def test_who_led_is_said_where_it_is_known() -> None:
     seventh = EpochRange(950, 7, 70, "b")
     said = words([FOURTH, SIXTH, seventh], 500, 7)
     assert said == "The log covers epochs 4 to 7; epoch 4 began 40; epoch 7 began 70, led by b."
-    of_an_older_run = [{"physical_offset": 500, "number": 4, "began_ms": 40}]
-    assert epochs_in_words(of_an_older_run, str) == "The log covers epoch 4; epoch 4 began 40."

@@ -26,7 +26,8 @@ from tidewheel.errors import (
 )
 
 RECEIPT = (
-    b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", "verdict": null}'
+    b'{"message_id": "A", "queue_offset": "0", "physical_offset": "0", "recall_handle": "", '
+    b'"verdict": null, "replaced_offset": null}'
 )
 CUT, SILENT, THEN_CUT = b"cut", b"silent", b"then cut"
 
