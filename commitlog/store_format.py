@@ -77,8 +77,8 @@ def parse(stored: bytes) -> Format | None:
     name, _, version = first.rpartition(" ")
     if not (version.isascii() and version.isdigit() and name in ("", _NAME)):
         raise NotAStore(
-            f"Its format file says {first[:40]!r}. Choose another folder with --store; if it is a store whose "
-            f"file '{layout.FORMAT}' was spoiled, move that file away."
+            f"Its format file says {first[:40]!r}. Choose another folder with --store; if it is a store, and "
+            f"its file '{layout.FORMAT}' was spoiled, move that file away."
         )
     if not name:
         raise StoreTooOld(f"A program from before the first release wrote it, as format {version}. {_WAY}")
