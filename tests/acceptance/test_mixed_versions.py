@@ -385,30 +385,6 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade.finish()
 
 
-def test_rows_that_were_doubled_before_an_upgrade_stop_no_node_of_either(
-    upgrade: Upgrade, tmp_path: Path, database: str, eventually: Any
-) -> None:
-    """The new leader deletes the second of each, so the release before does not meet it."""
-    upgrade.begin("before", "before")
-    upgrade.play()
-    assert upgrade.b.stop() == 0
-    upgrade.traffic.go_on(upgrade.a)
-    rows_of(database, tmp_path.name, "INSERT INTO {log}_record SELECT * FROM {log}_record")
-    upgrade.b.run_by("now")
-    upgrade.lead(upgrade.b)
-    upgrade.traffic.go_on(upgrade.b)
-    doubled = "SELECT count(*) - count(DISTINCT record) FROM {log}_record"
-    eventually(lambda: rows_of(database, tmp_path.name, doubled) == [(0,)])
-    of_table = "SELECT indisunique, indisvalid FROM pg_index WHERE indrelid = '{log}_record'::regclass"
-    eventually(lambda: rows_of(database, tmp_path.name, of_table) == [(True, True)])
-    upgrade.a.run_by("before")
-    upgrade.play()
-    upgrade.lead(upgrade.a)  # which makes partitions of a table with another index than it knows
-    for _ in range(3):
-        upgrade.play()
-    upgrade.finish()
-
-
 def test_a_newer_node_says_to_an_older_leader_where_it_cannot_read_and_gets_its_copy(
     upgrade: Upgrade, tmp_path: Path, database: str, eventually: Any
 ) -> None:
