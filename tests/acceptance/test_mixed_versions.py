@@ -27,7 +27,7 @@ from services.rpc.generated.timestamp_pb2 import Timestamp
 from sharedlog import postgres
 from sharedlog.versions import SUPPORTED
 from tests.acceptance import test_cluster
-from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of, rows_of
+from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of
 from tests.command import tidewheel
 from tests.kafka_cluster import KafkaCluster, running_kafka
 from tests.postgresql import running_postgresql
@@ -383,48 +383,3 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade.lead(upgrade.b)
     upgrade.play()
     upgrade.finish()
-
-
-def test_a_newer_node_says_to_an_older_leader_where_it_cannot_read_and_gets_its_copy(
-    upgrade: Upgrade, tmp_path: Path, database: str, eventually: Any
-) -> None:
-    upgrade.begin("before", "now")
-    upgrade.play()
-    lost = lose_a_record(upgrade, database, tmp_path.name)
-    upgrade.b.run_by("now")
-    upgrade.traffic.go_on(upgrade.a)
-    eventually(lambda: f"Record {lost} is missing" in upgrade.b.log())
-    upgrade.wait_for(upgrade.b, "following")
-    upgrade.play()
-    upgrade.lead(upgrade.b)
-    upgrade.play()
-    upgrade.finish()
-
-
-def test_an_older_node_that_halts_at_a_lost_record_stops_no_newer_leader_and_is_mended_by_its_upgrade(
-    upgrade: Upgrade, tmp_path: Path, database: str
-) -> None:
-    upgrade.begin("now", "before")
-    upgrade.play()
-    lose_a_record(upgrade, database, tmp_path.name)
-    upgrade.b.run_by("before")
-    upgrade.wait_for(upgrade.b, "halted")
-    upgrade.traffic.go_on(upgrade.a)
-    upgrade.read()
-    upgrade.b.run_by("now")  # it says where, and the leader answers once it has a copy of what follows
-    upgrade.wait_for(upgrade.b, "following")
-    upgrade.lead(upgrade.b)
-    upgrade.play()
-    upgrade.finish()
-
-
-def lose_a_record(upgrade: Upgrade, database: str, name: str) -> int:
-    """Stop the follower `b`, and delete a record that it has yet to read; return its number."""
-    assert upgrade.b.stop() == 0
-    ((read,),) = rows_of(database, name, "SELECT last_record FROM {log}_head")
-    upgrade.traffic.go_on(upgrade.a)
-    # The largest has messages: the release before passes over a sign of life that is lost.
-    largest = f"WHERE record > {read} ORDER BY octet_length(stored) DESC LIMIT 1"
-    ((lost,),) = rows_of(database, name, f"SELECT record FROM {{log}}_record {largest}")
-    rows_of(database, name, f"DELETE FROM {{log}}_record WHERE record = {lost}")
-    return int(lost)
