@@ -3,22 +3,22 @@
 The body of a `TW_SYS_AUTH` record is JSON:
 
     verb     further members             effect
-    user     name, sealed, made_ms       new, or with another secret
-    gone     name                        gone, with all its rules and tokens
-    rules    rules                       each takes the place of one about the same
-    no rules rules                       what is said about the same is forgotten
-    token    id, user, digest, made_ms,  new; those of the user that had expired when it was made are
-             expires_ms                  forgotten
-    no token id                          revoked
+    user     name, sealed, made_ms       sets a new user, or another secret of a user
+    gone     name                        removes a user with all its rules and tokens
+    rules    rules                       sets rules; each replaces the rule with the same key
+    no rules rules                       removes the rules with the same keys
+    token    id, user, digest, made_ms,  adds a token, and removes the user's tokens that had expired at
+             expires_ms                  `made_ms`
+    no token id                          revokes a token
 
-A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`). `sealed` is a secret that only a key
-outside the store opens (`services.auth.vault`): the core neither has the key nor needs it. `digest` is a hash
-of a token (`services.auth.tokens`).
+A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`); all members but `effect` are its key.
+`sealed` is a secret encrypted with a key outside the store (`services.auth.vault`); the core never has that
+key. `digest` is a hash of a token (`services.auth.tokens`).
 
-A program that does not know tokens steps over their records, and its snapshots lack them: they are gone then,
-never back. Nodes of a cluster would differ, so there a token is made once no such program may join.
+A release without tokens skips their records and omits them from its snapshots, so they are lost for good.
+Nodes of a cluster would then differ, so a cluster accepts tokens only once no such release may join.
 
-Rights count from the moment they are appended: what is taken away must not wait for a disk. Nothing here is
+Rights take effect when they are appended: a revocation must not wait for the disk. No change of rights is
 refused when the disk is nearly full.
 """
 
@@ -56,7 +56,7 @@ from tidewheel.errors import ClientMistake
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may call. `made_ms` is when its secret was made, in the broker's time."""
+    """A user that may call the broker. `made_ms` is the creation time of its secret, in the broker's time."""
 
     name: str
     sealed: str
@@ -64,7 +64,7 @@ class User:
 
 
 class Access:
-    """The users of a broker, what they may do, and their tokens."""
+    """The users of a broker, their rights and their tokens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -75,17 +75,17 @@ class Access:
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return the user of a name; None if there is none."""
+        """Return the user with a name, or None."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
-        """Return every user, by name."""
+        """Return every user, sorted by name."""
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
-        """Keep a user, or (`renews`) another secret of one; return what must be durable first.
+        """Store a new user, or (`renews`) another secret of a user; return the offset to make durable first.
 
-        Raise `UserExists`, `UserNotFound`, or `ClientMistake` for a name that cannot be.
+        Raise `UserExists`, `UserNotFound`, or `ClientMistake` for an illegal name or a user over the limit.
         """
         check_user_name(name)
         if renews:
@@ -99,7 +99,7 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Forget a user, its rules and tokens; return what must be durable first. Raise `UserNotFound`."""
+        """Remove a user, its rules and tokens; return the offset to make durable. Raise `UserNotFound`."""
         self.check_known(name)
         durable_at = self._append(UserRemoved(name), now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
@@ -107,9 +107,9 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Keep rules; return what must be durable first.
+        """Store rules; return the offset to make durable first.
 
-        Raise `UserNotFound`, or `ClientMistake` for a rule that cannot be.
+        Raise `UserNotFound`, or `ClientMistake` for an illegal rule or a rule over the limit.
         """
         for rule in rules:
             self.check_known(rule.user)
@@ -121,19 +121,19 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Forget what is said about the same as these rules; raise `RuleNotFound` if nothing is."""
+        """Remove the rules with the keys of these rules; raise `RuleNotFound` if there are none."""
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, or all: by user, the oldest first."""
+        """Return the tokens of a user, or of all users sorted by name; the oldest first."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def holder(self, text: str, now_ms: int) -> Token:
-        """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
+        """Return the token with a text; raise `Unauthorized` if it is unknown, revoked or expired."""
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
@@ -145,7 +145,7 @@ class Access:
         return token
 
     def check_stands(self, token: Token, now_ms: int) -> None:
-        """Raise `Unauthorized` for a token that was known, and is void."""
+        """Raise `Unauthorized` if a token has been revoked or has expired."""
         another = f"Make another: tidewheel auth token add {token.user}"
         if self._tokens.get(token.id) != token:
             raise Unauthorized(f"Token {token.id} of {token.user!r} was revoked. {another}")
@@ -153,9 +153,9 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Keep a token of a user for `kept_ms`, None: for good; return what must be durable first.
+        """Store a token of a user for `kept_ms` (None: forever); return the offset to make durable first.
 
-        Raise `UserNotFound`, or `ClientMistake` for one too many.
+        Raise `UserNotFound`, or `ClientMistake` for a token over the limit.
         """
         self.check_known(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -175,7 +175,7 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Forget a token; return what must be durable first. Raise `TokenNotFound`."""
+        """Remove a token; return the offset to make durable first. Raise `TokenNotFound`."""
         if token_id not in self._tokens:
             raise TokenNotFound(
                 f"{token_id[:100]!r} was revoked, or never made. See which there are: tidewheel auth token ls"
@@ -185,7 +185,7 @@ class Access:
         return durable_at
 
     def apply(self, fact: OfRights, stamp: Stamp) -> None:
-        """Keep or forget users, rules and tokens."""
+        """Add or remove users, rules and tokens."""
         match fact:
             case UserSet():
                 self._users[fact.name] = User(*fact)
@@ -207,7 +207,7 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every user, rule and token."""
+        """Return the snapshot part: every user, rule and token."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
@@ -215,7 +215,7 @@ class Access:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for name, sealed, made_ms in frozen["users"]:
             self._users[name] = User(name, sealed, made_ms)
         for stored in frozen["rules"]:
@@ -235,7 +235,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Forget the tokens of a user: all, or those that have expired at a moment."""
+        """Remove the tokens of a user: all, or those that have expired at `at_ms`."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)
@@ -244,7 +244,7 @@ class Access:
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def check_known(self, name: str) -> None:
-        """Raise `UserNotFound` unless there is a user of a name."""
+        """Raise `UserNotFound` unless the user exists."""
         if name not in self._users:
             raise UserNotFound(f"There is no {name[:100]!r}. Add it: tidewheel auth user add NAME")
 

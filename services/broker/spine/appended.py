@@ -1,13 +1,13 @@
 """Drafts, which `Store.append` takes, and `Appended`, which it returns.
 
-    draft        is                                     its encoder
+    draft        contents                               encoder
     Record       any record; `facts_of` reads its facts `commitlog.record.encode`
-    Decided      a record whose facts are applied       the same
-    NewMessage   a message, a timer or a half, with     `encode_fields`, from the message itself: nothing
-                 the facts that its sender knows        of it is read again to be applied or indexed
+    Decided      a record with facts already applied    the same
+    NewMessage   a message, a timer or a half, with     `encode_fields`, from the message itself: no part
+                 the facts that its sender passes       of it is parsed again to apply or index it
     Copies       encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
 
-All become one type, `Appended`: where and when the record was stored, its facts, and what it is indexed by.
+All become one type, `Appended`: the offset and time of the record, its facts, and the keys of its indexes.
 A start and a follower make the same of the records that they read (`appended_of`).
 
 Cost: a send makes a draft and an `Appended`, both tuples (0.4 us).
@@ -31,9 +31,9 @@ from tidewheel import property_names
 
 
 class NewMessage(NamedTuple):
-    """A message to be stored under `topic` with the properties `stored`, and the facts that it tells.
+    """A message to store under `topic` with the properties `stored`, and its facts.
 
-    It commits the half at `half_offset`, if any. `id_digest` is that of its id where the caller knows it.
+    It commits the half at `half_offset`, if any. `id_digest` is that of its id if the caller has computed it.
     """
 
     message: Message
@@ -46,7 +46,7 @@ class NewMessage(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A record whose facts were applied as they were decided (`services.broker.groups.open_records`)."""
+    """A record whose facts have been applied already (`services.broker.groups.open_records`)."""
 
     record: Record
 
@@ -55,18 +55,18 @@ Draft = Record | Decided | NewMessage | Copies
 
 
 class Appended(NamedTuple):
-    """A record that was appended, or the records of a run.
+    """An appended record, or the records of a run.
 
-    offset, end_offset   where it lies in the log, and where the log goes on (bytes)
-    queue_offset         its place in its queue; 0 where it has none
-    store_ms             when it was stored, ms since 1970
-    facts                what it says, for the parts
-    stored               the record, or its bytes; of a run b""
-    queue                (topic, queue id) if it has a place in a queue; of a run None
-    entries              its queue entries, one but for inner batches
+    offset, end_offset   its log offset, and the log offset after it (bytes)
+    queue_offset         its offset in its queue; 0 without a queue
+    store_ms             its store time, ms since 1970
+    facts                its facts, for the parts
+    stored               the record, or its bytes; b"" for a run
+    queue                (topic, queue id), or None without a queue and for a run
+    entries              its queue entries, one except for inner batches
     is_sent              whether a client's send wrote it: its id is remembered
     id_digest            of its message id; b"" without one
-    names, topic         the keys by which it is found, and the topic that users know it by
+    names, topic         the keys that find it, and the topic that users know it by
     """
 
     offset: int
@@ -83,7 +83,7 @@ class Appended(NamedTuple):
     names: Collection[str] = ()
 
     def topics(self) -> Iterator[str]:
-        """Yield the topics that have something new to receive."""
+        """Yield the topics that have new messages to receive."""
         if self.queue is not None:
             yield self.queue[0]
         for fact in self.facts:
@@ -92,7 +92,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return what a record is that lies in the log."""
+    """Return the `Appended` of a record in the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

@@ -1,8 +1,8 @@
-"""Encoded records on their way into the log, many at a time: the deliveries of a crowded moment.
+"""Encoded records to append in batches: deliveries of many timers that are due together.
 
-A copy is the record as it will lie in its queue, except for the fields that `commitlog.bulk` stamps. Beside
-the bytes goes, as arrays, what the record says: its queue, its tag, the hashes of its names, what of which
-timer. So a run is one fact of columns, `TimersDelivered`, in place of a `TimerEnded` and a topic for each.
+A copy is a record as stored in its queue, except for the fields that `commitlog.bulk` stamps. Columns beside
+the bytes hold the contents: queue, tag, hashes of the names, and offset and due time of the timer. So a run
+is one fact of columns, `TimersDelivered`, instead of one `TimerEnded` and one topic per record.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""In place of a name's hash where a record has no such name."""
+"""Placeholder in `name_hashes` for records with fewer names."""
 
 
 class ByQueue(NamedTuple):
-    """Records by queue: those of queue `codes[n]` are `places[begins[n]:begins[n + 1]]`, ascending."""
+    """Records grouped by queue: queue `codes[n]` has `places[begins[n]:begins[n + 1]]`, ascending."""
 
     codes: list[int]
     places: Integers
@@ -31,9 +31,9 @@ class ByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """Records back to back in `content`, `record_bytes` long each, for `queues[queue]`.
+    """Contiguous records in `content`, each of `record_bytes` bytes, for `queues[queue]`.
 
-    All of them are deliveries, each of the timer `ended`. Columns have one row a record.
+    Each is the delivery of the timer at `ended`. Columns have one row per record.
     """
 
     content: bytearray
@@ -42,7 +42,7 @@ class Copies:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """(records, names): the hashes of the names a record is found by, `NO_HASH` where it has fewer."""
+    """(records, names): hashes of the names of each record for the key index, padded with `NO_HASH`."""
     due_ms: Integers
     """The due times of the timers, ms since 1970."""
     ended: Integers
@@ -57,18 +57,18 @@ class Copies:
         return len(self.record_bytes)
 
     def queues_used(self) -> list[tuple[str, int]]:
-        """Return the queues that have a record here."""
+        """Return the queues that have at least one of these records."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
     def by_queue(self) -> ByQueue:
-        """Return the records by queue."""
+        """Return the records grouped by queue."""
         places = np.argsort(self.queue, kind="stable")
         codes = self.queue[places]
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def part(self, first: int, end: int) -> Copies:
-        """Return the records from number `first` up to `end`."""
+        """Return the records from number `first` to before `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -86,7 +86,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact of a run of copies: their places in log and queues, of one segment, and their store time."""
+    """The fact of a run of copies in one segment: their offsets in log and queues, and their store time."""
 
     copies: Copies
     physical_offsets: Integers
@@ -98,7 +98,7 @@ class TimersDelivered:
         assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
 
     def entries(self) -> list[tuple[tuple[str, int], int, bytes]]:
-        """Return the index entries by queue: its (topic, queue id), the first queue offset, the entries."""
+        """Return the index entries per queue: (topic, queue id), first queue offset, encoded entries."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
@@ -111,7 +111,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return two u64 columns, the hash and the physical offset of every name, in log order."""
+        """Return two u64 columns in log order, the hash and the physical offset of every name."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

@@ -1,24 +1,25 @@
-"""Damage found since the start, by any reader: one list for log, metric, /readyz and views.
+"""Damage found by any reader since the start: one list for log, metric, /readyz and views.
 
     start, background check, rescue ---------+
     Store.read, .read_appended, .read_entry -+--> places (bounded, once each) --> listeners (the shell)
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is noted where bytes are read, not where an error is caught: a caller may catch `StoreDamaged`, or
-   skip the record, and nothing is lost by that. So nothing else in `services/broker` reads the log, an index
+1. Damage is noted where bytes are read, not where an error is caught: callers may catch `StoreDamaged`, or
+   skip the record, without losing the report. So no other module in `services/broker` reads the log, an index
    or a partition (tests/unit/services/broker/spine/test_damage.py proves it from the source).
-2. A place (part and path; of the log, the record's offset) counts once. The result of a rescue replaces the
-   entry of the damaged file, and is passed on again (`settle`).
-3. A gap of a queue counts where no damage of the log is known of which it comes, behind the entry before the
-   gap: a later start reads the log from its snapshot on only, and a group passes the lost message over. At a
-   queue's begin any known damage before the gap may be the one. A search by tags stops at a gap, which may
-   have had any, and a group passes it in one place, which notes it (`Groups.pass_over_gap`).
-4. At most DAMAGE_KEPT_MAX places are kept. One more entry says so; then only `unreadable_records` counts.
+2. A place (part and path; in the log, the record's offset) counts once. The result of a rescue replaces the
+   entry of the damaged file, and is reported again (`settle`).
+3. A gap of a queue counts unless known damage of the log, after the entry before the gap, explains it: a
+   later start reads the log only from its snapshot on, and a group skips the lost message. At the beginning
+   of a queue any known damage before the gap may explain it. A search by tags stops at a gap, since the lost
+   message may have had any tag, and a group skips it in one place, which notes it (`Groups.pass_over_gap`).
+4. At most DAMAGE_KEPT_MAX places are kept, and one more entry for the overflow; from then on only
+   `unreadable_records` counts.
 
-A listener gets what is known already, then each new entry in the call that meets it. Cost: nothing while
-nothing is damaged. Weak spot: what worker threads read (checkpoints, checks, `explain`) is noted when the
-loop takes over their result.
+A listener gets all known entries, then each new entry in the call that finds it. Cost: none while nothing is
+damaged. Weak spot: damage read by worker threads (checkpoints, checks, `explain`) is noted when the loop
+receives their result.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class FoundDamage:
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
-        """The log offsets behind damage of the log that is known, ascending."""
+        """The end offsets of known damage of the log, ascending."""
         self.unreadable_records = 0
-        """Reads that met a damaged record."""
+        """The number of reads of damaged records."""
 
     def __iter__(self) -> Iterator[Damaged]:
         return iter(self._places.values())
@@ -63,23 +64,23 @@ class FoundDamage:
         return len(self._places)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` for each entry there is, and for each new one."""
+        """Call `listener` for each existing entry, and for each new one."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def note(self, found: Damaged, place: Hashable = None) -> None:
-        """Keep and pass on damage of a place that is not known yet; the default place is `found` itself."""
+        """Add and report damage of a place that is not known yet; the default place is `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def settle(self, found: Damaged) -> None:
-        """Keep and pass on what became of a damaged file, in place of what was said of it."""
+        """Replace and report the entry of a damaged file after its rescue."""
         self._put((found.part, found.path), found)
 
     def record(self, physical_offset: int, error: StoreDamaged) -> None:
-        """Note that the record at a log offset cannot be read, unless retention has deleted it."""
+        """Note that the record at a log offset is unreadable, unless retention has deleted it."""
         log = self._log
         if physical_offset in log.keep:
             part, path = "keep", log.keep.file_of(physical_offset)
@@ -100,11 +101,11 @@ class FoundDamage:
             self._known_ends.insert(at, one.end_offset)
 
     def is_told(self, behind: int, until: int) -> bool:
-        """Return whether damage of the log is known that ends behind an offset, and at most at another."""
+        """Return whether known damage of the log ends after `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Note that a queue has a gap, which damage of the log has left before a log offset."""
+        """Note a gap in a queue that damage of the log before a log offset has left."""
         if physical_offset <= self._log.first_offset:
             return
         what = (
@@ -115,15 +116,15 @@ class FoundDamage:
         self.note(found, ("gap", topic, queue_id, physical_offset))
 
     def file(self, part: str, path: str, what: str) -> None:
-        """Note that a file is damaged, once, whichever of its bytes were met."""
+        """Note that a file is damaged, once for all its bytes."""
         self.note(Damaged(part, path, what), (part, path))
 
     def gap(self, gap: Gap) -> None:
-        """Note damaged bytes of a file of timers; the rescue settles what became of them."""
+        """Note damaged bytes of a timer file; the rescue reports its result with `settle`."""
         self.file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:
-        """Return the path of the segment in which a log offset lies."""
+        """Return the path of the segment that contains a log offset."""
         return layout.segment_path(self._log.segment_of(offset))
 
     def _put(self, place: Hashable, found: Damaged) -> None:

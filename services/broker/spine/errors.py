@@ -1,4 +1,4 @@
-"""What the broker's core refuses: a mistake, what is not there, what has happened, what is full."""
+"""Refusals of the broker's core: client mistakes, missing objects, conflicts with state, full resources."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Messages by key or message id: the index says where they may be, their records say whether they are.
+"""Messages by key or message id: the index gives candidate offsets, the records decide.
 
-Everything that was stored for a key is found: a delayed message as the timer that waits and as what was
-delivered, a transaction's message as half and as what was committed.
+All records stored for a key are found: a delayed message as the waiting timer and as its delivery, a message
+of a transaction as its half and as its commit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from services.broker.spine.values import Delivery
 
 
 class Found(NamedTuple):
-    """Messages; `is_cut`: there are more, which are too large for the same answer."""
+    """Messages; `is_cut`: more matched, but are too large for this answer."""
 
     messages: list[Delivery]
     is_cut: bool
 
 
 class Finding:
-    """Looks at messages by their names or places; leases nothing."""
+    """Views of messages by name or place; nothing is leased."""
 
     def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
         self._store, self._topics, self._reading = store, topics, reading
@@ -37,7 +37,7 @@ class Finding:
     def find(self, topic: str, key: str, count_max: int) -> Found:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
-        Fewer if they are large. Damaged records are left out; raise `StoreDamaged` when it is the index that
+        Return fewer if they are large. Damaged records are left out; raise `StoreDamaged` if the index itself
         is damaged.
         """
         found: list[Delivery] = []
@@ -58,7 +58,7 @@ class Finding:
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return messages of several queues, each from a place on ({queue id: offset}), in log order."""
+        """Return messages of several queues, each from an offset on ({queue id: offset}), in log order."""
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
@@ -75,12 +75,12 @@ class Finding:
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return what came of the verb that a stored message carries, as it stands there; "" without one."""
+        """Return the verdict stored on a message with a timer verb; "" without a verb."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record by which a timer ended; None where the log has it no more, or damaged."""
+        """Return the durable record that ended a timer; None if it is deleted or damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

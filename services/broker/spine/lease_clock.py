@@ -1,40 +1,40 @@
-"""Elapsed time, by which leases end: the broker's time without the steps by which the system clock was set.
+"""Elapsed time, by which leases end: the broker's time without the steps of the system clock.
 
     broker's time   10:00:00   10:00:10 | set an hour forward | 11:00:10   11:00:20
     elapsed         10:00:00   10:00:10 |                     | 10:00:10   10:00:20
 
-A consumer counts the span of its lease by a clock of its own, which no step of this machine's clock moves.
-So `Lease.visible_ms` and `Lease.renewed_until_ms` are elapsed time while a core runs, and so are the timers
-that end leases (`services.broker.spine.scheduler`). All else is the broker's time: `leased_ms`, which is a
-part of the handle, and what callers and records are told.
+A consumer measures its lease with its own clock, which steps of this machine's clock do not affect. So
+`Lease.visible_ms` and `Lease.renewed_until_ms` are in elapsed time while a core runs, and so are the timers
+that end leases (`services.broker.spine.scheduler`). All other times are the broker's: `leased_ms`, which is
+part of the handle, and the times in answers and records.
 
 Rules:
-- The core reads no clock: the shell compares its two clocks at each call and tells of a step before the call
+- The core reads no clock: the shell compares its two clocks at each call and reports a step before the call
   (`Broker.clock_jumped`, `services.live.clock`).
-- A start counts no steps yet: elapsed time begins as the broker's time. What records say of a lease's end is
-  read as that, so that a restart goes by the system clock (`Leases.restore`).
+- A start counts no steps yet: elapsed time begins as the broker's time. Lease ends in records are read as
+  elapsed time, so a restart follows the system clock (`Leases.restore`).
 
-Weak spot: a record of a lease tells its end by the clock of when it was written. If the clock is set after
-that, and then the broker restarts, the step counts as time that has passed.
+Weak spot: a lease record has its end in the broker's time at its writing. If the clock is set after that, and
+the broker then restarts, the step counts as elapsed time.
 """
 
 from __future__ import annotations
 
 
 class LeaseClock:
-    """How far the broker's clock has been set forward since the start, in ms; below 0 it was set back."""
+    """The sum of the broker's clock steps since the start, in ms; negative if it was set back."""
 
     def __init__(self) -> None:
         self._steps_ms = 0
 
     def step(self, by_ms: int) -> None:
-        """Count a step of the broker's clock."""
+        """Add a step of the broker's clock."""
         self._steps_ms += by_ms
 
     def elapsed(self, now_ms: int) -> int:
-        """Return a broker's time as elapsed time, in ms."""
+        """Convert a broker's time to elapsed time, in ms."""
         return now_ms - self._steps_ms
 
     def told(self, elapsed_ms: int) -> int:
-        """Return an elapsed time as the broker's time, in ms since 1970: for callers and records."""
+        """Convert an elapsed time to the broker's time, in ms since 1970, for answers and records."""
         return elapsed_ms + self._steps_ms

@@ -1,8 +1,8 @@
-"""Messages read from the log by way of their queue: what is damaged or gone is stepped over.
+"""Messages read from the log through their queues; damaged and deleted messages are skipped.
 
-The first read of a queue's file reads all of it. A look at several queues at once reads
+The first read of a queue's file reads all of it. A read of several queues at once reads
 `QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the others to the next call
-(`Arrived.is_unfinished`): each file is read so once, so the calls come to an end.
+(`Arrived.is_unfinished`): each file is read in full once, so repeated calls finish.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""How many bytes are read at once for each that is wanted: a read of its own costs as much as some KB."""
+"""Bytes read at once per wanted byte: a read of its own costs as much as some KB."""
 
 
 _Led = tuple[Entry, int, ConsumeQueue]
@@ -37,7 +37,7 @@ _BY_PLACE: Final = itemgetter(0)
 
 
 class Arrived(NamedTuple):
-    """Messages; `is_unfinished`: the look ended at files of queues that another call is to read."""
+    """Messages; `is_unfinished`: some files of queues are left for another call."""
 
     messages: list[Delivery]
     is_unfinished: bool
@@ -48,14 +48,14 @@ class _EnoughReadError(Exception):
 
 
 class _FileReads:
-    """What one look reads of files that were not read before, as a whole."""
+    """The number of bytes of queue files that one call has read in full."""
 
     def __init__(self) -> None:
         self._read_bytes = 0
         self.are_enough = False
 
     def admit(self, whole_bytes: int) -> None:
-        """Count a file that is about to be read; raise `_EnoughReadError` where another call is to do so."""
+        """Count a file before it is read; raise `_EnoughReadError` to leave it to another call."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.are_enough = True
             raise _EnoughReadError
@@ -69,9 +69,9 @@ class Reading:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record of an entry; None for a gap left by damage, and if deleted or damaged since.
+        """Return the record of an entry; None for a gap left by damage, or for a deleted or damaged record.
 
-        Damage is noted, also that which has left the gap.
+        Damage is noted, including the damage that left the gap.
         """
         if entry.record_bytes == 0:
             self._store.note_gap(queue, queue_offset, entry)
@@ -84,13 +84,13 @@ class Reading:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the offset to read behind an entry; behind a gap, of whatever length, if it is one."""
+        """Return the offset after an entry; after a gap, the offset after the whole gap."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Return the first records of neighbours by log offset, as many as lie near each other, in one read.
+        """Read the first records of entries in log order at once, as many as are close together.
 
-        None where there is more to be known: ask `record`.
+        None means undecided: call `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -103,13 +103,13 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the messages of `count` offsets, fewer if they are large; damaged ones are left out."""
+        """Return the messages of `count` offsets, fewer if they are large; damaged messages are left out."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return up to `count` messages from places on ({queue id: offset}), in log order; likewise."""
+        """Return up to `count` messages from ({queue id: offset}) on, in log order, as `read` does."""
         reads = _FileReads()
         queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
         shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)
@@ -118,8 +118,8 @@ class Reading:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
 
-        Store times never go back, so a binary search over the entries finds it, one record read a probe. What
-        is met on the way is not compared with its file's CRC; the answer is, and the entry before it.
+        Store times never decrease, so a binary search over the entries finds it, with one record read per
+        probe. Probes skip the CRC of the queue's file; the result and the entry before it are checked.
         """
         queue = self._store.dispatch.look(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -139,7 +139,7 @@ class Reading:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return when the first readable message at or above `queue_offset` was stored, or None."""
+        """Return the store time of the first readable message at or above `queue_offset`, or None."""
         queue = self._store.dispatch.look(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -149,7 +149,7 @@ class Reading:
         return None
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
-        """Yield entries of a queue, which begin with the place in the log; raise `_EnoughReadError`."""
+        """Yield entries of a queue with their log offset first, for merging; raise `_EnoughReadError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -172,13 +172,13 @@ class Reading:
 
 
 def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
-    """Yield what is found until enough of queues' files was read."""
+    """Yield entries until a call has read enough of the queues' files."""
     with suppress(_EnoughReadError):
         yield from found
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield the first messages, as many as have `bytes_max` bytes of bodies together; one in any case."""
+    """Yield the first messages up to `bytes_max` bytes of bodies in total; at least one."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -188,7 +188,7 @@ def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery
 
 
 def readable(record: Record) -> Record:
-    """Return a record whose body clients can read: itself, or unpacked; raise `LibraryMissing`."""
+    """Return a record with a body readable by clients, unpacked if needed; raise `LibraryMissing`."""
     if not record.sys_flag & COMPRESSED:
         return record
     body, is_gzip = for_client(record.body, record.sys_flag)
@@ -196,5 +196,5 @@ def readable(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return how many bytes the body of a record has as it is given out, or were unpacked for it in vain."""
+    """Return the size of the body given to clients, or the size unpacked in vain to make it."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

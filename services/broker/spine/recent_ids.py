@@ -1,36 +1,36 @@
-"""Table of recent message ids: where in the log a message of an id was stored lately.
+"""Table of recent message ids: the log offsets of recently stored messages, by id.
 
     put --> newest: a dictionary, some NEWEST_COUNT ids --all at once, as columns--> table
                                                         start: columns of the key index --^
 
-    64-bit hash of (topic, id)   high 24 bits: tag; the bits from FIRST_BIT on: bucket, as many as the table
-                                 has bits, of which the 14th and later are the low ones of the tag as well
+    64-bit hash of (topic, id)   tag: the high 24 bits; bucket: the bits from FIRST_BIT on, as many as the
+                                 table has bits; the 14th and later are also the low bits of the tag
     bucket                       four slots of 64 bits
-    slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: never used,
-                                 nor any slot behind it
+    slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: this slot
+    and
+                                 all later slots of the bucket have never been used
 
-The hash is that of the key index (`keyindex.hash_of`), so that a start fills the table with columns of that
-index, and a send computes it once for both.
+The hash is that of the key index (`keyindex.hash_of`), so a start can fill the table with columns of that
+index, and a send computes one hash for both.
 
 Rules
-1. A slot is live while its offset is at or above `since`; dead slots are overwritten, live ones never.
-2. The table has 2^13 buckets at first, and doubles, up to 2^19, where there would be more live ids than
-   buckets. From half of these on, the next table's memory is written a piece at a time. The bit of the hash
-   by which a bucket is split is in the tags of its slots. The table never shrinks.
-3. An id whose bucket has four live slots goes to `_spilled`, a dictionary by hash. RECENT_IDS_SPILLED_MAX are
-   kept there; further durable ones are dropped, and `is_incomplete` says that the key index must be asked,
-   until `since` has passed the dropped ones.
-4. An answer may be wrong only by naming too many offsets: another id of the same bucket and tag (one probe in
+1. A slot is live while its offset is at or above `since`; dead slots may be overwritten, live ones never.
+2. The table starts with 2^13 buckets, and doubles, up to 2^19, when there would be more live ids than
+   buckets. From half of that on, the memory of the next table is written piece by piece. The hash bit that
+   splits a bucket is part of the tags of its slots. The table never shrinks.
+3. An id whose bucket has four live slots goes to `_spilled`, a dictionary by hash, of at most
+   RECENT_IDS_SPILLED_MAX ids; further durable ids are dropped, and `is_incomplete` requires a look-up in the
+   key index until `since` has passed the dropped ids.
+4. An answer may contain wrong offsets, but misses none: another id with the same bucket and tag (one probe in
    65,000 at full load), a message key, a record that the broker made. The caller reads and compares.
 
-Cost: 256 KiB at first, 16 MiB at most; 0.2 us a probe and 0.1 us a put, of which columns are a half (put into
-the table one by one an id took 0.5 to 0.9 us of a send). A table of 16 MiB from the start cost a send 0.4 us
-more: each probe then misses the processor's caches, while the ids of 40 s at 1,000 a second take 2 MiB here.
-Those of 16,000 a second fill a third of the largest table, and 0.5 % of them are spilled. A start fills it
-with 500,000 ids out of 10 M entries of the index in 0.15 s. Weak spots: at 43,000 a second for 40 s
-`_spilled` is full (60 MiB), and each probe that finds nothing asks the key index. The last doubling holds the
-loop for some 8 ms. Offsets reach 1 TiB above the origin, so for every 512 GiB that one process writes,
-`forget_before` shifts all slots (some 10 ms).
+Cost: 256 KiB at first, 16 MiB at most; 0.2 us per probe and 0.1 us per put, half of it for columns (one by
+one an insertion took 0.5 to 0.9 us of a send). A table of 16 MiB from the start cost a send 0.4 us more, as
+each probe misses the processor's caches; the ids of 40 s at 1,000 a second take 2 MiB here. Those of 16,000 a
+second fill a third of the largest table, and 0.5 % of them spill. A start loads 500,000 ids from 10 M entries
+of the index in 0.15 s. Weak spots: at 43,000 a second for 40 s `_spilled` is full (60 MiB), and each probe
+without a match reads the key index. The last doubling blocks the loop for some 8 ms. Offsets reach 1 TiB
+above the origin, so for every 512 GiB that one process writes, `forget_before` shifts all slots (some 10 ms).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
 _AHEAD_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
-"""A slot that was used, and is dead under each `since`."""
+"""A used slot that is dead for every value of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""How far above the origin `since` may lie before the origin follows it."""
+"""The maximum distance of `since` from the origin before the origin moves."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -65,33 +65,33 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class RecentIds:
-    """The ids of the records of a log from an offset on, as the caller puts them."""
+    """The ids of the records of a log from an offset on."""
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
-        """The lowest bit of a hash that tells its bucket: the 24 above these are the tag."""
+        """The lowest bit of a hash for its bucket number; the 24 highest bits are the tag."""
         self._bits = BUCKET_BITS_MIN
-        # Written, not only allocated: else each of the first ids pays a page fault of 2 us.
+        # Written, not only allocated: otherwise each of the first ids costs a page fault of 2 us.
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
         self._count = 0
-        """At least the number of live ids, spilled ones too."""
+        """An upper bound of the number of live ids, including spilled ones."""
         self._origin = since_offset - 1
         self._since = 1 << _TAG_BITS
         self.newest: dict[bytes, int] = {}
-        """Ids that are not in the table yet, with their log offsets; `settle` them from time to time."""
+        """Ids that are not in the table yet, with their log offsets; call `settle` from time to time."""
         self._spilled: dict[int, list[int]] = {}
         self._spilled_count = 0
         self._incomplete_below = 0
         self.is_incomplete = False
-        """Whether recent ids may be missing, which only the key index knows."""
+        """Whether the table may lack recent ids, so that the key index must be read."""
 
     def _use(self, array: Hashes) -> None:
         self._array, self._slots = array, memoryview(array.data)
-        # A hash shifted and masked by these is the first slot of its bucket.
+        # A hash shifted and masked by these is the first slot number of its bucket.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
         self._ahead, self._made_ahead = array[:0], 0
-        """The next table, and how many of its slots are written."""
+        """The next table, and the number of its written slots."""
 
     @property
     def since_offset(self) -> int:
@@ -100,16 +100,16 @@ class RecentIds:
 
     @property
     def spilled_count(self) -> int:
-        """How many ids found no room in their buckets."""
+        """The number of ids stored outside their full buckets."""
         return self._spilled_count
 
     def miss_below(self, offset: int) -> None:
-        """Take in that ids below a log offset may be missing."""
+        """Note that ids below a log offset may be missing."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
 
     def may_hold(self, id_digest: bytes) -> bool:
-        """Return whether an id may be known; nearly always no if it is not."""
+        """Return whether an id may be known; false positives are rare, false negatives impossible."""
         if id_digest in self.newest:
             return True
         id_hash = _int_of(id_digest, "little")
@@ -127,13 +127,13 @@ class RecentIds:
         )
 
     def put(self, id_digest: bytes, offset: int) -> None:
-        """Note that a record of an id was appended at a log offset."""
+        """Add an id whose record was appended at a log offset."""
         if id_digest in self.newest:
             self.settle()
         self.newest[id_digest] = offset
 
     def offsets(self, id_digest: bytes) -> list[int]:
-        """Return where live records of an id may lie, newest first."""
+        """Return the candidate offsets of live records with an id, newest first."""
         id_hash = _int_of(id_digest, "little")
         tag, since, origin = id_hash >> _TAG_SHIFT, self._since, self._origin
         at = id_hash >> self._slot_shift & self._slot_mask
@@ -145,19 +145,19 @@ class RecentIds:
         return sorted((one for one in found if one >= self.since_offset), reverse=True)
 
     def settle(self) -> None:
-        """Put the newest ids into the table."""
+        """Move the newest ids into the table."""
         newest = self.newest
         hashes = np.frombuffer(b"".join(newest), np.uint64)
         self._insert(hashes, np.fromiter(newest.values(), np.int64, len(newest)))
         newest.clear()
 
     def fill(self, chunks: Iterable[Entries]) -> None:
-        """Put entries of the key index, all durable; raise `StoreDamaged` where one is unreadable."""
+        """Add entries of the key index, all durable; raise `StoreDamaged` if an entry is unreadable."""
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
     def forget_before(self, since_offset: int) -> None:
-        """Let ids below a log offset be dead."""
+        """Mark ids below a log offset as dead."""
         assert since_offset >= self.since_offset, "ids that are dead cannot live again"
         self._since = (since_offset - self._origin) << _TAG_BITS
         if self._spilled:
@@ -173,16 +173,16 @@ class RecentIds:
             self._follow(since_offset)
 
     def _follow(self, since_offset: int) -> None:
-        """Let the origin follow the offset from which on ids are known."""
+        """Move the origin to just below `since_offset`."""
         by = np.uint64((since_offset - 1 - self._origin) << _TAG_BITS)
         is_live = self._array >= np.uint64(self._since)
         self._array[:] = np.where(is_live, self._array - by, np.minimum(self._array, np.uint64(_DEAD)))
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
     def _grow(self) -> None:
-        """Double the table: the slots of each bucket go to it or to the one as far above as there were.
+        """Double the table: each slot keeps its bucket or moves up by the old number of buckets.
 
-        Some buckets at a time, whose columns fit into the processor's caches.
+        Buckets are split in batches with columns that fit into the processor's caches.
         """
         count, array = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
         since, upper_bit = np.uint64(self._since), np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)
@@ -194,14 +194,14 @@ class RecentIds:
             is_live, is_upper = old >= since, (old & upper_bit) != 0
             for begin, is_its in ((first, is_live & ~is_upper), (count + first, is_live & is_upper)):
                 is_used = is_its[:, 0] | is_its[:, 1] | is_its[:, 2] | is_its[:, 3]
-                # Dead where another slot of the bucket is used: 0 says that none is behind it.
+                # A 0 would end the search in the bucket, so unused slots of a used bucket are dead.
                 part = np.where(is_its, old, is_used[:, np.newaxis].astype(np.uint64) * np.uint64(_DEAD))
                 new[begin : begin + len(old)] = part
         self._bits += 1
         self._use(self._ahead)
 
     def _make_ahead(self) -> None:
-        """Write a piece of the next table: pages that are written first take 30 ms for 16 MiB."""
+        """Write a piece of the next table: the first write to all its 16 MiB at once takes 30 ms."""
         if not self._made_ahead:
             self._ahead = np.empty(2 * len(self._array), np.uint64)
         end = self._made_ahead + max(_AHEAD_AT_ONCE, len(self._ahead) // 16)
@@ -209,7 +209,7 @@ class RecentIds:
         self._made_ahead = min(end, len(self._ahead))
 
     def _insert(self, hashes: Hashes, offsets: Integers) -> None:
-        """Put ids into the first dead slots of their buckets, or among the spilled ones."""
+        """Put ids into the first dead slots of their buckets, or else among the spilled ids."""
         self._count += len(hashes)
         if 1 << self._bits < 2 * self._count and self._bits < BUCKET_BITS_MAX:
             self._make_ahead()
@@ -224,7 +224,7 @@ class RecentIds:
         first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        # Of several that are written to one slot the last stays, which is the oldest: ids go in backwards.
+        # The last of several writes to one slot wins, which is the oldest id: ids are written backwards.
         # The others take the next dead slot.
         left = np.arange(len(hashes))[::-1]
         while len(left):
@@ -240,7 +240,7 @@ class RecentIds:
             left = left[self._array[slots] != new[left]]
 
     def _spill(self, hashes: Hashes, offsets: Integers) -> None:
-        """Keep ids outside of their buckets; where there is no more room, only those that are not durable."""
+        """Store ids outside of their buckets; above the limit, only those that are not durable."""
         room = RECENT_IDS_SPILLED_MAX - self._spilled_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):

@@ -1,22 +1,22 @@
-"""Whether a stored record has the content of a message: the one comparison that repeat suppression rests on.
+"""Whether a stored record has the content of a message: the one comparison for the suppression of repeats.
 
-Compared are meanings, not bytes: topic, body and its compression, and the properties as dictionaries (the
+Meanings are compared, not bytes: topic, body and its compression, and the properties as dictionaries (the
 message's own, and id, tag, keys and their lengths, message group, priority, lite topic). Bytes differ between
-equal messages: protobuf serializes a map in an order seeded per process, so a client's properties arrive in
-another order after each restart and takeover.
+equal messages: protobuf serializes a map in an order seeded per process, so the order of a client's
+properties changes with each restart and takeover.
 
 Rules
 1. Both dictionaries must be equal; a subset is another message. A property with an empty value is never
    stored (`properties.encode_message`), so it equals an absent one.
-2. Left out of the record: the broker's own names (BROKERS_OWN), which timers, halves, moves, schedules and
-   verbs add to what was sent. `validation` refuses them in a message, so they are never content.
-3. Left out of both: OF_EACH_TRY, which clients write anew for each try: tracing, and the end of a span that
-   began when the try arrived. The birth time and the delivery time are not compared for the same reason.
-4. Records that the broker makes of a message (deliveries of timers, commits, redriven dead letters, runs of
-   schedules) are no tries of it: `is_sent`.
+2. The broker's own names (BROKERS_OWN), which timers, halves, moves, schedules and verbs add to a sent
+   message, are removed from the record. `validation` refuses them in a message, so they are never content.
+3. OF_EACH_TRY, the properties that clients write anew for each try, are removed from both: tracing, and the
+   end of a span that began when the try arrived. Birth and delivery times are ignored for the same reason.
+4. Records that the broker derives from a message (deliveries of timers, commits, redriven dead letters, runs
+   of schedules) are not tries of it: `is_sent`.
 
-Cost: one comparison of bytes where the order is the same; else both sides are parsed, some 2 us. A message
-whose id is new is never compared.
+Cost: one comparison of bytes if the order is the same; else both sides are parsed, some 2 us. A message with
+a new id is never compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ID: Final = property_names.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
     one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
-"""The names that only the broker writes."""
+"""The names that only the broker may write."""
 _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
     f"\x02{name}\x01".encode()
     for name in (
@@ -58,11 +58,11 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that mark a record of the broker's own, after the message's own properties."""
+"""The properties that mark a record made by the broker; they follow the message's own properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
-    """Return whether a record has the content of a message, whose properties are written as `stored`."""
+    """Return whether a record has the content of a message with the encoded properties `stored`."""
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
@@ -72,13 +72,13 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a client's send wrote a record: a message, timer or half under its own id."""
+    """Return whether a client's send wrote a record: a message, timer or half with its own id."""
     stored = record.properties
     return (
         record.type == TYPE_NORMAL
         and _ID in stored
-        and _OF_TIMER not in stored  # spelled out: a loop takes as long again as all of this, and each
-        and _OF_SCHEDULE not in stored  # record of a start and of a follower is asked
+        and _OF_TIMER not in stored  # unrolled, as a loop takes twice as long, and
+        and _OF_SCHEDULE not in stored  # a start and a follower check each record
         and _REDRIVEN not in stored
         and _DEAD_LETTER not in stored
     )

@@ -1,4 +1,4 @@
-"""What an operator may choose about a broker's core."""
+"""The settings of a broker's core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txn.checkback import CheckBackPolicy
 class BrokerSettings:
     """The core's settings; times in milliseconds, sizes in bytes.
 
-    `segment_bytes` holds for a new store; an existing one keeps the size it has.
+    `segment_bytes` applies to a new store; an existing store keeps its own.
     """
 
     broker_name: str = "tidewheel"

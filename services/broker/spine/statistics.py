@@ -1,4 +1,4 @@
-"""What the core counts while it works; the fronts only read it."""
+"""Counters of the core; the fronts only read them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
-_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # to make it anew takes longer than to look in it
+_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # building it takes longer than a search in it
 
 
 @dataclass(slots=True)
 class Lateness:
-    """How late delayed messages were stored for delivery: a histogram over `LATENESS_BOUNDS_MS`.
+    """Delay between due time and store time of delayed messages: a histogram over `LATENESS_BOUNDS_MS`.
 
-    A timer that was set after its due time, as the commit of a half may do, is late from its setting on.
-    `counts` has one bucket more than there are bounds, for everything above the last.
+    For a timer that was set after its due time, as by the commit of a half, it counts from the setting.
+    `counts` has one more bucket than there are bounds, for values above the last.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -32,15 +32,15 @@ class Lateness:
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages of one topic since the start, and the turn of its queues.
+    """Messages of one topic since the start, and the round-robin counter of its queues.
 
-    Both are counted for each send: one look-up serves both.
+    One look-up per send serves both.
     """
 
     messages: int = 0
     body_bytes: int = 0
     turn: int = 0
-    """How many got a queue in turn, tries that were refused included."""
+    """The number of sends that were assigned a queue, including refused ones."""
 
 
 @dataclass(slots=True)
@@ -59,25 +59,25 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Of the verbs on timers that messages carried, by the message's topic and the verdict."""
+    """Verbs carried by messages, by the message's topic and the verdict."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """Messages stored although their topic had one of that id lately, with another content."""
+    """Messages stored although a recent message of their topic has the same id but other content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
 
     def stored_under(self, topic: str) -> Traffic:
-        """Return what counts the messages of a topic, to be counted on."""
+        """Return the mutable counters of a topic's stored messages."""
         return self.stored.get(topic) or self.stored.setdefault(topic, Traffic())
 
     def late_many(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
-        """Count delayed deliveries by how late they were, an array of ms.
+        """Count delayed deliveries by their lateness, an array of ms.
 
-        Those from `begins[n]` up to `begins[n + 1]`, at least one, are of topic number n.
+        Deliveries `begins[n]` to before `begins[n + 1]`, at least one, belong to topic number n.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -92,7 +92,7 @@ class Statistics:
             one.sum_ms += sum_ms
             one.max_ms = max(one.max_ms, max_ms)
             one.early_count += early
-        # Topic and bucket as one number: a row of its own for each that occurs.
+        # Topic and bucket are combined into one number to count each pair with one `unique`.
         numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
         pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
         found, counts = np.unique(pairs, return_counts=True)
@@ -102,7 +102,7 @@ class Statistics:
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """What is so at this moment; sizes in bytes, `disk_used` a part from 0 to 1."""
+    """Current gauges; sizes in bytes, `disk_used` is a fraction from 0 to 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]
@@ -115,7 +115,7 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     written_offset: int
-    """Where the newest checkpoint lies: a start reads the log from there on."""
+    """The log offset of the newest checkpoint, where a start begins to read the log."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool

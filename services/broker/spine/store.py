@@ -1,22 +1,22 @@
-"""Log and queues as one: the door through which a broker's own records, and so its state, come in.
+"""Log and queues together: the only way for the broker's own records, and so for its state, into the core.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
-1. `append` stamps a draft with its places and its store time, gathers its bytes and applies it, at once and
-   ahead of the disk: the verb that appends goes on and sees what it did. Store times never go back, even if
-   the clock does.
+1. `append` stamps a draft with its offsets and its store time, gathers its bytes and applies it at once,
+   before the flush: the calling verb continues with the changed state. Store times never decrease, even if
+   the clock is set back.
 2. `apply` of the broker's parts reads a fact and its stamp, and nothing else: no clock, no setting, no disk.
-   So a start and a follower, which apply the facts of the same records, come to the same tables. They bring
+   So a start and a follower, which apply the facts of the same records, build the same tables. They pass
    their records themselves (`Broker.take_in`), with `expect` before `apply`.
-3. `flushed` gives out what is durable, in log order, to be published: queues, key index, timers, receivers.
+3. `flushed` returns the durable records, in log order, for publication: queues, key index, timers, receivers.
 
-Whoever is told of a record waits until the log is durable beyond its offset.
+An answer about a record waits until the log is durable past its offset.
 
-A draft is of one of four kinds, each with an encoder, which makes `Appended` of it; a start makes the same
-of the records that it reads (`services.broker.spine.appended`).
+A draft has one of four kinds, each with an encoder that makes an `Appended` of it; a start makes the same of
+the records that it reads (`services.broker.spine.appended`).
 
-Weak spot: what is appended and not durable is known to the parts already. Nothing takes it back: a core whose
-flush has failed is dropped, and the store opened anew.
+Weak spot: records that are appended and not durable are already applied, and cannot be undone: a core whose
+flush has failed is dropped, and the store is opened anew.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
 _OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
-"""Facts by which offsets of groups change, so that they come behind what groups have decided before."""
+"""Facts that change offsets of groups, so they are appended after earlier decisions of groups."""
 _new: Final = tuple.__new__
-"""Makes a named tuple at a third of its own price."""
+"""Makes a named tuple at a third of the cost of its constructor."""
 
 
 class Store:
@@ -82,9 +82,9 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
-        """The ids that came lately; None in a store that takes no messages."""
+        """The recent message ids; None in a store that takes no messages."""
         self.may_begin_at = 0
-        """The offset up to which the log may have been deleted; if it begins beyond, segments are missing."""
+        """The offset up to which the log may have been deleted; if it begins later, segments are missing."""
         self.apply_to_parts: Callable[[Appended], None] = _no_parts
         self.close_open_records: Callable[[], None] = _nothing_open
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
@@ -95,9 +95,9 @@ class Store:
         }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
-        """Return the durable record at a log offset where one was stored.
+        """Return the durable record stored at a log offset.
 
-        `is_alone`: read nothing behind it. Raise `StoreDamaged`, which is noted, or OSError.
+        `is_alone`: read no bytes after it. Raise `StoreDamaged`, which is noted, or OSError.
         """
         try:
             return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
@@ -114,9 +114,9 @@ class Store:
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
-        """Return the record that an entry of a queue leads to.
+        """Return the record of a queue entry.
 
-        Raise `StoreDamaged`, which is noted of the log: an entry that was read is as it was written.
+        Raise `StoreDamaged`, which is noted as damage of the log: the entry itself has passed its check.
         """
         try:
             return self._led(queue_offset, entry)
@@ -125,10 +125,9 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record to which an entry leads, by the queue's file as it is now; None if unreadable.
+        """Return the record of an entry of an unverified queue file; None if unreadable.
 
-        For searches, which compare what they find with what they look for: no damage is noted. Raise
-        `StoreDamaged`.
+        For searches, which verify their result themselves: no damage is noted. Raise `StoreDamaged`.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -138,7 +137,7 @@ class Store:
         return None
 
     def _led(self, queue_offset: int, entry: Entry) -> Record:
-        """Return the record that an entry leads to; raise `StoreDamaged`."""
+        """Return the record of an entry; raise `StoreDamaged`."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -148,7 +147,7 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield where durable records lie that may carry a key or message id: see `KeyIndex.offsets`.
+        """Yield the offsets of durable records that may carry a key or message id: see `KeyIndex.offsets`.
 
         Raise `StoreDamaged`, which is noted.
         """
@@ -159,13 +158,13 @@ class Store:
             raise
 
     def note_unread(self, physical_offsets: Collection[int]) -> None:
-        """Note records that a search in another thread could not read, if `read` cannot either."""
+        """Note the records that a search in another thread could not read, unless `read` can."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Note that a queue has a gap in place of a message; RocketMQ's own, in an imported log, are none."""
+        """Note a gap in a queue in place of a message, except RocketMQ's own gaps in an imported log."""
         place, is_told = entry.physical_offset, self.damage.is_told
         if place < self._imported_until:
             return
@@ -173,31 +172,31 @@ class Store:
             self.damage.gap_in_queue(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the offset behind a gap, or, in an imported log, at least behind a part of it."""
+        """Return the offset after a gap, or, in an imported log, at least after a part of it."""
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
-        return queue.gap_end(queue_offset)  # the record behind it may be an inner batch
+        return queue.gap_end(queue_offset)  # the record after it may be an inner batch
 
     def note_key_index(self, what: str) -> None:
-        """Note that the key index is damaged, in whichever file: the next start makes all of it anew."""
+        """Note that the key index is damaged, in any file: the next start rebuilds all of it."""
         self.damage.note(Damaged("index", "", what), "index")
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits for the disk that what the broker itself appends waits, too."""
+        """Whether unflushed bytes exceed the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp a draft, encode and gather it for the flush, and apply its facts to every part.
 
-        An answer must wait until the log is durable up to `end_offset`. Of copies this appends as
-        many, from the first on, as the present segment takes.
+        An answer must wait until the log is durable up to `end_offset`. Of copies, only the first ones that
+        fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        if appended.facts or type(new) is not NewMessage:  # else its sender knows all, its topic too
+        if appended.facts or type(new) is not NewMessage:  # else the sender has applied all of it
             self.apply_to_parts(appended)
         return appended
 
@@ -224,8 +223,8 @@ class Store:
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
         sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
-        # Encoded again where the segment has no room: the record holds its own offset, and begins the next
-        # one.
+        # Encoded again if the segment has no room: the record contains its own offset, and begins the next
+        # segment.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -252,7 +251,7 @@ class Store:
         return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
 
     def apply(self, appended: Appended) -> None:
-        """Take in a record's queue offset, store time, its segment's age, and the id of a message."""
+        """Update the queue's next offset, the last store time, the segment's age, and the recent ids."""
         offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
         if store_ms > self.last_store_ms:
             self.last_store_ms = store_ms
@@ -269,10 +268,11 @@ class Store:
             ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
 
     def expect(self, record: Record) -> None:
-        """Let a queue begin with a gap where damage of the log has taken its first records.
+        """Begin a queue with a gap if damage of the log has taken its first records.
 
-        Call it with each record of a start or a follower, before `apply`: a queue offset is given out once,
-        and none is left out. A queue of an imported log gives way to a record with an offset that it has.
+        Call it with each record of a start or a follower, before `apply`: every queue offset is assigned
+        once, and none is skipped. In an imported log, a record replaces the queue entries from its own offset
+        on.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -280,7 +280,7 @@ class Store:
         self.dispatch.give_way(record)
 
     def use(self, run: TimersDelivered) -> None:
-        """Take in the queue offsets of many records."""
+        """Update the next queue offsets for many records."""
         codes, places, begins = run.copies.by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
@@ -293,7 +293,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """The version that the newest epoch record of the log names: by it records are applied."""
+        """The version in the newest epoch record of the log, by which records are applied."""
         return self._version
 
     @version.setter
@@ -301,7 +301,7 @@ class Store:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every queue's next offset, the last store time, segments' ages."""
+        """Return the snapshot part: every queue's next offset, the last store time, segments' ages."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -314,7 +314,7 @@ class Store:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         self.last_store_ms = frozen["last_store_ms"]
         self._segment_store_ms = dict(frozen["segment_store_ms"])
         self.times.thaw(frozen["times"])
@@ -330,14 +330,14 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
-        """Let the log begin at `first_offset`: nothing reads below it any more."""
+        """Move the beginning of the log to `first_offset`: nothing reads below it any more."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Never give this queue offset again: a record has it, even if damage has taken that record."""
+        """Reserve a queue offset: a record has it, even if damage has destroyed that record."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
@@ -347,7 +347,7 @@ class Store:
         return len(self._appended)
 
     def flushed(self, flush: Flush) -> Iterator[Appended]:
-        """Move the durable offset; yield the records that are durable now, in log order."""
+        """Advance the durable offset; yield the newly durable records, in log order."""
         before_offset = self.log.durable_offset
         self.log.flushed(flush)
         durable_offset = self.log.durable_offset
@@ -356,14 +356,14 @@ class Store:
             yield self._appended.popleft()
 
     def index(self, durable: Sequence[Appended]) -> None:
-        """Index durable records, in log order, by queue and by key; those that are queued."""
+        """Index durable records that have a queue, in log order, by queue and by key."""
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
         for offset, _, queue_offset, _, _, _, queue, entries, _, id_digest, topic, names in durable:
             if queue is None:
                 continue
             if (run := runs.get(queue)) is None:
-                runs[queue] = queue_offset, [entries]  # which is all of it where there are many queues
+                runs[queue] = queue_offset, [entries]  # the only entries if there are many queues
             else:
                 run[1].append(entries)
             if id_digest:
@@ -383,7 +383,7 @@ class Store:
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: Found) -> None:
-        """Index one record by key alone, at a start, where memory must not grow."""
+        """Index one record by key only, at a start, with bounded memory."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -397,10 +397,10 @@ class Store:
 
 
 def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset from which on records are missing, where a queue has a gap.
+    """Return the log offset after which records are missing, where a queue has a gap.
 
-    The gap comes from damage between the record before it and the record behind it. Return `place`, where the
-    latter lies, if a damaged file of the queue hides the former.
+    The gap comes from damage between the records before and after it. Return `place`, the offset of the
+    latter, if a damaged file of the queue hides the former.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1
@@ -408,7 +408,7 @@ def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
 
 
 def _no_parts(appended: Appended) -> None:
-    """Apply nothing: a tool's store has no parts."""
+    """Apply nothing: the store of a tool has no parts."""
 
 
 def _nothing_open() -> None:

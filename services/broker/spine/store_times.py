@@ -1,8 +1,8 @@
-"""Where the log ended at moments of store time: (time, offset) of the first record of each STEP_MS.
+"""Log offsets by store time: (time, offset) of the first record of each STEP_MS.
 
-A start finds the offset from which on records are younger than some seconds, without reading the log. A fold
-over the log, kept in the snapshot: store times never go back, so both columns ascend. The newest KEPT_COUNT
-are kept, of which a clock that steps forward uses up one each time.
+With this table a start finds the first offset of the last few seconds without reading the log. The table is a
+fold over the log and part of the snapshot. Store times never decrease, so both columns ascend. The newest
+KEPT_COUNT pairs are kept; each forward step of the clock uses one.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ KEPT_COUNT: Final = 8
 
 
 class StoreTimes:
-    """The newest moments of a log."""
+    """The newest pairs of store time and offset of a log."""
 
     def __init__(self) -> None:
         self._moments: deque[tuple[int, int]] = deque(maxlen=KEPT_COUNT)
         self.next_ms = 0
-        """From which store time on a record begins a moment of its own."""
+        """The first store time that gets a pair of its own."""
 
     def note(self, store_ms: int, offset: int) -> None:
-        """Take in a record of the log; the caller may leave out those stored before `next_ms`."""
+        """Add a record of the log; the caller may skip records stored before `next_ms`."""
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return an offset that all records stored at a time or later lie at or above; None if unknown."""
+        """Return a lower bound of the offsets of all records stored at or after a time; None if unknown."""
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps."""
+        """Return the snapshot part."""
         return list(self._moments)
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for store_ms, offset in frozen:
             self.note(store_ms, offset)

@@ -1,8 +1,8 @@
-"""The topics of a broker, as records of the log: created by hand or by the first message.
+"""The topics of a broker, as records of the log: created by an operator or by the first message.
 
-The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" where a
-topic's halves are asked about in a way of their own: {"immunity_ms", "interval_ms", "interval_ms_max",
-"count_max"}. The newest record of a topic counts.
+The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
+topic has a check-back policy of its own: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}. The
+newest record of a topic is valid.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_receivable(name: str) -> None:
-    """Raise `IllegalTopic` for the broker's own topics, which nobody receives."""
+    """Raise `IllegalTopic` for the broker's own topics, which consumers cannot receive."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
 
 def check_group_name(name: str) -> None:
-    """Raise `IllegalGroup` unless a consumer group may have this name."""
+    """Raise `IllegalGroup` unless the name is legal for a consumer group."""
     if not _NAME.fullmatch(name) or len(name) > limits.GROUP_CHARACTERS_MAX or is_system(name):
         raise IllegalGroup(
             f"{name!r} must have 1 to {limits.GROUP_CHARACTERS_MAX} letters, digits, '_', '-', '%' or '|', "
@@ -61,11 +61,11 @@ class Topics:
         return len(self._topics)
 
     def names(self) -> list[str]:
-        """Return the names of all topics, in no order."""
+        """Return the names of all topics, unsorted."""
         return list(self._topics)
 
     def all(self) -> list[Topic]:
-        """Return every topic, by name."""
+        """Return every topic, sorted by name."""
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
@@ -76,16 +76,16 @@ class Topics:
         return topic
 
     def route(self, name: str, now_ms: int) -> Topic:
-        """Return the topic, created for all message types if that is allowed; else raise `TopicNotFound`."""
+        """Return the topic, created for type MIXED if auto-creation is on; else raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
             return self.create(name, MessageType.MIXED, self._settings.queue_count, now_ms)
         return topic or self.get(name)
 
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        """Create a topic, or find it with just these settings; raise `TopicExists` for others.
+        """Create a topic, or return the existing one with the same settings; else raise `TopicExists`.
 
-        Raise `IllegalTopic`, `ClientMistake` or `TooManyTopics`, too.
+        Raise also `IllegalTopic`, `ClientMistake` or `TooManyTopics`.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
@@ -103,14 +103,14 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return how a topic's halves are asked about; None if as the settings say."""
+        """Return the check-back policy of a topic; None if the settings' policy applies."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Give a topic's halves check-backs of their own, or those of the settings (None).
+        """Set the check-back policy of a topic, or return to that of the settings (None).
 
-        Raise `TopicNotFound`, or `ClientMistake` for times and counts that cannot be.
+        Raise `TopicNotFound`, or `ClientMistake` for times and counts out of range.
         """
         topic = self.get(name)
         if policy is not None:
@@ -123,7 +123,7 @@ class Topics:
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def apply(self, fact: TopicSet, stamp: Stamp) -> None:
-        """Keep a topic."""
+        """Add or replace a topic."""
         name = intern(fact.name)
         self._topics[name] = Topic(
             name,
@@ -134,18 +134,18 @@ class Topics:
         )
 
     def learn(self, name: str, queue_id: int) -> None:
-        """Keep a topic as far as a message tells of it: damage may have hit the topic's own record."""
+        """Infer a topic and its queues from a message, since damage may have destroyed the topic's record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every topic."""
+        """Return the snapshot part: every topic."""
         return Rows([self._topics.copy()], _row)
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for name, message_type, queue_count, *check_back in frozen:
             policy = _policy(check_back[0]) if check_back else None
             known = Topic(intern(name), MessageType(message_type), queue_count, check_back=policy)
@@ -155,7 +155,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append the record of a topic; return the topic as `apply` has it from there."""
+        """Append the record of a topic; return the topic as stored by `apply`."""
         check_back = _shape(topic.check_back)
         fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
         self._store.append(record_of(fact), now_ms)

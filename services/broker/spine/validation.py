@@ -1,4 +1,4 @@
-"""What a message must be before it is stored: as any (`tidewheel.message_rules`), and as one of its type."""
+"""Checks of a message before it is stored: for any type (`tidewheel.message_rules`), and for its own."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MADE_BY: Final = {
     MessageType.LITE: "Name its lite topic (send --lite-topic; lite_topic over HTTP)",
     MessageType.TRANSACTION: "Send it in a transaction (POST /api/transactions)",
 }
-"""What makes a normal message one of a type."""
+"""The instruction that makes a normal message one of a type."""
 _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise the `ClientMistake` that fits the first thing wrong with a message, wherever it goes."""
+    """Raise the `ClientMistake` for the first illegal part of a message, for any topic."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
@@ -48,14 +48,14 @@ def check_message(message: Message, message_type: MessageType) -> None:
 
 
 def check_type(message_type: MessageType, topic: Topic) -> None:
-    """Raise `MessageTypeConflict` unless a topic takes messages of a type."""
+    """Raise `MessageTypeConflict` unless the topic accepts messages of a type."""
     taken = topic.message_type
     if taken is not message_type and (taken is not _MIXED or message_type in _NOT_MIXED):
         _refuse_type(message_type, topic)
 
 
 def check_lite_topic(name: str, bytes_max: int) -> None:
-    """Raise `IllegalLiteTopic` unless a lite topic may have this name."""
+    """Raise `IllegalLiteTopic` unless the name is legal for a lite topic."""
     if not _LITE_TOPIC.fullmatch(name) or len(name) > bytes_max:
         raise IllegalLiteTopic(
             f"{name[:bytes_max]!r} must have 1 to {bytes_max} letters, digits, '_' or '-', not {len(name)}."
@@ -82,7 +82,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _way_out(sent: MessageType, taken: MessageType) -> str:
-    """Return what to write instead, for a topic that takes another type of message."""
+    """Return the correction to suggest, for a topic that accepts another type of message."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
     both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""

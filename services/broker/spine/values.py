@@ -1,7 +1,7 @@
-"""What the broker's verbs return and what its tick asks the shell to do.
+"""Results of the broker's verbs, and the effects that its tick requests from the shell.
 
-Every answer that rests on a record names `durable_at`: the shell gives the answer to the caller
-only once the log is durable up to that physical offset.
+Every answer that depends on a record has a `durable_at`: the shell sends the answer to the caller only once
+the log is durable up to that physical offset.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic: its name, what it takes, and how many queues it has."""
+    """A topic: its name, the message type it accepts, and its number of queues."""
 
     name: str
     message_type: MessageType
     queue_count: int
     durable_at: int = 0
     check_back: CheckBackPolicy | None = None
-    """How the topic's halves are asked about; None: as the broker's settings say."""
+    """The check-back policy of the topic's halves; None: that of the broker's settings."""
 
 
 class SendReceipt(NamedTuple):
-    """A stored message. `queue_offset` counts in the queue that holds it now (timers, halves: their own).
+    """A stored message. `queue_offset` is in the queue that holds it now (timers and halves have their own).
 
-    `replaced_offset` is the log offset of the timer whose place this one took, -1 if it took none.
+    `replaced_offset` is the log offset of the timer that this timer replaced, or -1.
     """
 
     message_id: str
@@ -48,7 +48,7 @@ class SendReceipt(NamedTuple):
 
 
 class From(Enum):
-    """Where a group begins, or is set to; TIME and OFFSET say which."""
+    """The start position of a group, or the target of a reset; TIME and OFFSET have an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -57,10 +57,10 @@ class From(Enum):
 
 
 class Verdict(Enum):
-    """The truth about a verb on a timer.
+    """The result of a verb on a timer.
 
-    ALREADY: it was cancelled, or replaced by a newer timer with its key, before. FORGOTTEN: it ended before
-    the kept history, or in a way that nobody knows any more.
+    ALREADY: the timer was cancelled, or replaced by a newer timer with its key, before. FORGOTTEN: it ended
+    before the kept history, or its end is not known any more.
     """
 
     CANCELLED = "CANCELLED"
@@ -73,7 +73,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer in a verb: its topic, and its message id or else its `TW_TIMER_KEY`."""
+    """The name of a timer in a verb: its topic, and its message id or its `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -82,9 +82,9 @@ class TimerName(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """A verdict, and when and at which log offset the timer ended (-1: it did not, or nobody knows).
+    """A verdict, and the time and log offset of the timer's end (-1: it has not ended, or unknown).
 
-    `due_ms` is when the timer was due before the verb, 0 if unknown; for MOVED `ended_ms` is its new time.
+    `due_ms` is the timer's due time before the verb, 0 if unknown; for MOVED `ended_ms` is its new due time.
     """
 
     verdict: Verdict
@@ -94,12 +94,12 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """How it had ended before; None where it had not, or nobody knows."""
+    """The end of the timer before the verb; None if it had not ended, or if its end is unknown."""
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message that waits until `due_ms`; `topic` is its real one. Empty where unreadable."""
+    """A delayed message that waits until `due_ms`; `topic` is the target. Fields are empty if unreadable."""
 
     message_id: str
     topic: str
@@ -111,13 +111,13 @@ class PendingTimer:
     stored_ms: int = 0
     message: Message | None = None
     moved_because: str | None = None
-    """Why it was moved to this time, empty if nobody said; None where it was not moved."""
+    """The reason given for its last move, empty if none was given; None if it was not moved."""
 
 
 class LostTimer(NamedTuple):
-    """A timer that ended as UNREADABLE: nobody has its record any more.
+    """A timer that ended as UNREADABLE: no node has its record any more.
 
-    `topic` is empty, and `due_ms` only the time of its place, where nothing tells them.
+    If no source gives them, `topic` is empty, and `due_ms` is only the time of its slot.
     """
 
     timer_offset: int
@@ -128,7 +128,7 @@ class LostTimer(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerFilter:
-    """Which timers: those that match everything that is given; due from `from_ms` up to before `until_ms`."""
+    """A filter of timers that must match in every given field; `from_ms` <= due time < `until_ms`."""
 
     topic: str = ""
     topic_prefix: str = ""
@@ -140,7 +140,7 @@ class TimerFilter:
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:
-    """Timers by due time; `after` asks for the next page, None when there is none."""
+    """Timers sorted by due time; `after` is the cursor of the next page, None on the last."""
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
@@ -148,7 +148,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """Which halves: those open or expired (or only of one `state`), of a topic, stored before a time."""
+    """A filter of halves: open or expired (or in one `state`), of a topic, stored before a time."""
 
     topic: str = ""
     state: State | None = None
@@ -157,13 +157,13 @@ class HalfFilter:
 
 @dataclass(slots=True, frozen=True)
 class HalfView:
-    """A half message and what has become of the transaction.
+    """A half message and the state of its transaction.
 
-    While the half is open `next_check_ms` says when a producer is asked next, otherwise it is 0. `ended_ms`
-    and `ended_offset` are 0 and -1 while the half is open or where nobody knows any more. `reason` is an
-    operator's, `verdict` what came of the timer verb that the half carried, `replaced_offset` the log offset
+    While the half is open, `next_check_ms` is the time of its next check-back, else 0. `ended_ms` and
+    `ended_offset` are 0 and -1 while the half is open or if its end is unknown. `reason` is that of an
+    operator, `verdict` the result of the timer verb that the half carried, `replaced_offset` the log offset
     of the timer that its commit replaced (-1: none).
-    `late` are the ends that producers asked for after the half had expired, with their times in ms.
+    `late` are the resolutions that producers sent after the half had expired, with their times in ms.
     """
 
     transaction_id: str
@@ -189,21 +189,21 @@ class HalfView:
 
 @dataclass(slots=True, frozen=True)
 class HalfPage:
-    """Halves, the oldest first; `after` asks for the next page, None when there is none."""
+    """Halves, oldest first; `after` is the cursor of the next page, None on the last."""
 
     halves: list[HalfView]
     after: int | None
 
 
 class Resolution(Enum):
-    """How a producer ends its transaction."""
+    """The resolution of a transaction by its producer."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
 
 
 class EndReceipt(NamedTuple):
-    """A transaction that has ended as asked, now or before (`repeated`)."""
+    """A transaction with the requested end, reached by this call or before (`repeated`)."""
 
     transaction_id: str
     resolution: Resolution
@@ -212,9 +212,9 @@ class EndReceipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """One message leased to a consumer until `visible_ms`; `attempt` counts from 1, 0 when it is looked at.
+    """A message leased to a consumer until `visible_ms`; `attempt` counts from 1, and is 0 for a view.
 
-    The body of `record` is one that clients can read: plain, or gzip.
+    The body of `record` is readable by clients: plain, or gzip.
     """
 
     record: Record
@@ -224,37 +224,37 @@ class Delivery(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message, which is made when it is asked for."""
+        """The message, decoded on each access."""
         return properties.to_message(self.record)
 
     @property
     def queue_id(self) -> int:
-        """The queue that the message lies in."""
+        """The queue of the message."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """The message's place in its queue."""
+        """The offset of the message in its queue."""
         return self.record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """The message's place in the log."""
+        """The offset of the message in the log."""
         return self.record.physical_offset
 
     @property
     def store_ms(self) -> int:
-        """When the message was stored, in ms since 1970."""
+        """The store time of the message, in ms since 1970."""
         return self.record.store_ms
 
     @property
     def stored_topic(self) -> str:
-        """The topic that the message was found in: timers and halves wait in the broker's own."""
+        """The topic that holds the message: timers and halves wait in the broker's own topics."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """One client of one group under one topic, as it subscribes to lite topics."""
+    """One client of one group under one topic, as a subscriber of lite topics."""
 
     group: str
     topic: str
@@ -262,11 +262,11 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""What a receiver waits for: its topic, or where that is of type LITE, its own subscription there."""
+"""The key a receiver waits for: its topic, or for a topic of type LITE, its own subscription there."""
 
 
 class Notify(NamedTuple):
-    """Notify the waiters of topics and of subscribers of lite topics: there is something to receive."""
+    """Wake the receivers that wait for topics and the subscribers of lite topics: messages have arrived."""
 
     keys: tuple[WakeUpKey, ...]
 
@@ -275,8 +275,8 @@ class Notify(NamedTuple):
 class CheckBack:
     """Ask a producer of a topic about a half that is open too long, then report with `check_asked`.
 
-    `half_offset` is the half's place: read the message (`transactions.message`) only for a producer that is
-    there.
+    `half_offset` is the half's log offset: read the message (`transactions.message`) only if a producer is
+    connected.
     """
 
     transaction_id: str
@@ -285,7 +285,7 @@ class CheckBack:
 
 
 class TimersJob(Protocol):
-    """What a worker does for timers: reads ahead what is due soon, or sees to damaged files."""
+    """A job on timer files for a worker: read ahead the timers due soon, or repair damaged files."""
 
     def run(self, disk: Disk) -> None:
         """Read; raise OSError."""
@@ -293,31 +293,31 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Run a step of letting segments go, in a worker once the log is durable so far; then say `retired`."""
+    """Run a step of deleting segments in a worker, once the log is durable up to it; then call `retired`."""
 
     retirement: Retirement
 
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """Read files of timers: run the job in a worker, then say `read_ahead`."""
+    """Read timer files: run the job in a worker, then call `read_ahead`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class Warn:
-    """Tell an operator, in words, of something to see to."""
+    """Log a warning for the operator."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class Damaged:
-    """Something of the store is not what was written: an operator must know, whatever could be rebuilt.
+    """A damaged part of the store: an operator must be notified even if it could be rebuilt.
 
-    `part` is log, snapshot, queue, index, partition, names, ends, keep or another file's name, as in
-    `services.store.findings`, or gap: of a queue, where damage of the log that an earlier start has met was.
+    `part` is log, snapshot, queue, index, partition, names, ends, keep or the name of another file, as in
+    `services.store.findings`, or gap: a gap in a queue from damage of the log that an earlier start met.
     """
 
     part: str

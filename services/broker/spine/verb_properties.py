@@ -1,26 +1,26 @@
-"""A verb on a timer, carried by any message: every client of every language can cancel, move and fire.
+"""Verbs on timers as message properties: clients in every language can cancel, move and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
-| `TW_TIMER_CANCEL` | the timer that is not to arrive: its `TW_TIMER_KEY`, or its message id         |
-| `TW_TIMER_MOVE`   | the timer that is to arrive at another time                                    |
-| `TW_TIMER_FIRE`   | the timer that is to arrive now                                                |
+| `TW_TIMER_CANCEL` | the timer to cancel: its `TW_TIMER_KEY`, or its message id                     |
+| `TW_TIMER_MOVE`   | the timer to move to another time                                              |
+| `TW_TIMER_FIRE`   | the timer to deliver now                                                       |
 | `TW_TIMER_TO`     | a move's new time: milliseconds since 1970, or a span from now such as `30m`   |
-| `TW_TIMER_TOPIC`  | the timer's topic; without it that of the message itself                       |
-| `TW_TIMER_STRICT` | `true`: refuse the message if nobody knows such a timer                        |
+| `TW_TIMER_TOPIC`  | the timer's topic; the default is the message's own topic                      |
+| `TW_TIMER_STRICT` | `true`: refuse the message if no such timer is remembered                      |
 
 Rules:
-- One verb per message; `TW_TIMER_TO` belongs to a move and to nothing else, `TW_TIMER_TOPIC` and
-  `TW_TIMER_STRICT` to a verb.
-- The front makes a span absolute when the message comes in, and `services.live.clock` moves that time into
-  the broker's. So `TW_TIMER_TO` inside is in the broker's time, also in a half that is committed much
-  later: a move inside a transaction counts from its send.
-- The front also gives `TW_TIMER_TOPIC` the message's own namespace (`services.rpc.wire.messages`): no client
-  reaches a timer of another namespace.
-- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; no client may set it.
+- A message carries at most one verb; `TW_TIMER_TO` requires a move, `TW_TIMER_TOPIC` and `TW_TIMER_STRICT`
+  require a verb.
+- The front makes a span absolute when it receives the message, and `services.live.clock` converts the time
+  to the broker's. So `TW_TIMER_TO` is stored in the broker's time, also in a half that is committed much
+  later: the span of a move inside a transaction counts from its send.
+- The front also puts `TW_TIMER_TOPIC` into the message's own namespace (`services.rpc.wire.messages`), so a
+  client cannot reach timers of another namespace.
+- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; clients may not set it.
 
-`carried_verb` reads and judges; `services.broker.timers.carrying` carries it out. Cost: one set operation for
-a message without a verb.
+`carried_verb` parses and checks the verb; `services.broker.timers.carrying` executes it. Cost: one set
+operation for a message without a verb.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """What is to become of the timer; the values are the properties that say so."""
+    """The verbs; the values are the names of their properties."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -56,9 +56,9 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedVerb:
-    """What a message asks for: `name` is a timer key or message id; `to_ms` is a move's new time, else 0.
+    """A verb carried by a message: `name` is a timer key or message id; `to_ms` is a move's new time, else 0.
 
-    `is_strict`: the message is not to be stored if no such timer is remembered.
+    `is_strict`: the message must not be stored if no such timer is remembered.
     """
 
     kind: VerbKind
@@ -69,20 +69,20 @@ class CarriedVerb:
 
 
 def carries(message: Message) -> bool:
-    """Return whether a message has anything to do with a verb."""
+    """Return whether a message has any property of a verb."""
     return not _NAMES.isdisjoint(message.properties)
 
 
 def may_carry(stored: bytes) -> bool:
-    """Return whether stored properties may have to do with a verb: all its properties begin alike."""
+    """Return whether stored properties may include one of a verb, by the common prefix of their names."""
     return _BEGINNING in stored
 
 
 def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
-    """Return the verb that a message carries, or None; raise a `ClientMistake` for a verb that cannot be.
+    """Return the verb that a message carries, or None; raise a `ClientMistake` for an illegal verb.
 
-    `now_ms` is the broker's time, as the message's own times are. Without `delay_ms_max` a move may be to any
-    time that a timer can have: the verb was accepted before.
+    `now_ms` and the message's own times are in the broker's time. Without `delay_ms_max` a move may go to any
+    time that a timer can have: the limit was checked when the message was sent.
     """
     given = message.properties
     if not carries(message):
@@ -96,7 +96,7 @@ def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None)
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Return the properties with a move's span counted from now; raise `IllegalDeliveryTime`."""
+    """Return the properties with the span of a move made absolute; raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -105,7 +105,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Return the properties with absolute times, a move's and a verdict's, in the time of another clock."""
+    """Return the properties with the absolute times of a move and a verdict converted to another clock."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
@@ -150,7 +150,7 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
-    if to_ms >= SPAN_MS:  # an imported half: its verb was not checked when it was sent
+    if to_ms >= SPAN_MS:  # an imported half, whose verb was not checked at its send
         raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 
