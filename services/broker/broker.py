@@ -1,15 +1,15 @@
-"""The broker's core: its parts over one log; each verb of the product is called on its part.
+"""The broker's core: its parts over one log; each verb of the product is a method of one part.
 
-The state is a fold over the log. A verb decides and appends a record; when that record's flush is durable
-it becomes visible (queued, armed, or open to be ended). After a restart the same records, read in order,
-lead to the same state. Calls run to completion and are not for several threads; time comes as an argument,
-effects go out as values (`services.broker.spine.values`), and the shell does what they say.
+The state is a fold over the log. A verb makes a decision and appends a record, which becomes visible (queued,
+armed, or ready for commit or rollback) when its flush is durable. After a restart the same records, read in
+order, give the same state. Calls run to completion in one thread; the time is an argument, effects are
+returned as values (`services.broker.spine.values`), and the shell carries them out.
 
     verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
     start, follower: the same records --> `_apply`, `_publish`
 
-Whatever a part knows that is in no record (what is in flight, what is ready) is derived, and made anew by a
-start. A change that skips the log is lost by the next start, and only tests that restart find that.
+State of a part that is in no record (messages in flight, ready messages) is derived, and rebuilt by a start.
+A change that bypasses the log is lost by the next start, and only tests that restart detect it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Broker:
         self.store.close_open_records = self.groups.open_records.close
 
     def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
-        """Make the parts that messages come in by, and wait in: timers, halves, schedules, and their room."""
+        """Make the parts that receive and hold messages: timers, halves, schedules, housekeeping."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.mending = Mending(store, self.timers)
@@ -177,7 +177,7 @@ class Broker:
         )
 
     def _make_way_out(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Make the parts that messages go out by: groups' leases, lite topics, and dead letters."""
+        """Make the parts that deliver messages: leases of groups, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         lending = Lending(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
@@ -195,7 +195,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts whose state a snapshot keeps, by their names in it."""
+        """Return the parts with state in a snapshot, by their names in it."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -209,7 +209,7 @@ class Broker:
         }
 
     def _table_of_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return, by type of fact, the method that applies it when its record is appended."""
+        """Return the methods that apply the facts of appended records, by type of fact."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -223,14 +223,14 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply deliveries given as columns; `test_apply_run` compares this with each record by itself."""
+        """Apply deliveries given as columns; `test_apply_run` compares the result with single records."""
         self.store.use(run)
         for topic, queue_id in run.copies.queues_used():
             self.topics.learn(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _table_of_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the part that facts change once their records are durable."""
+        """Return the methods that publish the facts of durable records, by type of fact."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -248,8 +248,8 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk`, and begin; raise a `StoreError`, or OSError if its disk fails.
 
-        When a sync or flush has failed, the log is taken over up to what was acknowledged: give that as
-        `acknowledged_offset`. What of it cannot be read any more is in `damaged`.
+        After a failed sync or flush, pass the acknowledged end of the log as `acknowledged_offset`: the log
+        is recovered up to it. Unreadable parts below it are listed in `damaged`.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -268,8 +268,8 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk` without beginning: the core may follow (`take_in`), or `begin`.
 
-        `shared` is a part whose state lies in the core's snapshots. With `keeps_tail` the bytes behind the
-        end of the log stay in its files, and the caller clears them before anything is appended. Raise
+        `shared` is a part with its state in the core's snapshots. With `keeps_tail` the bytes after the end
+        of the log stay in its files, and the caller clears them before the first append. Raise
         `AssertionsOff` under `python -O`.
         """
         require_assertions()
@@ -284,7 +284,7 @@ class Broker:
         )
         broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
-        # What damage took is known only as far as the scan has come, so timers look at its list as it grows.
+        # The scan adds damage as it proceeds, so timers share its list instead of a copy.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found, facts_of(found.record))
@@ -310,10 +310,10 @@ class Broker:
         return broker
 
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Begin leases from their records, and timers that are due soon, once: then verbs may append.
+        """Start leases from their records, and timers that are due soon; call it once, before any verb.
 
-        No recorded lease runs out before `leases_until_ms`, except one that a takeover has lengthened before.
-        A takeover gives it, and calls `receiving.keep_lengthened` next.
+        No recorded lease ends before `leases_until_ms`, unless a takeover has lengthened it before. A
+        takeover sets it, and calls `receiving.keep_lengthened` next.
         """
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
@@ -328,26 +328,26 @@ class Broker:
 
     @property
     def segment_bytes(self) -> int:
-        """The bytes of each file of the log, and of the reserve."""
+        """The size of each file of the log, and of the reserve, in bytes."""
         return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
-        """The offset up to which the log may be shown: on disk or, with asynchronous flushes, on its way."""
+        """The visible end of the log: on disk or, with asynchronous flushes, on its way there."""
         return self._log.durable_offset
 
     @property
     def end_offset(self) -> int:
-        """The log offset up to which records have been appended."""
+        """The end offset of the appended records."""
         return self._log.end_offset
 
     @property
     def synced_offset(self) -> int:
-        """The offset up to which the log is surely on disk."""
+        """The end offset of the log on disk."""
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
-        """Return what is so at this moment, for metrics."""
+        """Return current gauges, for metrics."""
         outcomes = self.transactions.outcomes
         return Gauges(
             pending_timers=self.timers.pending_count,
@@ -369,9 +369,9 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due by `now_ms`, a bounded slice of it; call again while `next_due_ms` says so.
+        """Do a bounded part of the work due by `now_ms`; call again when `next_due_ms` says.
 
-        Timers are first and burials last: a lease that ends in this tick may bring the last attempt.
+        Timers are first and burials last: a lease that ends in this tick may have been the last attempt.
         """
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
@@ -394,9 +394,9 @@ class Broker:
         return [*_notified(woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """Return when to tick next, in ms since 1970; None if nothing is pending.
+        """Return the time of the next tick, in ms since 1970; None if nothing is pending.
 
-        Each source keeps its own next moment, so a call costs 2 us.
+        Each source keeps its own next time, so a call costs 2 us.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
@@ -407,11 +407,11 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a schedule's moment has come, and its message need not wait for the disk."""
+        """Return whether a schedule is due, and its message need not wait for the disk."""
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
-        """Take over what a worker has read of timers: what was read ahead will be delivered when due."""
+        """Adopt a worker's result for timers: messages read ahead are delivered when due."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (Check, Rescue))
             self.mending.done(job)
@@ -420,7 +420,7 @@ class Broker:
             self.timers.near.put(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
-        """Plan anew a read at which a worker failed."""
+        """Plan a read again that failed in a worker."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -428,7 +428,7 @@ class Broker:
             self.mending.failed(job)
 
     def mend(self, now_ms: int) -> None:
-        """Check or mend some files here and now, for a repair: no time passes, nothing is delivered."""
+        """Check or repair some files synchronously, for a repair tool: nothing is delivered."""
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -437,9 +437,9 @@ class Broker:
         self.mending.go_on_checking()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Learn, before the next call with a time, that the clock was set from one time to another.
+        """Note a step of the clock, before the next call with a time.
 
-        The remaining span of each lease stays the same. Timers due in between count as late by the jump.
+        The remaining time of each lease stays the same. Timers due in between count as late by the step.
         """
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -447,13 +447,13 @@ class Broker:
             self._delivery.jumped(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Look at the room on disk next at `until_ms`: a clock that leaps need not stop for it."""
+        """Check the free disk space next at `until_ms`, so a jumping clock need not stop for it."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return what to write now; None if there is nothing, or enough flushes are under way.
+        """Return the next flush to write; None if there is none, or enough flushes are under way.
 
-        The open records of groups are closed first, so all that was decided so far goes with this flush.
+        The open records of groups are closed first, so this flush contains all decisions so far.
         """
         self.groups.open_records.close()
         return self._log.take_flush()
@@ -463,14 +463,14 @@ class Broker:
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
-        """Learn that the queue entries that were taken are written; return False if there was no room."""
+        """Note that the taken queue entries are written; return False if there was no room."""
         return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
-        """Make the records of a durable flush visible; return whom to wake.
+        """Make the records of a durable flush visible; return the notifications of receivers.
 
-        Records of queues are gathered and published together, which spares a message most of the work; but
-        never past another record, since visibility follows the order of the log.
+        Records of queues are published in batches, which saves most of the work per message, but never across
+        another record, since visibility follows the order of the log.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -498,12 +498,12 @@ class Broker:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything decided is durable."""
+        """Whether all appended records are durable."""
         return self._log.is_quiet and self.groups.open_records.is_empty
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether much lies behind the last snapshot, or retention waits for a new one."""
+        """Whether many records follow the last snapshot, or retention waits for a new one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -512,17 +512,17 @@ class Broker:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether so much lies behind the last checkpoint that no more should come before it is written."""
+        """Whether so many records follow the last checkpoint that appends should wait for the next one."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def want_checkpoint(self) -> None:
-        """Let a checkpoint be due, however little lies behind the last one."""
+        """Make a checkpoint due, however few records follow the last one."""
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return the state as a place to start from, to be written; only when all appended is durable.
+        """Return a checkpoint of the state, to be written; call only when all appended records are durable.
 
-        The rows of large tables are still to be taken (`Checkpoint.take`); the core may go on meanwhile.
+        The rows of large tables are copied later (`Checkpoint.take`), while the core goes on.
         """
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -542,7 +542,7 @@ class Broker:
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
-        """Learn that a checkpoint is on disk."""
+        """Note that a checkpoint is on disk."""
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
@@ -555,13 +555,13 @@ class Broker:
         self.store.keys.written(checkpoint.keys)
         self.timers.written(checkpoint.timers)
         self.mending.note_indexes()
-        self.store.dispatch.unmark_again()  # on a node that follows, nothing else calls it
+        self.store.dispatch.unmark_again()  # on a follower this is the only call
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
-        """Try again later a checkpoint that could not be written, for want of room or the like.
+        """Schedule another try of a checkpoint that could not be written, as on a full disk.
 
-        If what failed was a sync (`SyncFailed`), this core must not go on: what it wrote since the last one
-        would be synced again and believed. Open the store anew.
+        After a failed sync (`SyncFailed`) this core must not continue: its writes since the last sync would
+        be synced again and wrongly trusted. Open the store anew.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
@@ -573,26 +573,26 @@ class Broker:
             self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return, with asynchronous flushes, what to sync in a worker now and then, before `synced`."""
+        """Return, with asynchronous flushes, the next sync for a worker, before `synced`."""
         return self._log.take_sync()
 
     def synced(self, sync: Sync) -> None:
-        """Learn that a sync has succeeded."""
+        """Note that a sync has succeeded."""
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Take over a retirement that has run: a keep file, or a deletion of segments.
+        """Complete a retirement that has run: a keep file, or a deletion of segments.
 
-        Return False while more is to be done: call again, after other calls. Raise OSError.
+        Return False while work remains: call again, after other calls. Raise OSError.
         """
         return self.housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
-        """Try again later a retirement that could not run, or not to its end."""
+        """Schedule another try of a retirement that did not run to its end."""
         self.housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Take over a snapshot, and what is derived from the log up to it."""
+        """Restore a snapshot, and the state derived from the log up to it."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -615,7 +615,7 @@ class Broker:
             self.damage.note(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
-        """Deliver what is due, and read ahead what soon will be."""
+        """Deliver the due timers, and read ahead those that are due soon."""
         if back_ms := self.timers.near.follow(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
@@ -635,7 +635,7 @@ class Broker:
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
-        """Read ahead, without a worker, what a start has to deliver first."""
+        """Read ahead, without a worker, the first timers that a start must deliver."""
         job = self._look_ahead(now_ms)
         while job is not None:
             job.run(self._disk)
@@ -643,7 +643,7 @@ class Broker:
             job = None if self.timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
 
     def _look_on(self, now_ms: int) -> list[Effect]:
-        """Go on with a look of retention that was begun in an earlier tick."""
+        """Continue the retention scan of an earlier tick."""
         if not self.housekeeping.has_more:
             return []
         is_checkpointing = not self.timers.partitions.is_settled
@@ -676,12 +676,12 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Change every part but the store as the facts of a record say.
+        """Apply the facts of a record to every part but the store.
 
-        No clock, no setting, no disk: a start applies the record years later, perhaps elsewhere.
+        It uses no clock, setting or disk: a start may apply the record years later, on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            self.topics.learn(*appended.queue)  # of a `NewMessage` its sender knows it
+            self.topics.learn(*appended.queue)  # the sender of a `NewMessage` has set it
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
@@ -703,24 +703,24 @@ class Broker:
 
     @property
     def flushes_max(self) -> int:
-        """How many flushes may be under way."""
+        """The maximum number of concurrent flushes."""
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Let flushes go to another sink, when all is durable."""
+        """Send flushes to another sink; call only when all appended records are durable."""
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""
+        """Delete the segments below a cut, once both snapshots cover it; raise OSError."""
         self.housekeeping.delete_covered()
 
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records that another broker has appended, each where it lies there, and take them in.
+        """Append records of another broker at their offsets there, and apply and publish them.
 
-        Queue entries that have become many are written here, as by a start, so this is for a worker thread.
-        `end_offset` is the log's end behind them; `now_ms` is when they arrived here. Raise OSError, after
-        which the core is void.
+        Queue entries are written here when there are many, as by a start, so call it in a worker thread.
+        `end_offset` is the log's end after them; `now_ms` is their arrival time here. Raise OSError, after
+        which the core is unusable.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -752,7 +752,7 @@ class Broker:
 
 
 def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effect that notifies the waiters of these keys; none where there are none."""
+    """Return the effect that wakes the receivers of these keys, or no effect without keys."""
     return [Notify((*keys,))] if keys else []
 
 

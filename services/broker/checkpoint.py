@@ -1,18 +1,18 @@
-"""A moment at which everything appended is durable, made into a new place to start from.
+"""Checkpoints: a state with all appended records durable, written as a new starting point.
 
 Order of durability: the log first, then the derived files, then the snapshot that names them, and last the
-mark by which a start believes the files of queues: before that snapshot it would stand beside an older one,
-which may have the same log offset and name other files.
+mark by which a start trusts the files of queues: written before that snapshot, it would accompany an older
+one, which may have the same log offset and name other files.
 
-A file of a queue that the disk refuses, or whose sync fails, keeps no snapshot from being written: all queues
-can be made anew from the log. The mark goes before the snapshot comes, for good (`Dispatch.doubt`), so no
-sync of it that succeeds later is believed. Any other sync that fails ends the checkpoint, and the core.
+A file of a queue that cannot be written or synced does not prevent the snapshot: all queues can be rebuilt
+from the log. The mark is removed before the snapshot is written, for good (`Dispatch.doubt`), so a later
+successful sync of that file is not trusted. Any other failed sync ends the checkpoint, and the core.
 
-    begun   the loop copies references; nothing of it is written yet
-    take    the loop takes the rows of large tables, some at a time; what changes first is taken first
+    begun   the loop copies references; nothing is written yet
+    take    the loop copies the rows of large tables in batches; a row that changes is copied first
     write   a worker writes and syncs
 
-A tool, whose core does not go on meanwhile, writes at once.
+A tool, whose core does not run concurrently, writes at once.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """What a checkpoint writes, and the keep files that it deletes afterwards.
+    """The data that a checkpoint writes, and the keep files that it deletes afterwards.
 
-    To sync: the log and files of queues. To write: new keys and timers, and last the snapshot that names them
-    all.
+    To sync: the log and files of queues. To write: new keys and timers, and last the snapshot that names all
+    of them.
     """
 
     log_sync: Sync | None
@@ -49,14 +49,14 @@ class Checkpoint:
     snapshot: Snapshot
     unneeded_paths: list[str]
     is_marked: bool = False
-    """Whether the files of queues have their mark."""
+    """Whether the mark of the files of queues is written."""
     may_be_marked: bool = False
-    """Whether the mark was to be written, however that ended."""
+    """Whether writing the mark was attempted, with any result."""
     failed: dict[str, OSError] = field(default_factory=dict)
-    """By path, files of queues that cannot be written or synced."""
+    """Errors of files of queues that cannot be written or synced, by path."""
 
     def take(self, count: int) -> bool:
-        """Take up to `count` rows of the state at the checkpoint's moment; return whether all are taken."""
+        """Copy up to `count` rows of the state at the checkpoint; return whether all are copied."""
         for table in self.snapshot.deferred():
             count -= table.take(count)
             if count <= 0:
@@ -64,9 +64,9 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Have starts believe the files of queues; raise `SyncFailed`. Without a mark they are made anew.
+        """Mark the files of queues as valid for starts; raise `SyncFailed`. Without a mark they are rebuilt.
 
-        The loop may meet damage meanwhile, and take the mark away before it is written.
+        The loop may find damage meanwhile, and remove the mark before it is written.
         """
         if self.failed or not self.wants_mark():
             return
@@ -78,11 +78,11 @@ class Checkpoint:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
             raise
-        except OSError:  # the snapshot counts; the next checkpoint tries to mark them again
+        except OSError:  # the snapshot is valid; the next checkpoint tries to write the mark again
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync files of queues; take the mark away if one fails. Raise OSError of anything else."""
+        """Sync files of queues; remove the mark if one fails. Raise OSError for any other file."""
         others = list[OSError]()
         for path, error in disk.sync_many(self.queue_paths).items():
             if dispatch.is_of_sync(path, error):
@@ -91,11 +91,11 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        if others:  # a sync that failed comes first: it ends the core, others end this checkpoint
+        if others:  # a failed sync comes first: it ends the core, other errors only this checkpoint
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Let no start believe the files of queues; raise why one failed where the mark stays."""
+        """Remove the mark of the files of queues; if that fails, raise the error of one of them."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -105,7 +105,7 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync; in a worker once all rows are taken. Raise OSError, which costs only time."""
+        """Write and sync, in a worker once all rows are copied. Raise OSError; a failure costs only time."""
         if self.log_sync is not None:
             self.log_sync.run(disk)
         self._sync_queues(disk)
@@ -119,13 +119,13 @@ class Checkpoint:
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self._mark(disk)
-        # A snapshot of the same log offset takes the newer one's place, and the older one stays, which may
-        # name files that the other two do not: the next checkpoint deletes what no snapshot names then.
+        # A snapshot with the same log offset replaces the newer one, and the older one stays, which may name
+        # files that the other two do not: the next checkpoint deletes the files named by no snapshot.
         if not is_another:
             return
-        # The snapshot counts from here on: what cannot be deleted must not make it a failed one, for the next
-        # checkpoint would then delete what this one names.
-        # Nor must a file that stays keep the others there, for as long as it does.
+        # The snapshot is valid from here on: a failed deletion must not fail the checkpoint, as the next
+        # checkpoint would then delete files that this one names.
+        # Nor must a file that cannot be deleted keep the others from being deleted.
         for tidy in (self.keys.tidy, self.timers.tidy):
             with suppress(OSError):
                 tidy(disk)

@@ -1,7 +1,7 @@
-"""What is made from the log and can be made again: the queues and the key index, taken over at a start.
+"""Data derived from the log: the queues and the key index, adopted at a start.
 
-Either is taken over as the snapshot names it, or else made anew from the log up to the snapshot; what lies
-behind the snapshot is put into both when the start replays it.
+Both are adopted as named by the snapshot, or else rebuilt from the log up to the snapshot; the start adds the
+records after the snapshot to both when it replays them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot with which the files of queues began (`consumequeue.dispatch`)."""
+"""The log offset of the snapshot that began the files of queues (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""Where queues begin as records say, of those that begin later."""
+"""The lowest offsets of queues by records, for queues that begin later."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return what a snapshot keeps of the queues; the key index tells its part once its files are written."""
+    """Return the snapshot part of the queues; the key index adds its own once its files are written."""
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),
@@ -34,9 +34,9 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class Adopted(NamedTuple):
-    """What a start had to make anew, and why; and the damage of the log below the snapshot that it met then.
+    """The parts that a start had to rebuild, with the reasons, and the log damage met below the snapshot.
 
-    Queues have gaps for the records that were there, which readers step over.
+    Queues have gaps in place of the damaged records, and readers skip them.
     """
 
     made_anew: list[str]
@@ -46,10 +46,10 @@ class Adopted(NamedTuple):
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
 ) -> Adopted:
-    """Take over queues and key index up to a snapshot.
+    """Adopt queues and key index up to a snapshot.
 
-    The files of the key index that other snapshots name are kept for those. The start reads the queues of
-    `read_topics`: their files are compared here, while queues can be made anew. Raise OSError.
+    Files of the key index that other snapshots name are kept. The start reads the queues of `read_topics`:
+    their files are verified here, while queues can still be rebuilt. Raise OSError.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -70,16 +70,16 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # The end that a scan looks for lies behind the snapshot, whose log it does not read.
+        # The end of damage in a scan may be beyond the snapshot, where this scan reads nothing.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return Adopted(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
 
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
-    """Return what puts a record into its queue.
+    """Return a function that adds a record to its queue.
 
-    `firsts` are the first offsets of queues (topic, queue id) of which the log had all records: where damage
-    has taken the first ones, such a queue begins with a gap.
+    `firsts` are the first offsets of queues (topic, queue id) with a complete log: if damage has taken the
+    first records, such a queue begins with a gap.
     """
 
     def put(found: Found) -> None:

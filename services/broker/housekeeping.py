@@ -1,41 +1,41 @@
-"""Room on disk: which segments go, and when to stop taking new messages.
+"""Disk space: deletion of segments, and refusal of new messages.
 
-Looked at every `housekeeping_ms`. Retention asks for snapshots first: a segment goes only when the older of
-the two kept snapshots covers its end, so that either of them can start the broker. Then in this order:
+Disk space is checked every `housekeeping_ms`. Retention first requests snapshots: a segment is deleted only
+when the older of the two kept snapshots covers its end, so either can start the broker. Then in this order:
 
-    what is needed lies in a keep file --> record of the cut --applied--> nothing reads below it any more
+    needed records are in a keep file --> record of the cut --applied--> nothing reads below it any more
                                                              --durable, published--> the files are deleted
 
-A worker deletes the files, segments and those of queues that have no entries any more: each deletion syncs a
-folder, and may take the device's timeout. Reads of queues ask for none of them meanwhile.
+A worker deletes the files, segments and empty files of queues: each deletion syncs a folder, and may take the
+device's timeout. Reads of queues use none of these files meanwhile.
 
-The record says all that changes with it: where the log begins, the lowest offset of each queue of which
-entries go, and what groups had still wanted of them. A start that finds files below the cut has them deleted
-likewise. A record before that, the wish, lets the second snapshot lie behind the first. So a start knows how
-far the log may have been deleted; what is missing beyond is damage.
+The record contains all changes of the cut: the beginning of the log, the lowest offset of each queue that
+loses entries, and the messages that groups had not received. A start deletes files below the cut in the same
+way. An earlier record, the wish, moves the log's end so that the second snapshot is at a later offset than
+the first. So a start knows the limit of legal deletions; missing records above it are damage.
 
     disk used   effect
-    >= 75 %     with --retain-hours or --retain-bytes: the oldest covered segments go, whatever their age
-    >= 85 %     likewise, and lagging groups no longer hold them
-    >= 90 %     new messages, halves and timers are refused (`DiskFull`); receives, acknowledgements, ends of
-                transactions, recalls and deliveries go on
-    full        the same, on the reserve: an empty segment that makes room for one that has none
+    >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
+    >= 85 %     the same, and lagging groups no longer prevent it
+    >= 90 %     refuse new messages, halves and timers (`DiskFull`); receives, acknowledgements, ends of
+                transactions, recalls and deliveries continue
+    full        the same, on the reserve: an empty segment whose deletion makes room for a new one
 
-Who runs the broker may stop new messages for another reason (`stopped`); then the same goes on.
+An operator may stop new messages for another reason (`stopped`), with the effects of 90 %.
 
 The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
-[topic, queue, its lowest offset from now on], "places", where in the log each of these offsets lies, and
-"skipped", a list of [group, topic, queue, count]: so many messages were still wanted by a group that lagged
-too long; `services.broker.groups.missed_messages` adds them up, and once the last record of a cut is durable,
-the log has a line about each group. Queues are looked at some at a time, so that thousands do not hold the
-loop at once: before a cut for what groups wait for, and for the cut, with a record for each time; other
-records may lie between. The last is done and cuts the log. A queue with a damaged file is left out; the next
-start makes it anew, and finds where it begins. Such a record with a "cut_offset" of 0 says so, and what
-groups missed; until then they stay where they were, in snapshots, too.
+[topic, queue, its new lowest offset], "places", the log offset of each of these queue offsets, and "skipped",
+a list of [group, topic, queue, count]: the number of messages lost to a group that lagged too long;
+`services.broker.groups.missed_messages` adds them up, and once the last record of a cut is durable, one line
+per group is logged. Queues are processed in batches, so thousands of them do not block the loop: before a cut
+for the messages that groups wait for, and for the cut, with one record per batch; other records may come
+between. The last record is "done" and cuts the log. A queue with a damaged file is left out; the next start
+rebuilds it, and finds its beginning. A record with a "cut_offset" of 0 reports that, and the messages that
+groups missed; until then groups keep their positions, in snapshots, too.
 
-Weak spot: room is measured once in `housekeeping_ms`. Writes that take the last tenth of the disk in less
-fill it; then the reserve is spent, and nothing is lost but the room. A cut looks at a queue and all its
-groups in one turn, 6 us for a group.
+Weak spot: disk space is measured once per `housekeeping_ms`. Faster writes of the last tenth of the disk fill
+it; then the reserve is used, and no data is lost. A cut processes a queue with all its groups in one turn,
+6 us per group.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ _NOWHERE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A look at what groups wait for: the queues that are left, and the lowest log offset found so far.
+    """A retention scan for messages that groups wait for: the remaining queues, and the lowest offset so far.
 
-    Of messages below `young_offset` groups have lagged too long.
+    Groups that wait for messages below `young_offset` have lagged too long, and are ignored.
     """
 
     keys: deque[tuple[str, int]]
     young_offset: int
     groups: deque[GroupQueue] = field(default_factory=deque)
-    """Those of the queue before that are left."""
+    """The remaining groups of the current queue."""
     offset: int = _NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """What a record of retention says of some queues: their lowest offsets, what groups missed below them."""
+    """The contents of a retention record for some queues: their lowest offsets, and the skipped messages."""
 
     queues: list[tuple[str, int, int]]
     """(topic, queue id, lowest offset)."""
@@ -90,7 +90,7 @@ class Rise:
 
 
 class Housekeeping:
-    """Retention and disk room of one broker."""
+    """Retention and disk space of one broker."""
 
     def __init__(
         self,
@@ -110,10 +110,10 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
         self._uncut: deque[tuple[str, int]] | None = None
-        """The queues that the running cut has still to look at."""
+        """The remaining queues of the running cut."""
         self._waiting: Waiting | None = None
         self._deletable_offset = 0
-        """Up to here nothing reads the log any more, as a durable record says; 0: that was deleted."""
+        """The offset below which nothing reads the log, by a durable record; 0 once that part is deleted."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -121,11 +121,11 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._untold: Counter[tuple[str, str]] = Counter()
-        """What durable records say that groups (group, topic) missed, since it was last told."""
+        """Messages that groups (group, topic) missed, by durable records, since the last report."""
         self.missed_told: list[str] = []
-        """Sentences about what groups missed of a cut, for the log."""
+        """Log messages about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
-        """What new messages are refused with whatever the room, set from outside; None: nothing is."""
+        """A refusal of new messages independent of disk space, set from outside, or None."""
 
     @property
     def is_refusing(self) -> bool:
@@ -134,11 +134,11 @@ class Housekeeping:
 
     @property
     def is_full(self) -> bool:
-        """Whether new messages are refused for want of room."""
+        """Whether new messages are refused because the disk is nearly full."""
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return what new messages are refused with; None when there is room."""
+        """Return the error that refuses new messages because of disk space, or None."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -151,21 +151,21 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise `DiskFull` when there is no room for new messages, or what they are stopped with."""
+        """Raise `DiskFull` if there is no room for new messages, or the error in `stopped`."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """See to the room on disk, and return what is to be kept, or may be deleted, now.
+        """Check the disk space; return the retirement to run, a keeping or a deletion, or None.
 
-        None while a checkpoint is under way: its snapshot may be on disk and cover what the core still reads
-        from the log, for the core does not know of that snapshot yet.
+        Return None while a checkpoint is under way: its snapshot may be on disk already and cover a part of
+        the log that the core still reads, as the core does not know of that snapshot yet.
         """
         self.see_to_room()
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut that another leader has decided, its snapshots may cover, and those of this node not yet.
+        # A cut of another leader may be covered by its snapshots, but not yet by those of this node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -175,16 +175,16 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a look is under way, or queues begin later than records say: call `look_on`."""
+        """Whether `look_on` has work: a retention scan, or queues whose beginnings are not recorded yet."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Look into some more queues for what groups wait for; return what is to be kept, once into all.
+        """Scan more queues for messages that groups wait for; return the keeping after the last queue.
 
-        Before that say of some in each turn that they begin later than records say, as long as there are any.
+        Record first the beginnings of queues that are not recorded yet, a batch per call.
         """
         if is_checkpointing:
-            self._waiting = None  # see `look`, which begins anew
+            self._waiting = None  # `look` begins anew
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._rise(rows, places, self._store.log.first_offset)
@@ -202,9 +202,9 @@ class Housekeeping:
         return self._running
 
     def _look_into_one(self, waiting: Waiting) -> int:
-        """Look for what one more group waits for, or begin with one more queue; return what it cost.
+        """Scan for one more group, or begin one more queue; return the cost, in queues.
 
-        As much as a queue, and what was read and compared of its files by `CUT_QUEUE_BYTES`.
+        The bytes of its files that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
         """
         if not waiting.groups:
             waiting.groups.extend(self._groups.receivers(*waiting.keys.popleft()))
@@ -218,7 +218,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return the deletion of what a published record, perhaps one of before a start, has cut off."""
+        """Return the deletion of a published cut, possibly one from before a start."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -226,7 +226,7 @@ class Housekeeping:
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _waiting_in_all(self, now_ms: int) -> Waiting | None:
-        """Return a look at what groups wait for, in all queues; None where it would not matter."""
+        """Return a retention scan of all queues; None if no segment could be deleted."""
         if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
             return None
         young_ms = now_ms - self._policy.group_pin_ms
@@ -249,16 +249,16 @@ class Housekeeping:
         return Keeping(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
-        """Return whether something still waits for a record: whether it is an open or expired half."""
+        """Return whether a record is still needed, as an open or expired half."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """Cut the log after a keeping, some queues at a time; or note that segments are gone.
+        """After a keeping, cut the log, a batch of queues per call; after a deletion, note its end.
 
         Return False while queues are left: call again, other calls may come between. The last record cuts the
-        log, and the keep file is read from then on. A keeping runs on until that record is published: what a
-        cut that may be undone leaves is not to be deleted. Raise OSError.
+        log, and the keep file is read from then on. A keeping runs until that record is published, so an
+        uncommitted cut deletes nothing. Raise OSError.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -268,7 +268,7 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         if self._uncut is None:
-            self._uncut = deque(dispatch.keys())  # a queue that comes later begins above the cut
+            self._uncut = deque(dispatch.keys())  # a newer queue begins above the cut
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
@@ -281,13 +281,13 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return what a queue of a topic costs more for its groups, in queues: each may have missed some."""
+        """Return the additional cost of a topic's queue for its groups, in queues: each may miss messages."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
-        """Return what is to be recorded of queues that are to begin at (topic, queue id, offset).
+        """Return the contents of the record for queues that are to begin at (topic, queue id, offset).
 
-        They do since the log begins at `log_offset`.
+        They begin there because the log begins at `log_offset`.
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
@@ -303,7 +303,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_before(self, cut: LogCut) -> None:
-        """Keep what is needed below another broker's cut, before the cut is applied; raise OSError."""
+        """Keep the needed records below another broker's cut, before the cut is applied; raise OSError."""
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
@@ -312,7 +312,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete what a cut has taken from the log, once both snapshots cover it; raise OSError."""
+        """Delete the segments below a cut, once both snapshots cover it; raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -320,11 +320,11 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def failed(self) -> None:
-        """Give up a retirement that failed, perhaps half way; it is tried again with the next look."""
+        """Abandon a failed or partial retirement; the next look tries again."""
         self._running = self._uncut = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log: queues and groups begin behind the cut."""
+        """Cut the log, and move the beginnings of queues and groups to the cut."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
@@ -334,7 +334,7 @@ class Housekeeping:
                 self._store.cut(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Take in durable cuts: what they cut off is deleted at the next look, which comes at once."""
+        """Note durable cuts, and make the next look, which deletes their files, due at once."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -345,7 +345,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Note what groups missed; a cut is told once, of all its records."""
+        """Count the messages that groups missed; report a cut once, after the last of its records."""
         for group, topic, _, count in cut.skipped:
             self._untold[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -354,9 +354,9 @@ class Housekeeping:
             self._untold.clear()
 
     def follow(self) -> None:
-        """Move queues and groups up to the log's start, when that is known; find what was to be deleted.
+        """Move queues and groups up to the log's start, if it is known; find the files still to delete.
 
-        The lowest offsets of queues that were made anew are said in records next (`look_on`).
+        `look_on` then records the lowest offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -367,11 +367,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def reserve_is_gone(self) -> None:
-        """Take in that the disk was full, and the reserve made room for a segment."""
+        """Note that the disk was full, and a segment used the reserve."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def see_to_room(self) -> None:
-        """Measure the disk, and make the reserve if it is missing and there is room."""
+        """Measure the disk, and create the reserve if it is missing and there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -387,7 +387,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Make the reserve where it leaves room: one that takes the last of it makes the disk full itself."""
+        """Create the reserve only if it leaves room: otherwise the reserve itself would fill the disk."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -403,13 +403,13 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots lie behind `cut_offset`; ask for the one that is missing."""
+        """Return whether both kept snapshots cover `cut_offset`; request the missing one."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
-        # A snapshot at the offset of the first one would take its place, not be a second: on a broker at rest
-        # only this record moves the log's end.
+        # A snapshot at the same log offset would replace the first one instead of being a second: on an idle
+        # broker only this record moves the log's end.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

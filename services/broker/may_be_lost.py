@@ -1,6 +1,6 @@
-"""What a start does not know any more: facts of the core that are in no record, and why they need none.
+"""State of the core that a start loses because no record has it, and why it needs no record.
 
-All else is a fold over the log. A test makes each of these true, starts the broker again, and finds it gone.
+All other state is a fold over the log. A test sets each of these, restarts the broker, and finds it gone.
 """
 
 from __future__ import annotations

@@ -1,34 +1,33 @@
 """Repeated sends: a message sent before, by id and content, is stored once and gets the first receipt.
 
-    send --hash of (topic, id)--> recent ids --not there (nearly always)--> stored
-                                             --may be--> read the records of this id, newest first
+    send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
+                                             --candidate--> read the records of this id, newest first
     one has the same content --> its receipt, and nothing is stored
-    else --> stored: another message, whose id collides (two forked producers draw the same ids)
+    else --> stored: another message with a colliding id (two forked producers draw the same ids)
 
 Rules
 1. `broker.spine.same_message` decides whether two messages are the same: it compares meanings, not bytes.
-2. The ids of each record that a client's send wrote are in `Store.ids` (`broker.spine.recent_ids`) from its
-   append on: put there where records are applied, by a leader and by a follower, which so takes over warm. A
-   start fills the table from the key index, as columns, before it takes messages. Neither asks the index
-   later.
-3. Recent is WINDOW_MS by the clock of the process that took the record in: it notes where the log ended when
-   each of the last TURNS_KEPT turns, of TURN_MS, began. A start, which has noted nothing, goes by store times
-   (`broker.spine.store_times`). A node of a cluster cannot: clocks of several machines, an hour apart, may
-   have written these. It starts with the last TAKEOVER_BYTES, and goes by its own clock from then on. Clients
-   give up sooner (of three tries of 3 s, say). A message repeated later is stored again.
-4. Timers and halves have tables of their ids that last much longer, but forget by the clock. So for WINDOW_MS
-   from a start or a takeover their ids are looked up here, too.
-5. A refusal says that nothing is stored, so `broker.sending` looks for a first try before it refuses.
-6. A turn is followed by the next, however late its first flush ends: a clock that steps ahead looks like
-   an idle broker, and what was stored before the step must be known. After a step back the turn ends TURN_MS
-   later at most.
-7. A table that cannot be filled, as a file of the key index is damaged, is completed by that index: it is
-   asked for each id until all that is recent was put since the start. The damage is reported.
+2. The id of each record that a client's send wrote is in `Store.ids` (`broker.spine.recent_ids`) from its
+   append on: `apply` adds it, on a leader and on a follower, so a takeover begins with a warm table. A start
+   fills the table from the key index, as columns, before it takes messages. Later on neither reads the index.
+3. Recent means WINDOW_MS by the clock of the process that applied the record: it notes the log's end at the
+   begin of each of the last TURNS_KEPT turns, of TURN_MS each. A start, which has no turns yet, uses store
+   times (`broker.spine.store_times`). A node of a cluster cannot, as these may come from clocks of several
+   machines, an hour apart: it starts with the last TAKEOVER_BYTES, and uses its own clock from then on.
+   Clients give up sooner (after three tries of 3 s, say). A message repeated later is stored again.
+4. Timers and halves have id tables of their own that last much longer, but expire by the clock. So for
+   WINDOW_MS from a start or a takeover their ids are looked up here, too.
+5. A refusal means that nothing is stored, so `broker.sending` looks for a first try before it refuses.
+6. A turn is followed by the next, however late its first flush ends: a forward step of the clock looks like
+   an idle broker, and messages stored before the step must stay known. After a backward step the turn ends at
+   most TURN_MS later.
+7. If the table cannot be filled because a file of the key index is damaged, that index is read as well for
+   each id until all recent ids were added since the start. The damage is reported.
 
 Cost: `broker.spine.recent_ids`, and the hash of the id, which the key index needs as well. A repeat costs a
-read of the log for each record of its id, at most SAME_ID_READ_MAX. Weak spots: a repeat of a message behind
-more than that many others of its id is stored again; while rule 7 holds, so is one whose entry the damage
-took.
+read of the log for each record of its id, at most SAME_ID_READ_MAX. Weak spots: a repeat of a message
+followed by more than that many others with its id is stored again; while rule 7 applies, so is a repeat whose
+index entry is damaged.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from tidewheel import property_names
 TURN_MS: Final = 10_000
 TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
-"""For how long at least an id is known to have come."""
+"""The minimum time for which an id is known."""
 TAKEOVER_BYTES: Final = 1 << 30
 """More than a leader writes in WINDOW_MS."""
 
@@ -67,16 +66,16 @@ class Repeats:
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages, from `recover` on."""
+        """The ids of recent messages; set by `recover`."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
-        """Where the log ended when each of the kept turns began, the oldest first."""
+        """The log's end at the begin of each kept turn, the oldest first."""
         self._begun_ms = 0
-        """When this process began to take messages."""
+        """The time at which this process began to take messages."""
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table with the ids that are recent, once the log is replayed; raise OSError."""
+        """Fill the table with the recent ids, after the replay of the log; raise OSError."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:
@@ -102,8 +101,8 @@ class Repeats:
     def pass_time(self, now_ms: int) -> None:
         """Begin the next turn if this one is over; called with each flush, and when the clock was set back.
 
-        What was appended since the last call belongs to the turn before, and is known for longer than its own
-        time asks. A turn ends TURN_MS from now at the latest, also where the clock was set back.
+        Records appended since the last call belong to the turn before, and are known for longer than
+        necessary. A turn ends TURN_MS from now at the latest, even if the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -113,13 +112,13 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and halves may bear a time of long ago, or be forgotten for that."""
+        """Return whether recent timers and halves may have old times, or be expired because of them."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the record of the same message, if one is recent, as it lies under `topic`.
+        """Return the record of the same message under `topic`, if one is recent.
 
-        `stored` is how its properties are written.
+        `stored` is the encoding of the message's properties.
         """
         is_known = False
         for found in islice(self._of_same_id(message), SAME_ID_READ_MAX):
@@ -131,7 +130,7 @@ class Repeats:
         return None
 
     def _of_same_id(self, message: Message) -> Iterator[Record]:
-        """Yield recent records of the message's id, newest first."""
+        """Yield recent records with the message's id, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:
@@ -150,13 +149,13 @@ class Repeats:
             yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
 
     def _offset_at(self, store_ms: int) -> int:
-        """Return a log offset that all records stored at a time or later lie at or above."""
+        """Return a lower bound of the offsets of all records stored at or after a time."""
         if self._store.last_store_ms < store_ms:
             return self._store.log.end_offset
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # Of a segment that holds nothing yet the age is 0: what is written to it next is recent.
+        # An empty segment has the age 0: the next records in it are recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

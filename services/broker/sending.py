@@ -1,13 +1,13 @@
-"""A message comes in: checked, given a queue, and stored as what its attributes make it.
+"""Sends: a message is checked, assigned to a queue, and stored as its attributes require.
 
-A message that its sender repeats, the same by id and content, stores nothing and gets the first receipt
-(`broker.repeats`). The ids of timers and halves are known much longer, `dedupe_ms`, by the tables of
+A repeat of a message, with the same id and content, stores nothing and gets the first receipt
+(`broker.repeats`). The ids of timers and halves are remembered much longer, for `dedupe_ms`, by the tables of
 `broker.timers.timer_ends` and `broker.halves.half_receipts`. The same id with another content is another
 message.
 
-A client calls several times for one message and takes the last answer for the message's. So a refusal says
-that none of the tries stored it: what can be wrong at one time and not at another (room, clock, settings,
-topics) refuses only what is no repeat. What is wrong with a message itself was wrong with every try.
+A client calls several times for one message and takes the last answer as the result. So a refusal must mean
+that no try has stored the message: conditions that change (room, clock, settings, topics) refuse only
+messages that are not repeats. An illegal message was illegal in every try.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Sending:
-    """The way in."""
+    """The sends of a broker."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Sending:
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store messages, each by itself; one that is refused is answered with its error."""
+        """Store messages independently; return a receipt or an error for each."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -82,10 +82,10 @@ class Sending:
         return answers
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a message: normal, FIFO, delayed or half, as its attributes say.
+        """Store a message: normal, FIFO, delayed or half, by its attributes.
 
-        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`; neither this call nor an earlier one has
-        stored anything of the message then.
+        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`; then neither this call nor an earlier one has
+        stored the message.
         """
         message_type = message.message_type
         check_message(message, message_type)
@@ -115,7 +115,7 @@ class Sending:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            # Nothing else hangs on such a message, so it needs no draft that every part looks at.
+            # The message changes no other part, so a draft that bypasses the parts suffices.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.repeats.ids.may_hold(id_digest):
@@ -139,7 +139,7 @@ class Sending:
         if first is not None:
             return first
         if message.delivery_ms is not None:
-            self._replaced(message, key_words(message), now_ms)  # refused now if at all: its commit cannot be
+            self._replaced(message, key_words(message), now_ms)  # refuse now: the commit cannot be refused
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
 
@@ -168,10 +168,10 @@ class Sending:
         offset, queue_offset = appended.offset, appended.queue_offset
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
 
-    # Earlier tries.
+    # Repeats.
 
     def _first_try(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of the message that this one repeats; None if it repeats none."""
+        """Return the receipt of the message that this one repeats, or None."""
         if message_type is MessageType.TRANSACTION:
             return self._first_half(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -179,9 +179,9 @@ class Sending:
         return self._first_plain(message, properties.encode_message(message))
 
     def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of the message that one which is neither timer nor half repeats.
+        """Return the receipt of the message that one which is neither timer nor half repeats, or None.
 
-        `stored` is how its properties are written.
+        `stored` is the encoding of its properties.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -223,7 +223,7 @@ class Sending:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: Named) -> Record | None:
-        """Return the record of a timer; None if that is gone."""
+        """Return the record of a timer; None if it is deleted."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
@@ -232,14 +232,14 @@ class Sending:
             return None
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a message of a schedule, whose template was checked when the schedule was set."""
+        """Store a message of a schedule; its template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Return the queue id of a message: by priority, message group or lite topic, or else in turn.
+        """Return the queue id of a message: by priority, message group or lite topic, or else round-robin.
 
         Raise `IllegalLiteTopic` or `TooManyLiteTopics`.
         """
@@ -265,9 +265,9 @@ class Sending:
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
-        """Return the timer that this one takes the place of, if the last of its key (`keyed`) still waits.
+        """Return the timer that this message replaces, if the last timer with its key (`keyed`) still waits.
 
-        Raise `KeyPending` if this one must not, and `TooManyTimers`.
+        Raise `KeyPending` if it must not be replaced, and `TooManyTimers`.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.named_by(keyed)
@@ -297,7 +297,7 @@ class Sending:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt that a message got whose record was found."""
+    """Return the receipt of a message with a known record."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 

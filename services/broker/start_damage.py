@@ -1,4 +1,4 @@
-"""Damage found at a start: snapshots, the log, keep files. Derived files are made anew and noted apart."""
+"""Damage found at a start in snapshots, log and keep files. Derived files are rebuilt and noted elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_at_start(
     may_begin_at: int,
     into: FoundDamage,
 ) -> None:
-    """Note all that is not what was written."""
+    """Note all damage found at a start."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
@@ -36,13 +36,13 @@ def find_at_start(
 
 
 def above_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damage of what retention has not cut off; its segments may still be there."""
+    """Return the damage above retention's cut; segments below it may still exist."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
 
 def missing_from(may_begin_at: int, first_offset: int) -> str:
-    """Return what is said of segments that are gone though the broker did not delete them."""
+    """Return the message about segments that are missing although the broker did not delete them."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

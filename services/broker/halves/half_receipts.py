@@ -1,10 +1,10 @@
-"""The receipts of halves that were sent lately, so that a client's own retry does not make a second one.
+"""Receipts of recently sent halves, so that a client's retry does not store a second half.
 
-A half whose topic and message id were stored within `dedupe_ms`, with the same content, stores nothing and
-gets the first receipt.
-A row says where the half lies; the rest of the receipt is made when it is asked for. The oldest rows go when
-a half is stored, a few each time: those that are too old by then, and those beyond the bound (both, and how
-many, in `commitlog.applied_limits`). They lie in the order in which they came (`commitlog.table`).
+A half with the topic, message id and content of a half stored within `dedupe_ms` stores nothing and gets the
+first receipt.
+A row has the offset of the half; the rest of the receipt is built on demand. When a half is stored, a few of
+the oldest rows are removed: expired rows, and rows beyond the bound (both limits, and the number per send,
+are in `commitlog.applied_limits`). Rows are in insertion order (`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from services.broker.timers import recall
 from txn import half
 
 AT_ONCE: Final = -1
-"""In place of the due time of a half that has none."""
+"""Placeholder for the due time of a half without one."""
 _BETWEEN: Final = "\x00"
-"""In a key, behind the topic; no message id holds it."""
+"""The separator after the topic in a key; it is illegal in a message id."""
 
 Row = tuple[int, ...]
 """Store time, physical offset, queue offset, due time or -1."""
@@ -40,14 +40,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half that was sent within `dedupe_ms`; None if there is none."""
+        """Return the receipt of a half that was sent within `dedupe_ms`, or None."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.receipt(topic, message_id, half.id_crc(message_id), row)
 
     def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of a half of which a row says this."""
+        """Return the receipt of the half with this row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != AT_ONCE:
@@ -56,13 +56,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of a half, by its record."""
+        """Return the receipt of the half with this record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def remember(self, topic: str, message_id: str, row: Row) -> None:
-        """Remember a half that was appended; forget some that are old."""
+        """Add a half that was appended; remove some old rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -73,16 +73,16 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every row."""
+        """Return the snapshot part: every row."""
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for topic, message_id, *row in frozen:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the newest row; an older row of that name goes."""
+        """Add the newest row; it replaces an older row with the same key."""
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)

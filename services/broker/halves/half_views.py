@@ -1,4 +1,4 @@
-"""Half messages for operators: what is open or has expired, and one by its id, however it ended."""
+"""Half messages for operators: open and expired ones, and one by its id, whatever its state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HalfViews:
         self._outcomes = transactions.outcomes
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` halves that match, without messages, the oldest first, behind `after`."""
+        """Return up to `count_max` matching halves after `after`, without messages, the oldest first."""
         found: list[HalfView] = []
         while True:
             more = self.look(wanted, after, count_max + 1 - len(found))
@@ -37,9 +37,9 @@ class HalfViews:
                 return page_of(found, count_max)
 
     def look(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` of the next `HALVES_LOOKED_AT_ONCE` that match, likewise.
+        """Return the matching halves, at most `count_max`, of the next `HALVES_LOOKED_AT_ONCE` halves.
 
-        `after` is where to look on, also if none matched; None if there are no more.
+        `after` is the cursor of the next call, even if none matched; None at the end.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -60,7 +60,7 @@ class HalfViews:
         return self._view(record, with_message=True)
 
     def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """Return up to `count_max` halves that carry a key or message id, the newest first."""
+        """Return up to `count_max` halves with a key or message id, the newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _carries(record, topic, key))
@@ -102,7 +102,7 @@ class HalfViews:
         )
 
     def _ending(self, ended: Ended) -> bytes:
-        """Return the encoded properties of the record that ended a half; none where there is no record."""
+        """Return the encoded properties of the record that ended a half; empty without a record."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:
@@ -112,7 +112,7 @@ class HalfViews:
 
 
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
-    """Return a page of halves of which one more than `count_max` was found if there is a next page."""
+    """Return a page of halves; `found` has one more than `count_max` if there is a next page."""
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 
 

@@ -1,22 +1,22 @@
-"""Half messages: ended by their producer, asked about when it is silent, expired when nobody ever answers.
+"""Half messages: ended or checked back with their producers, and expired after too many check-backs.
 
-    an end asked for --> the half's state --> the table (`txn.states`) --> one record, or a refusal
+    a requested end --> the half's state --> the table (`txn.states`) --> one record, or a refusal
 
-A record changes halves when it is appended (`apply`), except that a half is open, and can be ended, only when
-it is durable (`publish`). A producer's end of what has expired is refused, and noted by a record.
+A record changes halves when it is appended (`apply`), except that a half opens, and can be ended, only when
+it is durable (`publish`). A producer's end of an expired half is refused, and noted by a record.
 
-The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. For an
-older one the log tells: a half that is in the log and in none of those has ended, and the key index finds its
-committed record; where there is none, it was rolled back. Halves that the log cannot tell of, since retention
-has deleted their ends (keep files) or another broker wrote them, are known only while they are in memory.
+The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. Older
+ends are found in the log: a half in the log and not in memory has ended; the key index finds its committed
+record, and without one it was rolled back. Halves without an end in the log, because retention has deleted it
+(keep files) or another broker wrote it, are known only while they are in memory.
 
-A half and its commit are appended from the message, with the fact that they tell: no record is made, nor read
-again (`send`, `_commit`).
+A half and its commit are appended from the message together with their fact: no `Record` is built or parsed
+(`send`, `_commit`).
 
-Weak spots: a half whose end is not remembered, and whose committed record damage of the log has taken, counts
-as rolled back. Each open half has a timer (`Purpose.CHECK`), a place among `unasked` or in `_to_read`, or is
-being asked about, which `check_asked` ends. If a caller takes a question and never calls `check_asked`, the
-half is not asked about again until a restart.
+Weak spots: a half that is not in memory, with a committed record destroyed by damage of the log, counts as
+rolled back. Each open half has a timer (`Purpose.CHECK`), an entry in `unasked` or in `_to_read`, or a
+check-back under way, which `check_asked` completes. A caller that takes a check-back and never calls
+`check_asked` stops check-backs for that half until a restart.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.unasked = Unasked()
-        """Open halves that are due, and whose topic has no producer that can be asked."""
+        """Open halves that are due, but whose topics have no producer available for check-backs."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """Halves below it were looked at: whether their records are kept is decided when the log is cut."""
+        """Halves below this offset were searched for lost records; a cut decides which records are kept."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a message as a half, whose commit goes to the queue `queue_id` of its topic."""
+        """Store a message as a half, to be committed to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -107,7 +107,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Change a half: it was sent, asked about, ended too late, or has ended."""
+        """Update a half: sent, checked back, ended too late, or ended."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -124,7 +124,7 @@ class Transactions:
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
-        """Open durable halves and set their first checks; of durable ends the oldest may be forgotten."""
+        """Open durable halves and set their first checks; drop the oldest durable ends above the limit."""
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
             if isinstance(fact, HalfStored):
@@ -137,7 +137,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` while no more may wait for their ends."""
+        """Raise `TooManyHalves` if the maximum number of halves is open or expired."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -148,9 +148,9 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """End a transaction, or confirm that it ended so before.
+        """End a transaction, or confirm that it has ended the same way before.
 
-        Raise `TransactionEnded` if it ended otherwise, or `InvalidTransactionId`.
+        Raise `TransactionEnded` if it has ended otherwise, or `InvalidTransactionId`.
         """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
@@ -161,7 +161,7 @@ class Transactions:
         try:
             record = self.find(offset, transaction_id)
         except InvalidTransactionId:
-            # Retention may have deleted the half of an end that is still remembered.
+            # Retention may have deleted the half of an end that is still in memory.
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
@@ -170,7 +170,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
-        """Commit an open half that is remembered as it was sent, without reading the log."""
+        """Commit an open half that is still in memory as sent, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
         ended = (HalfEnded(half_offset, "COMMIT"),)
@@ -181,7 +181,7 @@ class Transactions:
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """End for an operator what is open or has expired, and keep why.
+        """End an open or expired half for an operator, and record the reason.
 
         Raise `TransactionEnded` or `InvalidTransactionId`.
         """
@@ -191,14 +191,14 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """Return the half record of a transaction.
 
-        Raise `InvalidTransactionId` if none has that id, or `StoreDamaged` if it cannot be read.
+        Raise `InvalidTransactionId` if no half has that id, or `StoreDamaged` if it cannot be read.
         """
         if not self.is_known(offset):
             raise unknown_half(transaction_id)
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # There is such a half: its caller is told of the damage, and not that the id is wrong.
+            # The half exists: report the damage to the caller, not a wrong id.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
@@ -208,7 +208,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether a half lies at a log offset, of which it can be told what became of it."""
+        """Return whether a half with a known outcome is at a log offset."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -216,18 +216,18 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:
-        """Return how the transaction of a half ended; None while it is open. Raise `StoreDamaged`."""
+        """Return the end of a half's transaction; None while it is open. Raise `StoreDamaged`."""
         offset = record.physical_offset
         if offset in self.outcomes.open:
             return None
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """Return how the halves of a topic are asked about."""
+        """Return the check-back policy of a topic's halves."""
         return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the question about a half that is due; None if ended, or to be read first (`read_due`)."""
+        """Return the check-back of a due half; None if it has ended, or must be read first (`read_due`)."""
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
             return None
@@ -237,13 +237,13 @@ class Transactions:
         return _question(half_offset, waiting)
 
     def has_more(self) -> bool:
-        """Return whether `read_due` has something to do at once."""
+        """Return whether `read_due` has work to do now."""
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Let halves expire that were asked about often enough; return the questions about the others.
+        """Expire the halves that used up their check-backs; return the check-backs of the others.
 
-        An expiry names the message, so its half is read: at most `CHECKS_READ_PER_TICK_BYTES_MAX` of them.
+        An expiry has the message id, so the half is read; `CHECKS_READ_PER_TICK_BYTES_MAX` bounds the reads.
         """
         read_bytes, questions = 0, []
         while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -264,9 +264,9 @@ class Transactions:
         return questions
 
     def end_lost(self, now_ms: int) -> list[int]:
-        """Roll back halves whose records are neither in the log nor kept; return their offsets.
+        """Roll back halves with records neither in the log nor in keep files; return their offsets.
 
-        A call looks at `HALVES_KEPT_LOOKED_AT_ONCE` of the halves below the log, and the next one goes on.
+        A call examines `HALVES_KEPT_LOOKED_AT_ONCE` of the halves below the log; the next call continues.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -279,7 +279,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Roll back a half that nobody can read, and so nobody can ever commit."""
+        """Roll back a half with an unreadable record, which can never be committed."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -291,7 +291,7 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Return the question to be asked at once, whatever the schedule says.
+        """Return a check-back to run now, independent of its schedule.
 
         Raise `TransactionEnded` or `InvalidTransactionId`.
         """
@@ -302,18 +302,18 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the message of a half to be asked about; None if damage has taken the message."""
+        """Return the message of a half for its check-back; None if damage has destroyed it."""
         record = self._read(half_offset)
         if record is None:
-            self._to_read.append(half_offset)  # the next tick ends it: nobody can be asked about it
+            self._to_read.append(half_offset)  # the next tick ends it, as it cannot be checked back
             return None
         return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Learn whether a producer could be asked; only then the check counts, and the next one is set.
+        """Note whether a producer could be asked; only then count the check-back, and set the next one.
 
-        Otherwise a half that is due waits until a producer can be asked. A check by hand, before its time,
-        does not bring the next one forward.
+        Otherwise a due half waits until a producer is available. An early manual check-back does not move the
+        next one forward.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -325,25 +325,25 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._wake(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)  # of a check by hand, which left the timer
+            self._scheduler.cancel(Purpose.CHECK, offset)  # a manual check-back has left the timer
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
-            # By hand before its time; what waits has no timer, also when the clock was set back since.
+            # An early manual one; a waiting half has no timer, even if the clock was set back since.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """Let the halves be due that wait for a producer of a topic: one can be asked, perhaps again."""
+        """Make the halves of a topic due that wait for a producer, since one may be available now."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def unasked_since_ms(self) -> int | None:
-        """Return since when a half is due of which no producer can be asked; None if there is none."""
+        """Return the earliest due time of the halves without an available producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set how a topic's halves are asked about; None: as the settings say. Raise `TopicNotFound`.
+        """Set the check-back policy of a topic; None: that of the settings. Raise `TopicNotFound`.
 
-        What waits for a producer, and has now been asked about often enough, expires without one.
+        Halves that wait for a producer and have used up the new policy's check-backs expire.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
         for offset in self.unasked.of(topic):
@@ -354,11 +354,11 @@ class Transactions:
         return changed
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: see `Outcomes.freeze`."""
+        """Return the snapshot part: see `Outcomes.freeze`."""
         return self.outcomes.freeze()
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         self.outcomes.thaw(frozen)
         for half_offset, (_, next_check_ms, *_) in self.outcomes.open.items():
             self._scheduler.schedule(Purpose.CHECK, half_offset, next_check_ms)
@@ -372,7 +372,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """End a half as an event of the table (`txn.states`), note that it came too late, or refuse it."""
+        """Process an event of the table (`txn.states`): end the half, note a late end, or refuse it."""
         ended = self.ended(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
@@ -384,13 +384,13 @@ class Transactions:
     def _end_again(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """Return the answer to an end of what has ended, if it is the same; else raise `TransactionEnded`."""
+        """Confirm a repeated end of an ended transaction; raise `TransactionEnded` if it differs."""
         if states.after(ended.state, event) is not ended.state:
             raise self._refusal(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return the error that says how a transaction ended, with what an operator can do."""
+        """Return the error with the end of a transaction and the operator's options."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -403,14 +403,14 @@ class Transactions:
         )
 
     def _ended_in_log(self, record: Record) -> Ended:
-        """Return how a half ended whose end is not remembered: the log has its committed record, or none."""
+        """Return the end of a half that is not in memory: committed if the log says so, else rolled back."""
         stored = properties.of_record(record)
         topic, message_id = (
             stored.get(property_names.REAL_TOPIC, ""),
             stored.get(property_names.MESSAGE_ID, ""),
         )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
-            if offset <= record.physical_offset:  # newest first: what comes now is older than the half
+            if offset <= record.physical_offset:  # newest first: the rest is older than the half
                 break
             found = self._store.read(offset)
             if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
@@ -418,7 +418,7 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
-        """Append the end of a half, and count it; return what must be durable."""
+        """Append the end of a half, and count it; return the offset to make durable first."""
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
         topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
@@ -426,9 +426,9 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an end; a commit carries out the verb, and sets the timer, of its message.
+        """Append the record of an end; a commit also executes the verb, and sets the timer, of its message.
 
-        Raise `StoreDamaged` where names of timers cannot be read; nothing is appended then.
+        Raise `StoreDamaged` if names of timers cannot be read; then nothing is appended.
         """
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
@@ -441,7 +441,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
-        """Count a check, and set the next."""
+        """Count a check-back, and schedule the next one."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -449,12 +449,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Let up to `count_max` halves be due now that wait for a producer of a topic."""
+        """Make up to `count_max` halves due now that wait for a producer of a topic."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read(self, half_offset: int) -> Record | None:
-        """Return the record of a half to be asked about, or to expire; None if damage has taken it."""
+        """Return the record of a half for its check-back or expiry; None if damage has destroyed it."""
         try:
             return self._store.read(half_offset)
         except StoreDamaged:
@@ -462,7 +462,7 @@ class Transactions:
 
 
 def unknown_half(transaction_id: str) -> InvalidTransactionId:
-    """Return the error of an id that names nothing, or nothing that its caller may know of."""
+    """Return the error for an unknown id, or an id that the caller may not see."""
     return InvalidTransactionId(
         f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "
         "listed by: tidewheel txn ls --topic TOPIC --key KEY"
@@ -484,7 +484,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId` unless a half is of this topic; the caller need not know its own."""
+    """Raise `InvalidTransactionId` unless a half is of this topic, without naming its real topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")
