@@ -1,29 +1,29 @@
-"""Messages whose attempts are used up go to the dead letters by themselves, whether anybody receives or not.
+"""Burials: messages with no attempts left are moved to the dead letters without waiting for a receive.
 
-A message that kills its consumers would otherwise wait for one more receive, which never comes, and nobody
-would see it among the dead letters. So the last attempt's end is itself the burial:
+Otherwise a message that kills its consumers would wait for one more receive, which never comes, and operators
+would not see it among the dead letters. So the end of the last attempt triggers the burial:
 
-    the last attempt's lease runs out ----+
+    the last attempt's lease expires -----+
     its consumer reports its failure -----+
     a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If a policy allows more meanwhile, the lease has run out like any other, and the message is given out again.
+If a policy allows more attempts meanwhile, the lease expires normally, and the message is delivered again.
 
 Rules:
-- The pause after a failed attempt is for the next one. After the last attempt there is none: the lease ends
-  when the consumer reports the failure, or when a policy makes that attempt the last one.
-- The lease of the last attempt stands until its message is buried. So one step, as when a consumer gives a
-  message up, ends both; until then an acknowledgement still counts.
-- A tick buries until `UNFLUSHED_BYTES_MAX` wait for the disk; the flush brings the next tick. Or until it has
-  read `QUEUE_FILES_COMPARED_BYTES` of queues' files as a whole, as a start leaves them to be; the next tick
-  comes at once.
-- A receive that comes upon such a message first buries it, too (`receiving.py`).
+- The pause after a failed attempt precedes the next attempt. After the last attempt there is none: the lease
+  ends when the consumer reports the failure, or when a policy makes that attempt the last one.
+- The lease of the last attempt stays valid until its message is buried. So one step, as in a consumer's own
+  move to the dead letters, ends both; until then an acknowledgement still counts.
+- A tick buries until `UNFLUSHED_BYTES_MAX` are not durable; the flush triggers the next tick. Or until it has
+  read `QUEUE_FILES_COMPARED_BYTES` of queue files in full, as a start has not read them; the next tick
+  follows at once.
+- A receive that finds such a message first buries it, too (`receiving.py`).
 
 Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
 
-Weak spot: entries are never taken out, as messages are acknowledged, renewed, moved or given out meanwhile.
-So every entry is only a hint, and looked at anew when its turn comes.
+Weak spot: entries are never removed when their messages are acknowledged, renewed, moved or delivered. So an
+entry is only a hint, and is checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ USED_UP = "attempts used up"
 
 
 class Burying:
-    """What is to be buried, in the order in which it was found."""
+    """The messages to bury, in the order in which they were found."""
 
     def __init__(
         self,
@@ -63,29 +63,29 @@ class Burying:
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """The files of queues that this tick has read as a whole."""
+        """The bytes of queue files that this tick has read in full."""
 
     def has_more(self) -> bool:
-        """Return whether something could be buried at once."""
+        """Return whether there are messages to bury now."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def takes(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue the burial of a message, the attempt at which failed, if that was the last one."""
+        """Queue the burial of a message with a failed attempt if it was the last; return whether it was."""
         is_last = self.is_last(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
     def given_back(self, key: GroupQueue, offset: int) -> None:
-        """Look at a message whose lease has ended: fewer attempts may be allowed now than when it began."""
+        """Queue the burial of a message after its lease, since the policy may allow fewer attempts now."""
         if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def look_for(self, now_ms: int, group: str = "") -> None:
-        """Find what had all its attempts, and is leased to nobody or pauses, of one group or all.
+        """Find messages without attempts left, and without a lease or in a pause, of one group or all.
 
-        A last lease that waits for the disk may not be the last any more: then it runs out like any other, at
-        once, for what is given out again need not wait.
+        A last lease that waits for its burial may not be the last any more: then it expires normally, at
+        once, since redelivery need not wait for the disk.
         """
         self._used_up += self._groups.used_up(group)
         for key, lease in self._leases.standing():
@@ -100,7 +100,7 @@ class Burying:
                 self._leases.run_out_again(generation)
 
     def run(self, now_ms: int) -> list[str]:
-        """Bury as much as the disk takes now; return the topics where something comes again."""
+        """Bury messages within the limits of a tick; return the topics with redelivered messages."""
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._may_go_on:
             topic = self._bury_leased(self._last_leases.popleft(), now_ms)
@@ -113,13 +113,13 @@ class Burying:
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether this tick may bury more."""
+        """Whether the limits of this tick allow more burials."""
         return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _bury_leased(self, generation: int, now_ms: int) -> str | None:
         """End a lease and bury its message, unless it was answered or renewed meanwhile.
 
-        Returns the topic if the message is to be given out again instead.
+        Return the topic if the message is to be delivered again instead.
         """
         found = self._leases.find(generation)
         if found is None or not self._leases.has_run_out(found[1], now_ms):
@@ -127,7 +127,7 @@ class Burying:
         key, lease = found
         failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
         if failure is None or record is None or not self.is_last(key, lease):
-            # What is gone or damaged is seen to by the next receive.
+            # The next receive handles deleted and damaged messages.
             self._groups.give_back(key, lease, failure, now_ms)
             return key.topic
         attempts = self._groups.look(key).attempts(lease.queue_offset).failed(failure)
@@ -135,12 +135,12 @@ class Burying:
         return None
 
     def is_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether the group's policy of now allows no attempt behind the one of a lease."""
+        """Return whether the group's current policy allows no attempt after that of a lease."""
         count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Bury a message that is leased to nobody, unless it was given out, finished or moved meanwhile."""
+        """Bury a message without a lease, unless it was delivered, finished or moved meanwhile."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.look(key).is_used_up(offset, attempts_max):
             return
@@ -155,7 +155,7 @@ class Burying:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return the record of a message; None if retention or damage has taken it."""
+        """Return the record of a message; None if it is deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

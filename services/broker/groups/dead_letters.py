@@ -1,10 +1,10 @@
-"""What a group has given up: messages of its topic `%DLQ%<group>`, each with the reason and its errors.
+"""Dead letters: messages that a group has given up, in its topic `%DLQ%<group>`, with reason and errors.
 
-A dead letter is open until an operator redrives or purges it. Which ones are done is the progress of the
-operators' own group (`OPERATORS`) on that topic, kept in acknowledgement records like any other.
+A dead letter is open until an operator redrives or purges it. Finished ones are recorded as the progress of
+the operators' own group (`OPERATORS`) on that topic, in acknowledgement records like those of any group.
 
-Redriven to its own topic a message is for its group alone: others have had it. Redriven to another topic it
-is for everybody. Its message id stays.
+A message redriven to its own topic is delivered only to its group, since other groups have had it; in another
+topic it is delivered to all groups. It keeps its message id.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeadLetters:
         self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
-        """Give a message up for a group after its attempts; return what must be durable first."""
+        """Move a message to the dead letters after its attempts; return the offset to make durable first."""
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
             property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
@@ -100,12 +100,12 @@ class DeadLetters:
         return DeadLetterPage(dead_letters, None)
 
     def groups(self) -> list[str]:
-        """Return every group that ever gave a message up, in no order."""
+        """Return every group that ever had dead letters, unsorted."""
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count(self, group: str) -> DeadLetterCount:
-        """Return how many are open of one group; none if the group never gave a message up."""
+        """Return the number of open dead letters of a group; 0 if it never had any."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -116,7 +116,8 @@ class DeadLetters:
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Send a dead letter again: to its own topic for its group alone, or to the topic `target`.
 
-        Returns what must be durable. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic` or `TopicNotFound`.
+        Return the offset to make durable first. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic`,
+        `MessageTypeConflict` or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._open(group, queue_offset)
@@ -127,7 +128,7 @@ class DeadLetters:
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group
-        else:  # to consumers it stays the message that it was
+        else:  # consumers see the original topic
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = _copy(record, topic.name, marks)
@@ -136,7 +137,7 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Forget a dead letter; return what must be durable. Raise `MessageNotFound`."""
+        """Finish a dead letter unsent; return the offset to make durable. Raise `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
@@ -156,7 +157,7 @@ class DeadLetters:
 
 
 def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return the number that decides about the queue of a message that is sent again: of its order, if any.
+    """Return the number that selects a redriven message's queue: by lite topic, message group or offset.
 
     Raise `MessageTypeConflict`.
     """
@@ -178,7 +179,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a message for another topic; what was said of its delivery is left behind."""
+    """Return a copy of a message for another topic, without the properties of its delivery."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

@@ -1,38 +1,38 @@
-"""The filters of consumer groups: a group asks a topic for the union of what its clients ask for.
+"""Filters of consumer groups: a group receives from a topic the union of its clients' filters.
 
-RocketMQ keeps one filter per group and topic, so clients of one group with different filters lose messages
-for each other: what one filter does not match counts as done for the group. Here a message is passed over
-only if no filter of the group matches it:
+RocketMQ keeps one filter per group and topic, so clients of one group with different filters lose each
+other's messages: a message that one filter does not match is done for the whole group. Here a message is
+skipped only if no filter of the group matches it:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
     only other filters of the group match it          set aside for them (`consumequeue.set_aside`)
 
-    a receive brings a filter that is known           the filter was used
-    a receive brings a new filter                     a record adds it, before it passes anything over
-    a filter is not used for FILTER_IDLE_MS           a record forgets it; what is set aside is judged again
+    a receive has a known filter                      the filter is marked as used
+    a receive has a new filter                        a record adds it, before it skips any message
+    a filter is not used for FILTER_IDLE_MS           a record removes it; messages set aside are judged again
 
 Rules
-1. The filters of a group are records (`TW_SYS_GROUP`, see `groups.py`), so a start and another leader know
+1. The filters of a group are records (`TW_SYS_GROUP`, see `groups.py`), so a start and another leader have
    them before a client has called again.
-2. A group has `FILTERS_PER_GROUP_MAX` filters on a topic at most, which take `FILTERS_WORK_MAX` together to
-   judge a message: nothing interrupts that. One more is refused. Filters are the same if their texts are
-   (`consumequeue.filter.FilterText`).
-3. After a start a filter that was not used since has `FILTER_SETTINGS_MS` more: within that time clients say
-   what they subscribe to.
-4. Idle time is time in which other filters of the group are used: the clock of a `FilterSet` moves with the
-   receives of the group, by `FILTER_STEP_MS` each at most. While all clients are away it stands still, so
-   the first client to come back does not outlive the filters of the others.
-5. A filter stays while one of the clients that used it last sends heartbeats: a push consumer whose cache is
-   full does not receive. A client counts for the filter that it used last; until it receives after a start or
-   from a new leader, for the filter of its subscription (`GroupFilters.client_subscribes`).
-6. A filter that this version cannot read, though a record has it, matches everything: nothing is lost.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic, which together take at most
+   `FILTERS_WORK_MAX` to judge a message, since this cannot be interrupted. One more filter is refused.
+   Filters are equal if their texts are (`consumequeue.filter.FilterText`).
+3. After a start a filter that has not been used since is kept for `FILTER_SETTINGS_MS` more: within that time
+   clients report their subscriptions.
+4. Idle time counts only while other filters of the group are used: the clock of a `FilterSet` advances with
+   the receives of the group, by at most `FILTER_STEP_MS` each. While all clients are away it stops, so the
+   first client to return does not cause the removal of the others' filters.
+5. A filter is kept while one of its most recent clients sends heartbeats: a push consumer with a full cache
+   does not receive. A client counts for the filter that it used last; before its first receive after a start
+   or from a new leader, for the filter of its subscription (`GroupFilters.client_subscribes`).
+6. A recorded filter that this version cannot parse matches everything, so no message is lost.
 
-Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and begins anew at a start.
+Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and is empty after a start.
 
-Memory: 1 KiB a group and topic, and the texts, `FILTERS_BYTES_MAX` of all groups together. Cost of a receive:
-one identity test for the filter, and the note that it was used. Weak spot: a message that no client with its
-filter fetches holds its message group closed until the filter is forgotten.
+Memory: 1 KiB per group and topic, and the texts, `FILTERS_BYTES_MAX` for all groups together. Cost of a
+receive: one identity test for the filter, and the mark that it was used. Weak spot: a message that no client
+fetches with its filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class KnownFilter:
     """The other filters of the group."""
     used_ms: int = 0
     is_used: bool = False
-    """Whether a client used it since the start."""
+    """Whether a client has used it since the start."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The clients that used it last, `FILTER_CLIENTS_MAX` of them, the newest last."""
+    """The clients with this as their last filter, at most `FILTER_CLIENTS_MAX`, the newest last."""
 
 
 class FilterSet:
-    """The filters of one group on one topic, as far as they are derived."""
+    """The derived state of the filters of one group on one topic."""
 
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
@@ -79,14 +79,14 @@ class FilterSet:
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
-        """The hashes of the tags that some filter may match; None if any may."""
+        """The hashes of the tags that some filter may match; None for all tags."""
         self.queue_ids: set[int] = set()
         """The queues on which messages may be set aside."""
         self._latest: KnownFilter | None = None
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
     def find(self, wanted: Filter) -> KnownFilter | None:
-        """Return a filter of the group; None if it is new."""
+        """Return a filter of the group, or None."""
         latest = self._latest
         if latest is not None and latest.filter is wanted:
             return latest
@@ -96,14 +96,14 @@ class FilterSet:
         return latest
 
     def move_clock(self, now_ms: int) -> None:
-        """Note that a client receives, be it with a filter that is refused."""
+        """Note a receive of a client, even if its filter is refused."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Note that a client receives with a filter; return whether it used another before, or none."""
+        """Note a receive with a filter; return whether the client's last filter was another, or none."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -115,14 +115,14 @@ class FilterSet:
         return True
 
     def hold(self, text: FilterText, client_id: str) -> None:
-        """Let a client that has used no filter yet count for this one."""
+        """Count a client without a used filter as a user of this one."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
             known.clients[client_id] = None
 
     def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
-        """Return the filters that are to be forgotten; `alive_ms` has the last heartbeat of each client."""
+        """Return the filters to remove; `alive_ms` has the last heartbeat of each client."""
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
         self._looked_ms = self._served_ms
@@ -155,11 +155,11 @@ class GroupFilters:
         return found
 
     def look(self, group: str, topic: str) -> FilterSet:
-        """Return the same, to be looked at: nothing is made of it."""
+        """Return the same for reading only: create no state."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the filters of a group on a topic as texts, the oldest first."""
+        """Return the texts of a group's filters on a topic, the oldest first."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
@@ -171,7 +171,7 @@ class GroupFilters:
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
     def check_room(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if a group may not have one more filter on a topic."""
+        """Raise `TooManyFilters` if one more filter would exceed a limit of the group or of all groups."""
         text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
             shown = "; ".join(map(shown_filter, known))
@@ -190,7 +190,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if all filters of a group would take too long over one message."""
+        """Raise `TooManyFilters` if all filters of a group would take too long for one message."""
         others = [(_work_of(one.filter), text) for text, one in self.look(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -205,35 +205,35 @@ class GroupFilters:
         )
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Take a heartbeat."""
+        """Note a heartbeat."""
         self._alive_ms.pop(client_id, None)
         self._alive_ms[client_id] = now_ms
         if len(self._alive_ms) > limits.CLIENTS_MAX:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def client_gone(self, client_id: str) -> None:
-        """Let the filters of a client that has left be idle."""
+        """Note that a client has left, so its filters may become idle."""
         self._alive_ms.pop(client_id, None)
 
     def client_subscribes(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Let a client hold a filter that the group has, until it receives: it says so when it connects."""
+        """Count a client, until it receives, as a user of the group's filter that it subscribes with."""
         if text in self._texts.get((group, topic), ()):
             self.of(group, topic).hold(text, client_id)
 
     def idle(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
-        """Return the filters of a group on a topic that are to be forgotten."""
+        """Return the filters of a group on a topic to remove."""
         return self.of(group, topic).idle(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter; return the queues of which what is set aside is to be judged again."""
+        """Add a filter; return the queues with messages set aside, to be judged again."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
-            self._texts[group, topic] = texts | {text: None}  # another dictionary: a checkpoint may have this
+            self._texts[group, topic] = texts | {text: None}  # a new dictionary: a checkpoint may hold this
             self._bytes += _text_bytes(text)
         return self._changed(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Forget filters; return the queues of which what is set aside is to be judged again."""
+        """Remove filters; return the queues with messages set aside, to be judged again."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -242,24 +242,24 @@ class GroupFilters:
         return self._changed(group, topic)
 
     def leave(self, group: str, topic: str) -> None:
-        """Forget the filters of a group on a topic, or (empty) on all."""
+        """Remove the filters of a group on a topic, or (empty) on all."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
         for use in [one for one in self._sets if one[0] == group and topic in ("", one[1])]:
             del self._sets[use]
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: the texts."""
+        """Return the snapshot part: the texts."""
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for group, topic, texts in frozen:
             for text in texts:
                 self.add(group, topic, FilterText(*text))
 
     def _changed(self, group: str, topic: str) -> set[int]:
-        """Make the derived part anew, which keeps uses, clients and clock of the filters that stay."""
+        """Rebuild the derived state; remaining filters keep their use times, clients and clock."""
         before = self._sets.pop((group, topic), None)
         if before is None:
             return set()
@@ -274,7 +274,7 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter as operators see it: the type, and the expression; a long one cut, with its CRC-32."""
+    """Return a filter for operators: type and expression; a long one is cut, and has its CRC-32."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"
@@ -285,7 +285,7 @@ def _parsed(text: FilterText) -> Filter:
     with suppress(IllegalFilter):
         if text.type != SQL:
             return parse_tags(text.expression)
-        # Not with the file: its parser takes 90 ms to make, which no command should wait for.
+        # Imported late: building its parser takes 90 ms, which no command should wait for.
         from consumequeue.sql_filter import parse_sql
 
         return parse_sql(text.expression)

@@ -1,4 +1,4 @@
-"""What the verbs on consumer groups and their dead letters take and give back."""
+"""Arguments and results of the verbs on consumer groups and their dead letters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """A place in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
+    """A position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
 
-    `places`: where that time lies, by (topic, queue id), as far as the caller has looked; to find it in a
+    `places`: the offsets of that time by (topic, queue id), as far as the caller has searched; a search in a
     queue takes some 20 reads.
     """
 
@@ -35,10 +35,10 @@ class Start:
 
 @dataclass(slots=True, frozen=True)
 class GroupPolicy:
-    """How a group's messages are given out.
+    """The delivery policy of a group.
 
-    `retry_after_ms` is what its consumers are told to wait before the next attempt; `fifo_run_max` is how
-    many messages of one message group a single receive may take, in their order. 1 keeps them apart.
+    `retry_after_ms` are the pauses before the next attempt, sent to its consumers; `fifo_run_max` is the
+    maximum number of messages of one message group in a single receive, in order (1: one at a time).
     `is_lite_exclusive`: a lite topic belongs to the client of the group that subscribed to it last.
     """
 
@@ -53,10 +53,10 @@ class GroupPolicy:
 class QueueView:
     """A group on one queue.
 
-    Below `committed_offset` everything is done, from `next_offset` on nothing was given out;
-    `done_above` counts what is done between the two. The queue goes from `min_offset` up to before
-    `end_offset`. `waiting` came back or was held back, and will be given out. `oldest_ms` is the store time
-    of the first message that is not done.
+    All messages below `committed_offset` are done, none from `next_offset` on has been delivered;
+    `done_above` counts the done ones between the two. The queue has the offsets from `min_offset` to before
+    `end_offset`. `waiting` counts messages that were returned or held back, and will be delivered.
+    `oldest_ms` is the store time of the first unfinished message.
     """
 
     topic: str
@@ -72,7 +72,7 @@ class QueueView:
 
     @property
     def lag(self) -> int:
-        """The number of messages that are not done."""
+        """The number of unfinished messages."""
         return self.end_offset - self.committed_offset - self.done_above
 
 
@@ -80,7 +80,7 @@ class QueueView:
 class FilterView:
     """A filter of a group on a topic.
 
-    `clients` used it last, as far as they are remembered; `waiting` messages are set aside for it. A message
+    `clients` are its most recent users, as far as known; `waiting` messages are set aside for it. A message
     that several filters match counts for each of them.
     """
 
@@ -92,7 +92,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """What retention has deleted of a topic before the group had finished it; `last_ms`: the last time."""
+    """Messages deleted by retention before the group had finished them; `last_ms`: the last time."""
 
     topic: str
     count: int
@@ -101,7 +101,7 @@ class MissedView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group: its policy, where it is on the queues of its topics, its filters, what it missed."""
+    """A consumer group: its policy, its positions on queues, its filters, its missed messages."""
 
     name: str
     policy: GroupPolicy
@@ -112,7 +112,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """A queue's first message that is not done, `before` and `after` a reset."""
+    """The first unfinished message of a queue `before` and `after` a reset."""
 
     topic: str
     queue_id: int
@@ -124,7 +124,7 @@ class Move:
 
 @dataclass(slots=True, frozen=True)
 class Reset:
-    """What a reset moves; a dry run has `durable_at` 0."""
+    """The moves of a reset; `durable_at` is 0 for a dry run."""
 
     moves: list[Move]
     durable_at: int
@@ -132,11 +132,11 @@ class Reset:
 
 @dataclass(slots=True, frozen=True)
 class Received:
-    """What a receive leased, to be shown once the log is durable up to `durable_at`.
+    """The messages that a receive leased, to be delivered once the log is durable up to `durable_at`.
 
-    `is_unfinished`: the receive looked at, or leased, as much as it may; there may be more. `has_set_aside`:
-    it left messages to receives with other filters of the group. `has_read_damage`: it has spent work on the
-    file of a queue that is damaged, which is read once: a receive that is repeated at once comes further.
+    `is_unfinished`: the receive reached its limits; there may be more messages. `has_set_aside`: it left
+    messages to receives with other filters of the group. `has_read_damage`: it has spent work on a damaged
+    queue file, which is read only once: a receive that is repeated at once makes progress.
     """
 
     deliveries: list[Delivery]
@@ -150,7 +150,7 @@ class Received:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """A message that a group gave up; errors are "<ms since 1970> <what happened>", empty where unknown."""
+    """A message that a group gave up; errors are "<ms since 1970> <what happened>", empty if unknown."""
 
     queue_offset: int
     message: Message
@@ -164,7 +164,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """How many dead letters of a group are open; those of its topic end before `end_offset`."""
+    """The number of open dead letters of a group; the end of its dead-letter topic is `end_offset`."""
 
     group: str
     count: int
@@ -173,7 +173,7 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """Dead letters, the oldest first; `after` asks for the next page, None when there is none."""
+    """Dead letters, oldest first; `after` is the cursor of the next page, None on the last."""
 
     dead_letters: list[DeadLetter]
     after: int | None

@@ -1,4 +1,4 @@
-"""Looking at consumer groups, and setting where they are: how far each is, and from where on it receives."""
+"""Views of consumer groups and their positions, and the operators' verbs that change them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """What operators see of groups and do to them."""
+    """The operators' views of groups, and their verbs."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def all(self) -> list[GroupView]:
-        """Return every group, by name, without its filters."""
+        """Return every group, sorted by name, without its filters."""
         return [self._view(name) for name in self._groups.names()]
 
     def one(self, name: str) -> GroupView:
@@ -58,33 +58,33 @@ class GroupViews:
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield where a group is on each of its queues, as `one` has it; the caller may pause in between."""
+        """Yield the view of each queue of a group, as in `one`; the caller may pause in between."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group with what `queues_of` yielded; raise `GroupNotFound`."""
+        """Return a group assembled from the views of `queues_of`; raise `GroupNotFound`."""
         self._check_known(name)
         return self._with_filters(self._made(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield (group, filter) of the topics that a group asks with several filters."""
+        """Yield (group, filter) for the topics that a group receives with several filters."""
         for group, topic in self._groups.filters.mixed():
             for one in self.filters(group, topic):
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return how many messages each client of a group holds, by client id."""
+        """Return the number of leased messages of each client of a group, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.standing() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Make a group that receives a topic from a place on, or (empty) exists before it receives any.
+        """Create a group that receives a topic from a position on, or (empty) a group without topics.
 
-        Return what must be durable. Without a topic the same again changes nothing. Raise `GroupExists`,
-        `TopicNotFound`, `IllegalGroup` or `ClientMistake`, and then nothing of it has happened.
+        Return the offset to make durable first. Without a topic, a repeated call changes nothing. Raise
+        `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake`, before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -104,7 +104,7 @@ class GroupViews:
         return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set how a group's messages are given out; return what must be durable.
+        """Set the delivery policy of a group; return the offset to make durable first.
 
         Raise `IllegalGroup` or `ClientMistake`.
         """
@@ -116,14 +116,17 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Take a group off a topic, or (empty) all; return what must be durable. Raise `GroupNotFound`."""
+        """Remove a group from a topic, or (empty) entirely; return the offset to make durable first.
+
+        Raise `GroupNotFound`.
+        """
         self._check_known(name)
         for one in self._topics_of(name, topic):
             self._lite_subscriptions.mark_all_ready(name, one)
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
+        """Move a group to another position, on a topic or (empty) on all; raise `GroupNotFound`."""
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -196,9 +199,9 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return when the next message of a group was stored; None for none, and in a damaged queue.
+        """Return the store time of a group's next message; None if there is none, or the queue is damaged.
 
-        One of 80,000 queues must not take away the view, and the metrics, of all others.
+        One damaged queue of 80,000 must not prevent the view, and the metrics, of all others.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
@@ -218,7 +221,7 @@ class GroupViews:
         ]
 
     def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
-        """Return the queue offset at which a start lies in a queue."""
+        """Return the queue offset of a start position."""
         if start.kind is From.TIME:
             found = start.places.get((topic, queue_id))
             if found is None:

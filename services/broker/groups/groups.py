@@ -1,32 +1,32 @@
-"""Which groups there are, how far each is on each queue, and the records that say so.
+"""Consumer groups: their subscriptions, policies and positions on each queue, and the records of them.
 
-A group is known from its first receive of a topic, or its first policy, on. The body of a `TW_SYS_GROUP`
+A group exists from its first receive of a topic, or its first policy, on. The body of a `TW_SYS_GROUP`
 record is JSON:
 
     {"group", "topic"}                the group receives the topic, from its earliest message on
     {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
-    {"group", "topic", "left"}        it no longer does; with an empty topic nothing is known of the group
-    {"group", "topic", "reopened"}    these messages of lite topics are not done after all, which
-                                      ({queue id: [the first offset, how far on the next one is, ...]})
-    {"group", "topic", "filter"}      it asks the topic with this filter, too: [type, expression]
+    {"group", "topic", "left"}        it no longer receives it; an empty topic removes the group entirely
+    {"group", "topic", "reopened"}    these messages of lite topics are unfinished again
+                                      ({queue id: [the first offset, distance to the next one, ...]})
+    {"group", "topic", "filter"}      it also receives the topic with this filter: [type, expression]
     {"group", "topic", "forgotten"}   and no longer with these filters ([[type, expression], ...])
-    {"group", "policy"}               how its messages are given out (`services.broker.groups.group_values`)
+    {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
-Of a group that begins to receive the topic the first two have a "log_offset" where the log was cut before:
-the group has missed nothing that lay below, also of a queue whose file was damaged, of which nobody knows by
-then where it begins. Weak spot: where the log is cut again before that queue is made anew, all of it counts.
+When a group begins to receive the topic, the first two contain a "log_offset" if the log was cut before: the
+group misses no message below it, even in a queue with a damaged file, the beginning of which is then unknown.
+Weak spot: if the log is cut again before that queue is rebuilt, all its deleted messages count as missed.
 
-Of each group on each queue there are its offsets (`consumequeue.offsets`), whose changes are all recorded,
-and what it has in flight (`consumequeue.in_flight`), which is derived from them when it is first asked for.
-What becomes of messages and leases is applied when it is decided and gathers in `open_records.py`, which
-closes its records when the next flush is taken.
+Each group has its offsets on each queue (`consumequeue.offsets`), recorded with every change, and its
+messages in flight (`consumequeue.in_flight`), derived from the offsets on first use. Changes of messages and
+leases are applied when they are decided and collected in `open_records.py`, which closes its records when the
+next flush is taken.
 
-Invariants of a group on a queue: everything below the committed offset is done, committed <= next, and what
-is leased, ready or parked is not done.
+Invariants of a group on a queue: all messages below the committed offset are done, committed <= next, and
+leased, ready and parked messages are not done.
 
 A lease has its state in `GroupOffsets` (if it is a record), `InFlight`, and `Leases`, which sets its timer.
-Only this file begins, replaces and ends leases, and each method changes all that have a part of the lease. To
-finish or forget a message ends its lease; no caller has to end it before.
+Only this file begins, replaces and ends leases, and each method changes all parts of the lease. Finishing or
+removing a message ends its lease; callers do not have to end it before.
 """
 
 from __future__ import annotations
@@ -72,40 +72,40 @@ from services.broker.spine.store import Store
 
 
 class Groups:
-    """All groups, and what each has done and has out."""
+    """All groups, with their finished messages and their messages in flight."""
 
     def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """Each topic's groups, and where the log began when they joined; 0 for its first byte, or unknown."""
+        """Each topic's groups, and the log's beginning when they joined; 0 for its first byte, or unknown."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
         """The topics whose groups have changed since a checkpoint froze them."""
         self._topics_of: dict[str, dict[str, None]] = {}
-        """The topics of each group that receives any: `_members` the other way round."""
+        """The topics of each group that receives any: the inverse of `_members`."""
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """Leases of the receive under way."""
+        """Leases of the current receive."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """Topics where an acknowledgement gave a message its turn; emptied where receivers are notified."""
+        """Topics with messages unblocked by an acknowledgement; emptied when receivers are notified."""
         self.forgotten: list[str] = []
-        """Sentences about filters that were forgotten, for the log."""
+        """Messages about removed filters, for the log."""
 
     def names(self) -> list[str]:
-        """Return all groups, by name: those that receive a topic, and those that have a policy."""
+        """Return all groups, sorted by name: those that receive a topic, and those that have a policy."""
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> Set[str]:
-        """Return all groups, in no order."""
+        """Return all groups, unsorted."""
         return self._topics_of.keys() | self._policies.keys()
 
     def is_known(self, group: str) -> bool:
@@ -113,7 +113,7 @@ class Groups:
         return group in self._topics_of or group in self._policies
 
     def topics_of(self, group: str) -> list[str]:
-        """Return the topics that a group receives, by name."""
+        """Return the topics that a group receives, sorted by name."""
         return sorted(self._topics_of.get(group, ()))
 
     def receives(self, group: str, topic: str) -> bool:
@@ -121,13 +121,13 @@ class Groups:
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
-        """Return how a group's messages are given out."""
+        """Return the delivery policy of a group."""
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Make a group receive a topic, from these offsets ({queue id: offset}) on or else the earliest.
+        """Make a group receive a topic, from ({queue id: offset}) on or else from the earliest message.
 
-        Returns what must be durable. Raise `TooManyGroups`.
+        Return the offset to make durable first. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -136,10 +136,10 @@ class Groups:
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
-        """Note that a client of a group that receives the topic asks with a filter.
+        """Note that a client of a group that receives the topic uses a filter.
 
-        Returns the group's filters, this one, what must be durable, and whether the client or the group had
-        other filters before. Raise `TooManyFilters`.
+        Return the group's filters, this filter, the offset to make durable first, and whether the filters of
+        the client or the group have changed. Raise `TooManyFilters`.
         """
         filters, durable_at = self.filters.of(group, topic), 0
         filters.move_clock(now_ms)
@@ -147,7 +147,7 @@ class Groups:
         is_new = known is None or filters.use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
-        # Before the check of room: a full group whose clients all have a new filter must get room.
+        # Before the check of room: a full group must make room when all its clients have a new filter.
         if idle := self.filters.idle(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
@@ -171,7 +171,7 @@ class Groups:
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
-        """Return how many messages are set aside for each filter of a group on a topic."""
+        """Return the number of messages set aside for each filter of a group on a topic."""
         filters, counts = self.filters.look(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
@@ -183,12 +183,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Let a candidate wait for other filters of the group, given as a mask."""
+        """Set a candidate aside for other filters of the group, given as a mask."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the messages of one group, or all, that had all their attempts and are not leased."""
+        """Yield the messages of one group, or all, that have used up their attempts and are not leased."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -196,7 +196,7 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Give a group's messages out in this way from now on; return what must be durable.
+        """Set the delivery policy of a group; return the offset to make durable first.
 
         Raise `TooManyGroups`.
         """
@@ -205,11 +205,11 @@ class Groups:
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Let a group go on at these offsets, leases void; return what must be durable."""
+        """Move a group to these offsets, and void its leases; return the offset to make durable first."""
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Let messages of a queue, ascending, come again; return what must be durable."""
+        """Reopen messages of a queue, in ascending order; return the offset to make durable first."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
         reopened = {key.queue_id: steps}
@@ -218,34 +218,34 @@ class Groups:
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Return the offset below which the group has done everything of a queue."""
+        """Return the offset below which the group has finished all messages of a queue."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest offset of a queue that some group has not done; None if no group receives."""
+        """Return the lowest unfinished offset of a queue over all its groups; None without groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Take a group off a topic, or (empty) forget it whole; return what must be durable."""
+        """Remove a group from a topic, or (empty) entirely; return the offset to make durable first."""
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return what the group has out of a queue; a new group starts at the earliest message."""
+        """Return the group's messages in flight on a queue; a new group starts at the earliest message."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._made(key))
         return flight
 
     def look(self, key: GroupQueue) -> InFlight:
-        """Return what the group has out of a queue, to be looked at: nothing is made of it."""
+        """Return the same for reading only: create no state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """Finish messages that the group has acknowledged, or given up; leases on them end.
+        """Finish messages that were acknowledged or moved to the dead letters; end the leases on them.
 
-        Return what must be durable first.
+        Return the offset to make durable first.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -260,9 +260,9 @@ class Groups:
         return self.open_records.durable_at
 
     def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish messages from `first`, a candidate, up to before `end`, which are fresh: none goes out.
+        """Finish fresh messages from `first`, a candidate, to before `end`, without delivering them.
 
-        None of them may be a gap: `pass_over_gap`.
+        They must not include a gap: see `pass_over_gap`.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -273,9 +273,9 @@ class Groups:
         self.open_records.pass_over(key, first, end, now_ms)
 
     def pass_over_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Note the gap at a candidate, and finish it with what is fresh of the gap behind it.
+        """Note the gap at a candidate, and finish it with the fresh part of the gap after it.
 
-        The only place where a group passes a gap, so that none is passed in silence. Raise `StoreDamaged`.
+        All gaps that a group skips are noted, as no other method skips one. Raise `StoreDamaged`.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -285,12 +285,12 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive when the block ends, so that their timers are set at once."""
+        """Begin all leases of a receive when the block ends, to set their timers in one call."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
             yield
-        finally:  # a scan that raises has leased all the same
+        finally:  # a scan that raises has leased messages, too
             self._leasing = None
             if begun:
                 self.leases.begin(begun)
@@ -298,9 +298,9 @@ class Groups:
     def lease(
         self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
-        """Lease the candidate, or (`is_found`) a message that was found by its lite topic.
+        """Lease the candidate, or (`is_found`) a message that was found through its lite topic.
 
-        Return what must be durable first: the record of a message group's lease. In a block of `leasing`.
+        Return the offset to make durable, of the record of a message group's lease. Call within `leasing`.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -308,20 +308,20 @@ class Groups:
         return self.keep_lease(key, lease, attempt, now_ms) if lease.message_group else 0
 
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
-        """Lease fresh messages, neighbours from the candidate on, none of a message group; as `lease`."""
+        """Lease contiguous fresh messages from the candidate on, of no message group; within `leasing`."""
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
         self._leasing += zip(repeat(key), leases, strict=False)
 
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
-        """Replace the lease on the same message; return what must be durable first."""
+        """Replace the lease on the same message; return the offset to make durable first."""
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
         attempts = flight.attempts(lease.queue_offset).made
         return self.keep_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Let a lease that stands outlive a restart; return what must be durable first."""
+        """Record a valid lease, so that a restart restores it; return the offset to make durable first."""
         entry = LeaseEntry(
             Kind.LEASED,
             0,
@@ -342,7 +342,7 @@ class Groups:
         return self.open_records.durable_at
 
     def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """Take back an unanswered lease: recorded if the attempt counts, or if the lease was kept."""
+        """End an unanswered lease; record it if the attempt counts, or if the lease has a record."""
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
             attempts = flight.attempts(offset).made - (failure is None)
@@ -353,7 +353,7 @@ class Groups:
         self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
-        """Change a group: what it has done, what it has out, what it receives, and how."""
+        """Update a group: finished messages, leases, topics, filters, or policy."""
         match fact:
             case Finished(group, topic, queue_id, ranges):
                 offsets = self._made(GroupQueue(group, topic, queue_id))
@@ -386,7 +386,7 @@ class Groups:
             self._offsets[key] = GroupOffsets(offset)
 
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-        """Derive what is out after a start: the leases of records stand again (`Leases.restore`)."""
+        """Derive the messages in flight after a start: restore recorded leases (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.begin_above(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
@@ -394,11 +394,11 @@ class Groups:
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def flights(self) -> list[InFlight]:
-        """Return what each group has out of each queue, as far as anything was, at this moment."""
+        """Return the current messages in flight of each group on each queue with any state."""
         return list(self._in_flight.values())
 
     def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return which messages groups lose when queues begin later.
+        """Return the messages that groups lose when queues begin later.
 
         `rises` are (topic, queue id, first offset, new first offset). A group that joined when the log began
         at `log_offset` or later loses nothing.
@@ -416,7 +416,7 @@ class Groups:
         return [row for row in counts if row.message_count]
 
     def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Move every group up to these (topic, queue id, offset), at which its queues begin."""
+        """Move every group up to the new beginnings of its queues (topic, queue id, offset)."""
         for key, min_offset in self._begun(minimums):
             self._made(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
@@ -430,17 +430,17 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receivers(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the groups that receive a topic, each with this queue of it."""
+        """Return the keys of the groups that receive a topic, for one of its queues."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def receiver_count(self, topic: str) -> int:
-        """Return how many groups receive a topic."""
+        """Return the number of groups that receive a topic."""
         return len(self._members.get(topic, ()))
 
     def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
-        """Return where the next message of a group lies in the log; -1 where it has none left.
+        """Return the log offset of a group's next message; -1 if it has none.
 
-        A damaged file does not tell: then it is `unknown_offset`.
+        Return `unknown_offset` if the queue's file is damaged.
         """
         committed_offset = max(self.committed_offset(key), queue.min_offset)
         if committed_offset >= queue.end_offset:
@@ -450,13 +450,13 @@ class Groups:
         return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Yield every queue of every topic that a group receives, with the group's committed offset there."""
+        """Yield every queue of every topic with a group, with the group's committed offset."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for key in self.receivers(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: each topic's groups, their policies, what they missed, offsets."""
+        """Return the snapshot part: each topic's groups, policies, filters, missed messages, offsets."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -470,7 +470,7 @@ class Groups:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         joined = frozen["joined"]
         for topic, groups in frozen["members"].items():
             joined_at = joined.get(topic, {})
@@ -484,14 +484,14 @@ class Groups:
             self._offsets[GroupQueue(group, topic, queue_id)] = GroupOffsets.thaw(progress)
 
     def leased_counts(self) -> dict[tuple[str, str], int]:
-        """Return how many messages are leased, by (topic, group)."""
+        """Return the number of leased messages, by (topic, group)."""
         counts: Counter[tuple[str, str]] = Counter()
         for key, flight in self._in_flight.items():
             counts[key.topic, key.group] += flight.leased_count
         return dict(counts)
 
     def lag(self) -> dict[tuple[str, str], int]:
-        """Return how many messages are not done, by (topic, group), untouched queues included."""
+        """Return the number of unfinished messages, by (topic, group), including untouched queues."""
         lag: Counter[tuple[str, str]] = Counter()
         for key, queue, committed_offset in self.committed_offsets():
             offsets = self._offsets.get(key)
@@ -507,7 +507,7 @@ class Groups:
             )
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
-        """Return the group's offsets on a queue, to be changed; untouched they are no part of the state."""
+        """Return the group's offsets on a queue for a change; untouched offsets are not part of the state."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -519,11 +519,11 @@ class Groups:
         self.open_records.take_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a record of a group; return what must be durable."""
+        """Append a record of a group; return the offset to make durable first."""
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """List each topic's groups anew where they have changed since the last checkpoint."""
+        """Update the frozen lists of each topic's groups that changed since the last checkpoint."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -541,7 +541,7 @@ class Groups:
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
-        """Let messages that were set aside be judged by the filters of now."""
+        """Judge messages that were set aside again, by the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:
@@ -549,7 +549,7 @@ class Groups:
                 self.woken[topic] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        """Forget a group on a topic, or (empty) everything of it."""
+        """Remove a group from a topic, or (empty) entirely."""
         self.filters.leave(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
@@ -568,13 +568,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Forget what the group has out of a queue; its leases end."""
+        """Remove the group's messages in flight on a queue, and end its leases."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return what is kept of offsets at this moment; None of untouched ones."""
+    """Return the current snapshot value of offsets; None if they are untouched."""
     return offsets.taken() or None
 
 

@@ -1,29 +1,29 @@
-"""A lease: how a message becomes its consumer's for a time, and how that ends.
+"""Leases: a message belongs to a consumer for a limited time.
 
-    receive --> `Lending.lease` --> stands until `visible_ms` --> acknowledged: done
-                                        ^        |            --> runs out: an attempt that failed
-                                        +--------+            --> released, unheard: no attempt
-                          renewed while its client is heard from, or set to another time by its consumer
+    receive --> `Lending.lease` --> valid until `visible_ms` --> acknowledged: done
+                                        ^        |           --> expires: a failed attempt
+                                        +--------+           --> released, undelivered: no attempt
+                          renewed by heartbeats of its client, or set to another time by its consumer
 
-Every lease is known by its generation, so that it can end by time, by answer, or with its client. Most live
-in memory: after a restart, what was not acknowledged is given out again. Those on messages of a message group
-are records, too (`commitlog.facts.lease_records`), and stand again after a restart. Generations of a start
-begin at its clock, above those of earlier starts. Where two overlap (a clock that stood still, a node that
-followed for long), handles still differ: they name the message, the times and the epoch as well.
+Each lease has a generation as its key, so that it can end by time, by answer, or with its client. Most leases
+are only in memory: after a restart, messages that were not acknowledged are delivered again. Leases on
+messages of a message group are also records (`commitlog.facts.lease_records`), and are restored by a start. A
+start numbers generations from its clock, above those of earlier starts. If two starts overlap (a clock that
+stopped, a node that followed for long), handles still differ by message, times and epoch.
 
-A takeover lengthens those that would end before anyone could acknowledge, once: it marks them in records, and
-the next one lengthens none that is marked, unless its consumer was heard meanwhile, which is a record, too.
+A takeover lengthens leases that would end before their consumers can acknowledge, once: it marks them in
+records. The next takeover skips marked leases, unless a heartbeat of the consumer was recorded since.
 
-Spans of leases are elapsed time (`services.broker.spine.lease_clock`): no step of the clock ends or prolongs
-one.
+Lease times are elapsed time (`services.broker.spine.lease_clock`): steps of the clock neither end nor prolong
+leases.
 
-Only `Groups` begins, replaces and ends leases, because `InFlight` and `GroupOffsets` have a part of each. All
-other callers find leases here and move their ends.
+Only `Groups` begins, replaces and ends leases, because `InFlight` and `GroupOffsets` hold parts of each. All
+other callers look up leases here and change their end times.
 
-Cost: a lease is one object, one row of a dict here and one there (`InFlight`), and a timer of the wheel.
+Cost: a lease is one object, one dict entry here and one in `InFlight`, and a timer of the wheel.
 
-Weak spot: a timer that fires leaves the lease without one. `Receiving.expire` ends the lease, or the message
-waits for its burial (`burying.py`), which ends it.
+Weak spot: a timer that fires leaves its lease without one. Either `Receiving.expire` ends the lease, or the
+message waits for its burial (`burying.py`), which ends it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""A start's generations begin at its time in ms, times this: with fewer leases a ms no start repeats any."""
+"""A start's first generation is its time in ms times this: up to this many leases per ms stay unique."""
 
 
 class Leases:
-    """All leases of a broker that starts at `now_ms`."""
+    """All leases of a broker, with generations numbered from its start at `now_ms`."""
 
     def __init__(
         self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
@@ -58,23 +58,23 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
-        """Choose where generations begin, so that no earlier start had them, where the clock was set back.
+        """Set the first generation above those of earlier starts, even if the clock was set back.
 
-        Store times stand still then. Several starts in that time begin far apart.
+        Store times do not advance then. Several starts in that time get distant first generations.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
             self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
     def next_generation(self) -> int:
-        """Return what a new lease is known by."""
+        """Return the generation of a new lease."""
         self._generation += 1
         return self._generation
 
     def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
-        """Begin leases, at least one, that end together and are of one client.
+        """Begin at least one lease; all end together and belong to one client.
 
-        Those with a `client_id` stand as long as that client is heard from.
+        Leases with a `client_id` are valid as long as that client sends heartbeats.
         """
         count, (_, first) = len(self._leases) + len(leases), leases[0]
         generations = [lease.generation for _, lease in leases]
@@ -92,17 +92,16 @@ class Leases:
         renewed_until_ms: int,
         until_ms: int = 0,
     ) -> None:
-        """Let a lease of before a restart stand again; a renewed one until its consumer can be heard.
+        """Restore a lease from before a restart; a renewed lease until its consumer can send a heartbeat.
 
-        All times given are the broker's, also the end that was recorded: a restart has no other.
-        It runs out no earlier than `until_ms`, except a lease that a takeover has lengthened, which stands as
-        recorded:
-        lengthened by each takeover, the lease of a consumer that is gone would never end while leaders change
-        more often than each 30 s. A takeover gives `until_ms`, and marks those that it lengthens.
+        All times are in the broker's time, also the recorded end, as a restart has no elapsed time. The lease
+        ends no earlier than `until_ms`. A lease that a takeover has already lengthened keeps its recorded
+        end: otherwise the lease of a lost consumer would never end while leaders change more often than every
+        30 s. A takeover sets `until_ms`, and marks the leases that it lengthens.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # Recorded in the time of the leader that lengthened it, whose clock may have been ahead.
+            # Recorded in the time of the leader that lengthened it, a clock that may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -114,12 +113,12 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the leases that a receive of this attempt id got before a restart, those that stand."""
+        """Return the valid leases that a receive with this attempt id got before a restart."""
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease of a generation, if it still stands."""
+        """Return the lease with a generation, if it is still valid."""
         return self._leases.get(generation)
 
     def standing(self) -> Collection[tuple[GroupQueue, Lease]]:
@@ -127,16 +126,16 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End a pause: a lease on a message whose attempt has failed runs out with the next tick."""
+        """End a pause: a lease with a failed attempt expires with the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def run_out_again(self, generation: int) -> None:
-        """End a lease with the next tick, if its time is over, though an earlier tick let it stand."""
+        """Let the next tick expire a lease, if its time is over, that an earlier tick left for its burial."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:
-        """Put a lease in the place of a standing one."""
+        """Replace a valid lease."""
         assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
         key, standing = self._leases.pop(held.generation)
         assert standing is held, "another lease has this generation"
@@ -146,7 +145,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """End leases; the next message of a lite topic that one was on may go out."""
+        """End leases; mark the lite topics of their messages as ready."""
         ended: list[int] = []
         for lease in leases:
             key, standing = self._leases.pop(lease.generation)
@@ -165,13 +164,13 @@ class Leases:
             del self._generations_of[lease.client_id]
 
     def has_run_out(self, lease: Lease, now_ms: int) -> bool:
-        """Return whether the time of a lease is over."""
+        """Return whether a lease has expired."""
         return lease.visible_ms <= self.clock.elapsed(now_ms)
 
     def extend(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
-        """Let all leases kept for a client end at `until_ms`, but never last longer than a lease may.
+        """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
 
-        Return those that a takeover had lengthened: their consumer is heard, so the next one may do so, too.
+        Return those that a takeover had lengthened: their consumer is alive, so the next one may, too.
         """
         self._move(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
@@ -181,7 +180,7 @@ class Leases:
         return heard
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
-        """End all leases kept for a client that is gone, with the next tick."""
+        """End all renewed leases of a lost client with the next tick."""
         self._move(client_id, now_ms, is_gone=True)
 
     def _move(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
@@ -194,7 +193,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Let a lease of before a restart last to `until_ms` at least, a renewed one to `renewed_until_ms`."""
+    """Extend a lease from before a restart to `until_ms`, or a renewed one to `renewed_until_ms`."""
     _last_no_longer_than_given(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -203,16 +202,16 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _last_no_longer_than_given(lease: Lease, now_ms: int) -> None:
-    """Shorten a lease that was given by a clock that was ahead of this one, before a restart.
+    """Shorten a lease from before a restart that was given by a clock ahead of this one.
 
-    `leased_ms` stays: it is part of the handle. One that the broker renews ends by that.
+    `leased_ms` is part of the handle and does not change; the end of a renewed lease depends on it.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """Return how an attempt failed whose lease has run out; None if the attempt is not to be counted."""
+    """Return the failure of an expired lease's attempt; None if the attempt does not count."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED

@@ -1,7 +1,7 @@
-"""How one receive leases: what it asks for, what it has looked at, and the leases that come of it.
+"""The state of one receive, with its request, scan and leases, and the leasing of messages.
 
-Of a message group a receive takes one message, or a run of as many as the group's policy allows. What was not
-acknowledged of a run comes again before anything later (`ReceiveState.may_join_run`).
+Of a message group a receive takes one message, or a run up to the limit of the group's policy. Unacknowledged
+messages of a run are delivered again before any later message (`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 @dataclass(slots=True)
 class ReceiveState:
-    """One receive while it looks: what it asks for, what it has leased, and how much it has looked at.
+    """The state of one receive: its request, its leases, and the work done so far.
 
-    `is_renewed`: the broker keeps the leases for the client.
+    `is_renewed`: the broker renews the leases for the client.
     """
 
     group: str
@@ -56,30 +56,30 @@ class ReceiveState:
     """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     near: dict[int, Record | None] = field(default_factory=dict)
-    """Records that it has read, by log offset, and is about to come upon."""
+    """Records that were read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """Message groups whose run comes again: some of it was given out before, and not acknowledged."""
+    """Message groups with a repeated run: some of it was delivered before, and not acknowledged."""
     scanned: int = 0
-    """Work that was done, in messages of the plain kind (`limits.WORK_NS`)."""
+    """Work done, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
     is_crowded: bool = False
     body_bytes: int = 0
     is_full: bool = False
-    """Whether the next message would make the answer larger than it may be."""
+    """Whether the next message would exceed the size limit of the answer."""
     has_set_aside: bool = False
-    """Whether it left messages to other filters of the group."""
+    """Whether the receive left messages to other filters of the group."""
     has_read_damage: bool = False
-    """Whether it has read a whole file of a queue that is damaged, which no other receive will."""
+    """Whether the receive has read a damaged queue file in full, which no later receive repeats."""
 
     def wants(self, record: Record) -> bool:
-        """Return whether the filter matches a record that was not redriven for another group."""
+        """Return whether the filter matches a record; False if it was redriven for another group."""
         return self._is_for_group(record) and self.judge(self.filter, record.properties)
 
     def wanted_by(self, record: Record) -> int:
-        """Return the mask of the filters of the group that match a record; 0 if none does.
+        """Return the mask of the group's filters that match a record, or 0.
 
-        Of a record that the filter of the receive matches the mask is its bit alone.
+        If the filter of the receive matches, the mask contains only its bit.
         """
         if not self._is_for_group(record):
             return 0
@@ -88,16 +88,16 @@ class ReceiveState:
         return sum(one.bit for one in self.others if self.judge(one.filter, record.properties))
 
     def judge(self, wanted: Filter, stored: bytes) -> bool:
-        """Return whether a filter matches stored properties, and count what that costs."""
+        """Return whether a filter matches stored properties, and count the cost."""
         self.scanned += wanted.work(len(stored))
         return wanted.matches(stored)
 
     def count(self, record_bytes: int) -> None:
-        """Count a record of so many bytes that is read."""
+        """Count the read of a record of a size."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
     def count_files(self, compared_bytes: int) -> None:
-        """Count files of queues that were read as a whole."""
+        """Count queue files that were read in full."""
         self.scanned += compared_bytes // limits.WORK_BYTES
 
     def _is_for_group(self, record: Record) -> bool:
@@ -106,41 +106,41 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def admits(self, record_bytes: int) -> bool:
-        """Return whether the next message fits into the answer; the first always does."""
+        """Return whether the next message fits into the answer; the first always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Return whether the receive wants a record that is given out as it is, and of no message group."""
+        """Return whether a matching record needs no conversion, and has no message group or target group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and (self.filter is EVERYTHING or self.judge(self.filter, stored))
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
-        """Put a leased message into the answer."""
+        """Add a leased message to the answer."""
         self.deliveries.append(Delivery(record, attempt, lease.handle, self.now_ms + self.invisible_ms))
         self.body_bytes += len(record.body)
 
     @property
     def left_count(self) -> int:
-        """How many more messages the receive may take, or look at."""
+        """The number of messages that the receive may still take, or examine."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
     def scan_budget_spent(self) -> bool:
-        """Whether the receive has looked at as much as one call may."""
+        """Whether the receive has reached the scan limit of one call."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether the receive is to look no further."""
+        """Whether the receive must stop."""
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Return whether the receive may take this message, too, of a message group whose run it has begun.
+        """Return whether the receive may add this message to its run of a message group.
 
-        What was not acknowledged of a run comes again before anything later: such a run is joined only by
-        what was given out before. As `ConsumerOrderInfoManager` of RocketMQ, but what is done stays done.
+        Unacknowledged messages of a run come again before any later message: a repeated run takes only
+        messages delivered before, as RocketMQ's `ConsumerOrderInfoManager` does, but done ones stay done.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -148,7 +148,7 @@ class ReceiveState:
 
 
 class Lending:
-    """Leases messages to consumers."""
+    """Leases for receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -164,13 +164,13 @@ class Lending:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate, or (`is_found`) a message that was found by its lite topic, to a receive."""
+        """Lease the candidate, or (`is_found`) a message found through its lite topic, to a receive."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
         if message_group:
             state.runs[message_group] += 1
-            # Before the lease, after whose record every message counts as given out.
+            # Before the lease: its record marks the message as delivered.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
@@ -178,22 +178,22 @@ class Lending:
         state.durable_at = durable_at or state.durable_at
         given = readable(record)
         if given is not record:
-            state.count(2 * unpacked_bytes(record.body, given.body))  # takes twice as long as reading
+            state.count(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
         state.deliver(given, attempt, lease)
 
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease messages that were never given out, as many as are wanted and have been read ahead.
+        """Lease messages that were never delivered, as many as are wanted and have been read ahead.
 
-        None of a message group, which are leased one at a time, and none whose body is to be unpacked. All
-        are of the first attempt, so neither attempts nor offsets are looked up for each.
+        Stop at a message with a message group, as these are leased one at a time, and at a body to unpack.
+        All are first attempts, so neither attempts nor offsets are looked up for each.
         """
         run: list[Lease] = []
         try:
             for offset, (physical_offset, record_bytes, _) in enumerate(entries, flight.next_offset):
                 record = state.near.get(physical_offset)
-                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `scan_budget_spent`, without the call
+                if state.scanned >= limits.SCANNED_PER_RECEIVE_MAX:  # `scan_budget_spent` inlined
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
@@ -202,14 +202,14 @@ class Lending:
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
                 state.deliver(record, 1, lease)
-                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count`, without the call
-        finally:  # what was leased before a filter failed stands
+                state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count` inlined
+        finally:  # leases made before a filter raised are kept
             if run:
                 self._groups.lease_run(key, flight, run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"
 
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
-        """Return a new lease of a receive on a message."""
+        """Return a new lease on a message for a receive."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
         visible_ms = self._leases.clock.elapsed(now_ms) + invisible_ms
         generation = self._leases.next_generation()

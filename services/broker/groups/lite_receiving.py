@@ -1,14 +1,14 @@
-"""A receive from a topic of type LITE: messages of the lite topics that its client has subscribed to.
+"""Receives from a topic of type LITE: messages of the lite topics that the client has subscribed to.
 
-A lite topic is to its group what a message group is: one message of it is leased at a time, or a run of as
-many as the policy says, and whoever subscribed may get it. Nothing is parked: the next message is found by
-the lite topic's offsets when its turn has come. A client that has not subscribed, or is not known to have
-since a start, is given nothing, and nothing is passed over for it.
+For its group a lite topic is like a message group: one message of it is leased at a time, or a run up to the
+limit of the policy, and any subscriber may receive it. Nothing is parked: the next message is found by the
+lite topic's offsets when its turn comes. A client without a subscription, or without a renewed one since a
+start, receives nothing, and no message is skipped for it.
 
 Cost: one binary search for each lite topic that is ready (`services.broker.groups.lite_subscriptions`).
 
-Weak spot: nothing looks for readiness. Code that lets a message go out must mark its lite topic ready, as
-`Leases.end` does, or the rest of the lite topic lies until its next message.
+Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
+`Leases.end` does; otherwise the lite topic waits until its next message arrives.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
 
 _UNCODED = 0
-"""The code of gaps, and of records of no lite topic."""
+"""The code of gaps, and of records without a lite topic."""
 
 
 class LiteReceiving:
-    """The way out of lite topics."""
+    """Deliveries from lite topics."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class LiteReceiving:
         self._lending, self._reading, self._dead_letters = lending, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease what the ready lite topics of a client have for the client.
+        """Lease messages of the client's ready lite topics.
 
-        Raise `StoreDamaged` if only that was found; a lite topic whose queue is damaged stays ready.
+        Raise `StoreDamaged` if nothing else was found; a lite topic in a damaged queue stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.heard_from(subscriber, state.now_ms)
@@ -71,7 +71,7 @@ class LiteReceiving:
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             try:
                 has_more = self._has_more(key, lite_topic, subscription, state)
-            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+            except StoreDamaged as error:  # in this queue's files; other queues and the leases are sound
                 damaged, has_more = error, True
             if has_more:
                 subscription.ready[lite_topic] = None
@@ -81,15 +81,15 @@ class LiteReceiving:
     def _has_more(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease what a lite topic has; return whether to look again though nothing makes it ready."""
+        """Lease messages of a lite topic; return whether to look again without a new readiness."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.committed_offset)  # a group that went back may need what was trimmed
+        index.reach(offsets.committed_offset)  # after a move back, the index may need trimmed entries
         self._pass_over_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
         code = lite_code(lite_topic)
-        # From where the last look ended: else each look would pass over all that is done of the lite topic.
+        # Continue from the last look, which has skipped all finished messages of the lite topic.
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
@@ -109,9 +109,9 @@ class LiteReceiving:
     def _pass_over_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Pass over what is of no lite topic: gaps, which damage has left of records, are told.
+        """Skip records without a lite topic, and gaps left by damage, which are noted.
 
-        As many as the receive may look at.
+        The scan limit of the receive applies.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
@@ -126,9 +126,9 @@ class LiteReceiving:
     def _take(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset`, unless it is gone, not wanted, or has had all its attempts.
+        """Lease the message at `offset`, unless it is gone, not wanted, or has used up its attempts.
 
-        Returns False if the lite topic has to wait for a client with another filter of the group.
+        Return False if the lite topic must wait for a client with another filter of the group.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -137,7 +137,7 @@ class LiteReceiving:
         record = self._reading.record(queue, offset, entry)
         state.count(entry.record_bytes)
         if record is not None and not _is_of(record, lite_topic):
-            return True  # another's with the same code
+            return True  # of another lite topic with the same code
         wanted_by = 0 if record is None else state.wanted_by(record)
         if record is None or not wanted_by:
             self._groups.pass_over(key, offset, offset + 1, state.now_ms)
@@ -152,7 +152,7 @@ class LiteReceiving:
 
 
 def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the first message of a lite topic at or above `offset` that is not done, or None."""
+    """Return the first unfinished message of a lite topic at or above `offset`, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

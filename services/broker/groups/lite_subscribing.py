@@ -1,17 +1,17 @@
 """The verbs of clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
 
-A subscription makes its group receive the topic. It may say where the group is to go on with the lite topics
-that it adds (`LiteStart`); otherwise the group goes on where it was, a new one where groups begin. Going
-forward acknowledges what is passed over; going back is a record that names the messages which come again.
+A subscription makes its group receive the topic. It may contain the position for the group in the added lite
+topics (`LiteStart`); otherwise the group keeps its position, and a new group begins at its configured start.
+A move forward acknowledges the skipped messages; a move back is a record that names the reopened messages.
 
-TAIL is so many messages before where the group is, as RocketMQ has it; OFFSET is a queue offset as consumers
-see it on their messages.
+TAIL is a number of messages before the group's position, as in RocketMQ; OFFSET is a queue offset as
+consumers see it on their messages.
 
-Cost: a start elsewhere than LAST looks at every message of the lite topic, and writes one record of those
-that come again and one range for each that will not: `LITE_MOVED_MAX` together.
+Cost: a start other than LAST examines every message of the lite topic, and writes one record of the reopened
+messages and one range for each skipped message: `LITE_MOVED_MAX` in total.
 
-Weak spot: the place is the group's, not the client's. A client that subscribes with a place moves all clients
-of its group on that lite topic, and voids what they have leased.
+Weak spot: the position belongs to the group, not to the client. A client that subscribes with a position
+moves all clients of its group on that lite topic, and voids their leases.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidewheel.errors import ClientMistake
 
 
 class LiteFrom(Enum):
-    """Where a group goes on with a lite topic."""
+    """The kinds of positions at which a group continues in a lite topic."""
 
     LAST = "last"
     MIN = "min"
@@ -53,7 +53,7 @@ class LiteFrom(Enum):
 
 @dataclass(slots=True, frozen=True)
 class LiteStart:
-    """A place in a lite topic; `at` is a queue offset, a count of messages, or a store time in ms."""
+    """A position in a lite topic; `at` is a queue offset, a count of messages, or a store time in ms."""
 
     kind: LiteFrom = LiteFrom.LAST
     at: int = 0
@@ -61,14 +61,14 @@ class LiteStart:
 
 @dataclass(slots=True, frozen=True)
 class Subscribed:
-    """What came of a subscription: the (client id, lite topic) pairs that others lost by it."""
+    """The result of a subscription: the (client id, lite topic) pairs that other clients lost."""
 
     lost: list[tuple[str, str]]
     durable_at: int
 
 
 class LiteSubscribing:
-    """Takes subscriptions, and says for whom something has come."""
+    """The verbs of subscriptions to lite topics, and the notifications of their subscribers."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LiteSubscribing:
     def subscribe(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
     ) -> Subscribed:
-        """Add lite topics; in an exclusive group they are taken from whoever had them.
+        """Add lite topics; in an exclusive group they are taken from other clients.
 
         Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
@@ -103,21 +103,21 @@ class LiteSubscribing:
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Raise what `subscribe` would raise of these lite topics; subscribe to none."""
+        """Raise the errors that `subscribe` would raise; subscribe to nothing."""
         self._check(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
         return Subscribed([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Remove lite topics; what is leased stays so."""
+        """Remove lite topics; leases on their messages stay valid."""
         self._check(subscriber, (), now_ms)
         self._subscriptions.remove(subscriber, lite_topics)
         return Subscribed([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Take over what a client says it subscribes to; raise as `subscribe` does.
+        """Replace a client's subscriptions by the set that it sent; raise as `subscribe` does.
 
-        In an exclusive group the client gets what is free and is told again what it has lost.
+        In an exclusive group the client gets only free lite topics; the others are reported as lost.
         """
         self._check(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
@@ -126,20 +126,20 @@ class LiteSubscribing:
         return Subscribed([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def forget(self, subscriber: Subscriber, now_ms: int) -> Subscribed:
-        """Forget all that a client subscribes to under a topic."""
+        """Remove all subscriptions of a client under a topic."""
         self._subscriptions.remove_all(subscriber)
         return Subscribed([], 0)
 
     def said_goodbye(self, client_id: str, now_ms: int) -> None:
-        """Forget the subscriptions of a client that has left for good."""
+        """Remove the subscriptions of a client that has terminated."""
         self._subscriptions.client_gone(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key under which a receiver of a topic waits."""
+        """Return the key that a receiver of a topic waits for."""
         return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
 
     def is_parent(self, topic: str) -> bool:
-        """Return whether a topic holds lite topics."""
+        """Return whether a topic is of type LITE."""
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
     def subscribed(self, subscriber: Subscriber) -> list[str]:
@@ -148,34 +148,34 @@ class LiteSubscribing:
         return list(subscription.lite_topics) if subscription else []
 
     def count(self, topic: Topic) -> int:
-        """Return how many lite topics there are under a topic."""
+        """Return the number of lite topics under a topic."""
         return self._lite_topics.count(topic)
 
     def arrived(self, record: Record) -> None:
-        """Mark the lite topic of a message ready that is there to be received."""
+        """Mark the lite topic of a visible message as ready."""
         lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
         if lite_topic:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """Return the subscribers for whom something became ready since the last call."""
+        """Return the subscribers with newly ready lite topics since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
     def keep_house(self, now_ms: int) -> None:
-        """Forget subscriptions of silent clients, and what indexes no longer need."""
+        """Remove subscriptions of silent clients, and index entries that are no longer needed."""
         self._subscriptions.forget_silent(now_ms)
         self._lite_topics.trim()
 
     def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
-        """Go on with the subscriptions of a core that this one replaces.
+        """Adopt the subscriptions of the core that this one replaces.
 
-        By `by_ms` the clock was set between the beginnings of the two.
+        `by_ms` is the step of the clock between the beginnings of the two cores.
         """
         self._subscriptions.take_over(before._subscriptions, by_ms)
 
     def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
-        """Return the topic of a subscription; raise what `subscribe` raises if it cannot be."""
+        """Return the topic of a subscription; raise the errors of `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.route(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -188,7 +188,7 @@ class LiteSubscribing:
         return topic
 
     def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
-        """Return who else of an exclusive group has these lite topics; none of another group."""
+        """Return the (subscriber, lite topic) pairs of the group's other clients; empty unless exclusive."""
         if not self._groups.policy(subscriber.group).is_lite_exclusive:
             return []
         return [
@@ -201,7 +201,7 @@ class LiteSubscribing:
     def _go_to(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
-        """Let a group go on with a lite topic from a place on; return what must be durable."""
+        """Move a group to a position in a lite topic; return the offset to make durable first."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._place(key, lite_topic, start)
         offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
@@ -216,7 +216,7 @@ class LiteSubscribing:
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        # First: a lease that stood would hold the lite topic, and its end would count as an attempt.
+        # First: a valid lease would block the lite topic, and its end would count as an attempt.
         self._receiving.void_group(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
@@ -225,7 +225,7 @@ class LiteSubscribing:
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
-        """Return the queue offset from which on a lite topic is to come."""
+        """Return the first queue offset to deliver of a lite topic."""
         index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
         index.reach(0)
         match start.kind:
@@ -242,7 +242,7 @@ class LiteSubscribing:
 
 
 def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
-    """Return the queue offset so many messages of a lite topic before the first that is not done."""
+    """Return the queue offset `count` messages of a lite topic before the first unfinished one."""
     here = open_from(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()

@@ -1,18 +1,18 @@
-"""Who has subscribed to which lite topics, and which of them may have something for whom.
+"""Subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
 
 A subscription belongs to a subscriber: one client of one group under one topic. It is not durable: clients
-say their whole set again every 30 s, and who is not known yet is given nothing. It ends when its client says
-so, leaves, or is not heard from for `LITE_SILENT_MS_MAX`.
+send their whole set again every 30 s, and an unknown client receives nothing. It ends when its client removes
+it, leaves, or sends no heartbeat for `LITE_SILENT_MS_MAX`.
 
-A lite topic is *ready* for a subscriber when a message of it came, when a lease on one ended, and when it
-was subscribed to. A receive looks at the ready ones only, first ready first; so it costs what there is to
-receive, not what is subscribed to.
+A lite topic is *ready* for a subscriber when a message of it arrived, when a lease on one ended, and when it
+was subscribed to. A receive examines ready lite topics only, in the order in which they became ready, so its
+cost depends on the messages to receive, not on the number of subscriptions.
 
-Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group whose
-policy says `is_lite_exclusive`, who subscribes takes it over from whoever had it; who only says its whole set
-again gets what is free.
+Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group with the
+policy `is_lite_exclusive`, a new subscription takes a lite topic over from another client; a client that only
+sends its whole set again gets the free ones.
 
-Invariants: what is ready is subscribed to; `_subscribers` and the subscriptions say the same of each other,
+Invariants: ready lite topics are subscribed to; `_subscribers` and the subscriptions contain the same pairs,
 and `_count` counts them.
 """
 
@@ -31,9 +31,9 @@ from services.broker.spine.values import Subscriber
 
 @dataclass(slots=True)
 class Subscription:
-    """What a subscriber wants: its lite topics, each with the offset below which all of it is done.
+    """A subscriber's lite topics, each with an offset below which all its messages are finished.
 
-    `heard_ms` is elapsed time: no step of the clock silences a client.
+    `heard_ms` is elapsed time, so a step of the clock does not expire a client.
     """
 
     heard_ms: int
@@ -52,20 +52,20 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """Subscribers for whom something became ready; emptied where receivers are notified."""
+        """Subscribers with newly ready lite topics; emptied when receivers are notified."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """Return what a subscriber wants; None if the subscriber is not known."""
+        """Return the subscription of a subscriber, or None."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Raise `TooManyLiteSubscriptions` if these may not be added."""
+        """Raise `TooManyLiteSubscriptions` if these would exceed the limit."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
 
     def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
         subscription = self._heard(subscriber, now_ms)
@@ -73,7 +73,7 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to just these lite topics; raise `TooManyLiteSubscriptions`, and change nothing then."""
+        """Subscribe to exactly these lite topics; raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
         self._check(subscriber, wanted.keys(), known)
@@ -82,13 +82,13 @@ class LiteSubscriptions:
         self.add(subscriber, wanted, now_ms)
 
     def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Unsubscribe from lite topics; those that were not subscribed to change nothing."""
+        """Unsubscribe from lite topics; ignore those without a subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
 
     def remove_all(self, subscriber: Subscriber) -> None:
-        """Unsubscribe from everything, and forget the subscriber."""
+        """Unsubscribe from all lite topics, and remove the subscriber."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             self.remove(subscriber, list(subscription.lite_topics))
@@ -100,45 +100,45 @@ class LiteSubscriptions:
                 del self._of_client[subscriber.client_id]
 
     def client_gone(self, client_id: str) -> None:
-        """Forget every subscription of a client."""
+        """Remove every subscription of a client."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
     def heard_from(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Note that a subscriber was heard from, and return what it wants; None if it is not known."""
+        """Note a heartbeat of a subscriber, and return its subscription; None if it is unknown."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.elapsed(now_ms)
         return subscription
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Keep the subscriptions of a client that was heard from at `now_ms`."""
+        """Renew the subscriptions of a client with a heartbeat at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
             self.heard_from(subscriber, now_ms)
 
     def forget_silent(self, now_ms: int) -> None:
-        """Forget the subscribers that were not heard from for `LITE_SILENT_MS_MAX`."""
+        """Remove the subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.elapsed(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return who has subscribed to a lite topic, of one group or of all."""
+        """Return the subscribers of a lite topic, of one group or of all."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
     def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
-        """Return the subscribers of a group, each with its subscription."""
+        """Yield the subscribers of a group, each with its subscription."""
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as one that may have something, for one group or for all."""
+        """Mark a lite topic as ready, for one group or for all."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Have everything looked at anew that a group subscribes to, under a topic or (empty) anywhere."""
+        """Mark a group's lite topics as ready for a new search, under a topic or (empty) under all."""
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
@@ -146,10 +146,10 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
-        """Go on with the subscriptions of a core that this one replaces.
+        """Adopt the subscriptions of the core that this one replaces.
 
-        Elapsed time began again with this core, `by_ms` ahead of the other's: by how much the clock was set
-        between the two beginnings. To both, a client is silent for as long.
+        Elapsed time of this core is `by_ms` ahead of the other's: the steps of the clock between the two
+        beginnings. Times are converted so that silent clients stay silent for as long.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.told(subscription.heard_ms + by_ms)

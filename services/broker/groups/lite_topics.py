@@ -1,8 +1,8 @@
-"""Lite topics: many small topics under one of type LITE, as which they share its queues and files.
+"""Lite topics: many small topics under one of type LITE, which share its queues and files.
 
-A lite topic is a property of its messages (`__LITE_TOPIC`, as in RocketMQ). All of its messages lie in one
-queue, in order; where, each queue's index knows (`consumequeue.lite_index`). It begins with its first message
-and is gone when retention has deleted the last.
+A lite topic is a property of its messages (`__LITE_TOPIC`, as in RocketMQ). All of its messages are in one
+queue, in order; the index of the queue has their offsets (`consumequeue.lite_index`). It begins with its
+first message and ends when retention has deleted the last.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class LiteTopics:
         self._indexes: dict[tuple[str, int], LiteIndex] = {}
 
     def check_name(self, lite_topic: str) -> None:
-        """Raise `IllegalLiteTopic` unless a lite topic may have this name."""
+        """Raise `IllegalLiteTopic` unless the name is legal for a lite topic."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def admit(self, message: Message, topic: Topic) -> int:
-        """Return the queue id of a message; raise `IllegalLiteTopic`, or `TooManyLiteTopics` for one more."""
+        """Return the queue id of a message; raise `IllegalLiteTopic`, or `TooManyLiteTopics` if it is new."""
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
         if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
@@ -47,17 +47,17 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return how many lite topics there are under a topic; of a damaged queue those known so far."""
+        """Return the number of lite topics under a topic; in a damaged queue, of those known so far."""
         if topic.message_type is not MessageType.LITE:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
         for index in indexes:
-            with suppress(StoreDamaged):  # told by the queue; it keeps no message from the other queues
+            with suppress(StoreDamaged):  # noted by the queue; the other queues must still take messages
                 index.read_on()
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return where the messages of each lite topic lie in a queue."""
+        """Return the offsets of the messages of each lite topic in a queue."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -65,15 +65,15 @@ class LiteTopics:
         return index
 
     def begin(self) -> None:
-        """Make all indexes, before anybody waits for them."""
+        """Build all indexes before the first request."""
         for topic in self._topics.all():
             self.count(topic)
         self.trim()
 
     def trim(self) -> None:
-        """Let the indexes that have become long forget what all groups have done."""
+        """Remove from long indexes the messages that all groups have finished."""
         for (topic, queue_id), index in self._indexes.items():
-            with suppress(StoreDamaged):  # told by the queue; whoever receives meets it, and is told
+            with suppress(StoreDamaged):  # noted by the queue; the next receive reports it to its client
                 index.read_on()
             if index.is_long:
                 lowest = self._groups.lowest_open(topic, queue_id)
@@ -83,5 +83,5 @@ class LiteTopics:
 
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
-    """Return the id of the queue that all messages of a lite topic lie in."""
+    """Return the id of the queue with all messages of a lite topic."""
     return lite_code(lite_topic) % topic.queue_count

@@ -1,9 +1,9 @@
-"""How many messages retention has deleted that a group had not finished, by group and topic.
+"""Counts of messages that retention has deleted before a group had finished them, by group and topic.
 
 Derived from the records of cuts alone (`services.broker.housekeeping`, "skipped"), so a start, a follower and
-a replay come to the same numbers. A snapshot keeps them; they go when the group leaves the topic.
+a replay give the same numbers. A snapshot keeps them; they are removed when the group leaves the topic.
 
-Cost: one entry for each subscription that ever missed something (`limits.SUBSCRIPTIONS_MAX`).
+Cost: one entry for each subscription that ever missed messages (`limits.SUBSCRIPTIONS_MAX`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
-"""Lines of one cut in the broker's log: the largest losses; one more line counts the others."""
+"""Maximum lines per cut in the broker's log: the largest losses; one more line counts the others."""
 WHAT_HOLDS_LONGER: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
 
 
 class Missed(NamedTuple):
-    """What a group has missed of a topic; `last_ms` is the store time of the last cut that took some."""
+    """Messages that a group has missed of a topic; `last_ms` is the store time of the last such cut."""
 
     message_count: int
     last_ms: int
@@ -36,36 +36,36 @@ class MissedMessages:
         self._missed: dict[tuple[str, str], Missed] = {}
 
     def of(self, group: str, topic: str) -> Missed | None:
-        """Return what a group has missed of a topic; None for nothing."""
+        """Return the messages that a group has missed of a topic, or None."""
         return self._missed.get((group, topic))
 
     def items(self) -> Iterator[tuple[str, str, Missed]]:
-        """Yield (group, topic, what it has missed)."""
+        """Yield (group, topic, missed messages)."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def note(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add what a record says that groups missed."""
+        """Add the losses in a record."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = Missed(count + (before.message_count if before else 0), store_ms)
 
     def forget(self, group: str, topic: str) -> None:
-        """Drop the count of a group that no longer receives a topic."""
+        """Remove the count of a group that no longer receives a topic."""
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return what a snapshot keeps: [group, topic, count, time of the last cut]."""
+        """Return the snapshot part: [group, topic, count, time of the last cut]."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
-        """Take over the rows of a snapshot."""
+        """Restore the snapshot part."""
         self._missed = {(group, topic): Missed(count, last_ms) for group, topic, count, last_ms in rows}
 
 
 def sentences(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
-    """Return what the log says of one cut: of the groups (group, topic) that missed most, and how many more.
+    """Return the log lines about one cut: the largest losses by (group, topic), and the number of the others.
 
-    Each has the command that shows more. Without `is_cut`: of queues that were made anew, and begin later.
+    Each names the command with details. Without `is_cut`: about rebuilt queues that begin later.
     """
     who = "Retention deleted" if is_cut else "Retention deleted, or damage of the log took,"
     if not missed:

@@ -1,22 +1,22 @@
-"""What groups decide between two flushes, gathered into one record of leases and one of what is finished.
+"""Changes of groups between two flushes, collected into one record of leases and one of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
-Thousands of acknowledgements a second would be as many records; so they share one, in which neighbours are
-one range. An entry is applied when it is decided, by the function that a start calls with the record's fact.
-Closing therefore changes no state: the records that it appends are not applied again. Among the records of
-one turn the leases come first. That changes nothing either: a lease that ended is followed by the message's
-end, never the other way round. Whatever else changes a group's offsets (a record of a group, or of retention)
-closes these first.
+Thousands of acknowledgements a second would be as many records; so they share one record, in which adjacent
+messages form a range. An entry is applied when it is decided, by the function that a start calls with the
+record's fact. Closing changes no state: the records that it appends are not applied again. It appends leases
+before finished messages, which is equivalent: the end of a lease may precede the end of its message, never
+the reverse. Other changes of a group's offsets (by a record of a group, or of retention) close these records
+first.
 
-The next flush takes whole what was appended before it, and closes first. So whoever added something waits
-for the log to be durable beyond its present end (`durable_at`), be it one record or several.
+The next flush takes all records appended before it, and closes these first. So the answer to an added change
+waits until the log is durable beyond its current end (`durable_at`), whatever the number of records.
 
-Cost: per acknowledgement an end of a range moved; per flush two records, of `OPEN_RECORD_BYTES_MAX` at most
-each or else several.
+Cost: per acknowledgement a range is extended; per flush two records are written, or more above
+`OPEN_RECORD_BYTES_MAX` bytes.
 
-Weak spot: what is added is applied and not yet in the log, so a snapshot must not be taken in between:
-`is_empty` is a part of `Broker.is_quiet`. And `durable_at` holds only for who has added something.
+Weak spot: added changes are applied before they are in the log, so a snapshot must not be taken in between:
+`is_empty` is part of `Broker.is_quiet`. And `durable_at` is valid only after an addition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from services.broker.spine.store import Store
 
 
 class OpenRecords:
-    """The records that the next flush takes along."""
+    """The records to append before the next flush."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before anyone is told of what was added."""
+        """The log offset that must be durable before an answer about the added changes."""
         return self._store.log.end_offset + 1
 
     @property
@@ -56,23 +56,23 @@ class OpenRecords:
         return not (self._acknowledged or self._passed or self._leases)
 
     def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """Add messages, as ranges (first, count), that were acknowledged, or moved to the dead letters."""
+        """Add ranges (first, count) of messages that were acknowledged, or moved to the dead letters."""
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
 
     def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
-        """Add messages from `first` up to before `end` that will not be given out."""
+        """Add messages from `first` to before `end` that will not be delivered."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
     def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
-        """Add what became of a lease."""
+        """Add a change of a lease."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append what was added, stamped with the newest time of it."""
+        """Append the added changes, stamped with their newest time."""
         if self.is_empty:
             return
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -91,7 +91,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts joined, as many to a body as it may have bytes; one in any case."""
+    """Yield the parts joined into bodies up to the size limit, with at least one part each."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

@@ -1,27 +1,27 @@
-"""Messages go out under leases and are done when acknowledged.
+"""Receives: messages are leased, and finished when acknowledged.
 
-A receive takes from all queues of a topic in turn (of a PRIORITY topic from the highest down). What it gives
-out is leased for a span of elapsed time; a lease that ends without an acknowledgement makes its message
-available again; with its last attempt, the group's `attempts_max`-th, it goes to the dead letters
-(`burying.py`). Push consumers' leases last as long as their client is heard from.
+A receive takes messages from all queues of a topic in rotation (of a PRIORITY topic from the highest down)
+and leases them for a span of elapsed time. A lease that ends without an acknowledgement makes its message
+available again; after the last attempt, the group's `attempts_max`-th, the message goes to the dead letters
+(`burying.py`). Leases of push consumers are renewed by heartbeats of their client.
 
 Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
-records, so that a restart does not give the message to somebody else meanwhile. Topics of type LITE are
-looked into in a way of their own (`services.broker.groups.lite_receiving`).
+records, so after a restart the message is not delivered to another consumer meanwhile. Topics of type LITE
+are handled in `services.broker.groups.lite_receiving`.
 
-A message that the receive's filter does not match is done only if no other filter of the group matches it;
-else it waits for a receive with such a filter (`group_filters.py`).
+A message that the receive's filter does not match is finished only if no other filter of the group matches
+it; otherwise it waits for a receive with such a filter (`group_filters.py`).
 
-An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one message that is larger. A body that is
-unpacked for its client is counted as stored until it is in the answer, so the last one may exceed that.
+An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one larger message. A body that is unpacked
+for its client counts with its stored size until it is in the answer, so the last one may exceed the limit.
 
 Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
-more, whatever the filter lets through. A message counts 1, 1 for each `WORK_BYTES`, and the most that the
-filter costs for properties of that length (`Filter.work`); entries whose tag cannot match are passed over by
-numpy, and count a hundredth. A gap, which damage has left of any tag, is told and passed over as a whole, and
-counts 1 (`Groups.pass_over_gap`). A queue's file that is read as a whole counts by its size, also one that is
-found damaged, which no later receive reads. A receive that ends for that has not looked at all queues: it
-refuses nothing, and its caller looks again at once (`Received.has_read_damage`).
+more, whatever its filter. A message counts 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
+filter for properties of that length (`Filter.work`); entries with tags that cannot match are skipped by
+numpy, and count a hundredth. A gap, which damage has left of any tag, is noted and skipped as a whole, and
+counts 1 (`Groups.pass_over_gap`). A queue's file that is read in full counts by its size, even if it is
+damaged, and no later receive reads it again. A receive that ends for that reason has not scanned all queues:
+it returns without an error, and its caller repeats it at once (`Received.has_read_damage`).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
-"""How many entries that numpy passes over cost as much as one message that is looked at."""
+"""The number of entries skipped by numpy at the cost of one examined message."""
 PRIORITY: Final = "PRIORITY"
 
 
 class Receiving:
-    """The way out."""
+    """Receives, and the verbs on leased messages."""
 
     def __init__(
         self,
@@ -109,16 +109,16 @@ class Receiving:
         now_ms: int,
         attempt_id: str = "",
     ) -> Received:
-        """Lease up to `batch_size` messages; none if there are none now.
+        """Lease up to `batch_size` messages, or none if none are available.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, `TooManyFilters`, or
-        `TooManyRequests` if the group has as much in flight as it may.
+        `TooManyRequests` if the group has the maximum number of messages in flight.
         """
         check_group_name(group)
         check_receivable(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.route(topic_name, now_ms)
-        # First, so that a receive whose answer a restart lost gets the very messages it was to get.
+        # First, so that a repeated receive gets the messages of the answer that a restart lost.
         self._give_back_unheard(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
@@ -156,17 +156,16 @@ class Receiving:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Mark a leased message as done; return what must be durable first. Raise `InvalidReceiptHandle`."""
+        """Finish a leased message; return the offset to make durable first. Raise `InvalidReceiptHandle`."""
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
             raise answer
         return answer
 
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
-        """Mark leased messages as done.
+        """Finish leased messages.
 
-        Returns for each handle, in order, the log offset that must be durable before anyone is told, or why
-        the message is not done.
+        Return for each handle, in order, the log offset that must be durable before the answer, or the error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -175,12 +174,12 @@ class Receiving:
         for handle in handles:
             try:
                 key, lease = self._held(group, topic, handle)
-                if lease.generation in ended:  # below, with the others
+                if lease.generation in ended:  # a repeated handle; its message is finished below
                     raise _over(topic, receipts.decode(handle))
             except TidewheelError as error:
                 outlived = self._outlived(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
-                    answers.append(error.with_traceback(None))  # whose frame holds the answers: a circle
+                    answers.append(error.with_traceback(None))  # its frame refers to the answers: a cycle
                 else:
                     done.setdefault(outlived[0], []).append(outlived[1])
                     answers.append(durable_at)
@@ -197,10 +196,10 @@ class Receiving:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """Let a lease end `invisible_ms` from now; return its new handle, and what must be durable first.
+        """End a lease `invisible_ms` from now; return its new handle, and the offset to make durable first.
 
-        The old handle is void. With `suspend` the attempt will not have counted; without it, a push consumer
-        reports a failure (`retry`), because the broker itself renews its leases. Raises
+        The old handle becomes void. With `suspend` the attempt does not count; without it, for a push
+        consumer it is a failure (`retry`), because the broker itself renews its leases. Raise
         `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
@@ -218,7 +217,7 @@ class Receiving:
         is_failed: bool,
         now_ms: int,
     ) -> tuple[str, int]:
-        """Replace a lease; one whose last attempt failed ends now, because no attempt follows the pause."""
+        """Replace a lease; after a failed last attempt it ends now, because no attempt follows the pause."""
         if is_failed and self._burying.is_last(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
@@ -242,10 +241,10 @@ class Receiving:
         return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
-        """Let a leased message come again `after_ms` from now; its attempt counts.
+        """Deliver a leased message again `after_ms` from now; its attempt counts.
 
-        None: after the span that the group's policy has for that attempt. After the last attempt the message
-        is buried with the next tick. Return what must be durable first. Raises `IllegalInvisibleTime` or
+        None: after the time in the group's policy for that attempt. After the last attempt the message is
+        buried with the next tick. Return the offset to make durable first. Raise `IllegalInvisibleTime` or
         `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
@@ -257,18 +256,18 @@ class Receiving:
         return self._change(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """Take a lease back that its consumer never heard of: the attempt does not count."""
+        """End a lease with a message that was not delivered to its consumer: the attempt does not count."""
         key, lease = self._held(group, topic, handle)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
-        """Move a leased message to the group's dead letters; return what must be durable first.
+        """Move a leased message to the group's dead letters; return the offset to make durable first.
 
-        The caller's reason becomes a part of the dead letter's. `attempt` is the consumer's own count, which
-        counts where it is above the broker's: a FIFO push consumer repeats attempts under one lease. Raise
-        `StoreDamaged`, and the lease stands.
+        The caller's reason becomes part of the dead letter's. `attempt` is the consumer's own count, which is
+        used if it exceeds the broker's: a FIFO push consumer repeats attempts under one lease. Raise
+        `StoreDamaged`; then the lease stays valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._held(group, topic, handle)
@@ -276,7 +275,7 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:  # retention or damage of the log has taken the message: nothing is left to keep
+        if record is None:  # retention or damage of the log has taken the message: nothing is left to move
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.look(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
@@ -286,26 +285,26 @@ class Receiving:
         return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Renew the leases that the broker keeps for a client, and its subscriptions."""
+        """Renew the broker-renewed leases of a client, and its subscriptions."""
         heard = self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._keep_leases(heard, now_ms)
         self._groups.filters.client_alive(client_id, now_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
     def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
-        """Note the filter that a client subscribes with: the group keeps it while the client is alive."""
+        """Note the filter of a client's subscription: the group keeps it while the client is alive."""
         self._groups.filters.client_subscribes(group, topic, wanted.text, client_id)
         self._groups.filters.client_alive(client_id, now_ms)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
-        """End a client's leases with the next tick. Its subscriptions stay for a while: it may come back."""
+        """End a client's leases with the next tick. Its subscriptions stay for a while: it may reconnect."""
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.client_gone(client_id)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """Give the message of a lease that has run out back, or have it buried; return its topic.
+        """Make the message of an expired lease available again, or bury it; return its topic.
 
-        The lease of a last attempt stands until its message is buried (`services.broker.groups.burying`).
+        The lease of a last attempt is valid until the burial (`services.broker.groups.burying`).
         """
         found = self._leases.find(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -316,21 +315,21 @@ class Receiving:
         return key.topic
 
     def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """End every lease of a message group or lite topic on a queue; no attempt counts."""
+        """End every lease of a message group or lite topic on a queue; the attempts do not count."""
         for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Let the leases that were recorded stand again after a restart, at least until `leases_until_ms`.
+        """Restore recorded leases after a restart, valid at least until `leases_until_ms`.
 
-        A takeover gives it, and calls `keep_lengthened` once records may be appended.
+        A takeover sets it, and calls `keep_lengthened` once records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:
-        """Record which leases this takeover has lengthened, so that the next one does not do so again."""
+        """Record the leases that this takeover has lengthened, so that the next one skips them."""
         look = self._groups.look
         lengthened = [
             (key, lease)
@@ -349,7 +348,7 @@ class Receiving:
         self._burying.given_back(key, lease.queue_offset)
 
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """Free the leases of a receive that is asked again, whose answer was lost in a restart."""
+        """End the leases of a repeated receive with an answer lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._give_back(key, lease, None, now_ms)
 
@@ -379,19 +378,19 @@ class Receiving:
             raise self._crowded(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease what the queues of a topic have; raise `StoreDamaged` if all were looked at for only that."""
+        """Lease messages from the queues of a topic; raise `StoreDamaged` if that was the only result."""
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
             queue = self._store.dispatch.look(state.topic, queue_id)
             compared_bytes = queue.compared_bytes
             try:
                 self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
-            except StoreDamaged as error:  # of this queue's files; others, and what was leased, are sound
+            except StoreDamaged as error:  # in this queue's files; other queues and the leases are sound
                 damaged = error
                 state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over and number < topic.queue_count:
-                return  # the next receive reads no damaged file again, and comes to the others
+                return  # the next receive does not read a damaged file again, and gets to the other queues
         if damaged is not None and not state.deliveries:
             raise damaged
 
@@ -412,7 +411,7 @@ class Receiving:
         )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
-        """Return every queue id once, each time beginning with the next queue, so that none starves."""
+        """Yield every queue id once, beginning one queue later each time, so that none starves."""
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
         label = (state.topic, state.group)
@@ -420,16 +419,16 @@ class Receiving:
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
     def _scan_queue(self, key: GroupQueue, queue: ConsumeQueue, state: ReceiveState) -> None:
-        """Lease what a queue has for a receive."""
+        """Lease messages from a queue."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
-            flight.begin_at(queue.min_offset)  # finished by the record that counts what lies before it
+            flight.begin_at(queue.min_offset)  # a later record finishes and counts the messages before it
         while not state.is_over:
             offset = self._candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
-            if offset < queue.min_offset:  # a lease of before a restart has ended: its message is gone
+            if offset < queue.min_offset:  # a lease from before a restart has ended: its message is gone
                 is_fresh = offset == flight.next_offset
                 end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
                 self._groups.pass_over(key, offset, end, state.now_ms)
@@ -447,15 +446,15 @@ class Receiving:
             elif record is None or not wanted_by:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # Found by this receive before the burial's own turn came (`burying.py`).
+                # This receive found it before its burial (`burying.py`).
                 self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease from the next offset on what can be leased in one go; return whether there was any."""
+        """Lease contiguous messages from the next offset on in one step; return whether there were any."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With tags `_candidate` has to find each next message; for one message alone a run gains nothing.
+        # With tags each message needs a search by `_candidate`; a single message gains nothing from a run.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -465,7 +464,7 @@ class Receiving:
         return flight.next_offset > offset
 
     def _record(self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState) -> Record | None:
-        """Return the record of an entry: of those that were read near it, if it is among them."""
+        """Return the record of an entry, from the records read together if it is among them."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -474,9 +473,9 @@ class Receiving:
     def _candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset whose tag may match, or a gap; those before it that cannot are done.
+        """Return the next offset with a matching tag, or of a gap; finish the offsets before it.
 
-        None if there is none, or the receive has looked at as much as it may.
+        Return None if there is none, or if the scan limit is reached.
         """
         while not state.scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
@@ -499,7 +498,7 @@ class Receiving:
         wanted_by: int,
         state: ReceiveState,
     ) -> None:
-        """Lease a message, park it behind what its message group has out, or leave it to other filters."""
+        """Lease a message, park it behind its message group, or leave it to other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._has_turn(flight, offset, message_group, is_mine, state):
@@ -518,20 +517,20 @@ class Receiving:
     ) -> bool:
         """Return whether a message of a message group has its turn, or may join the run of this receive.
 
-        What the receive leaves to other filters joins no run.
+        A message for other filters joins no run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
         if not is_mine:
             return False
-        # A fresh message joins a run only if none is parked before it: those come first, by `_run_on`.
+        # A fresh message joins a run only if no message is parked before it: `_run_on` takes those first.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
     def _run_on(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
-        """Lease the messages that were parked behind the one just leased, as many as a run may have."""
+        """Lease the messages parked behind the one just leased, up to the maximum length of a run."""
         while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
             if offset is None or not state.may_join_run(flight, offset, message_group):
@@ -541,31 +540,31 @@ class Receiving:
             if record is None or not state.wants(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # its turn comes, and it goes to the dead letters
+                return  # it has no attempts left, and is buried in its turn
             self._lending.lease(key, flight, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease of a handle, if it still stands; else raise `InvalidReceiptHandle`."""
+        """Return the lease of a handle if it is valid; else raise `InvalidReceiptHandle`."""
         found = self._leases.find(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # The handle that was given out needs no decoding, which costs more than all the rest.
+            # The lease's own handle needs no decoding, which costs more than all the rest.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
-            # A lease of before a restart does not know its handle: what that says has to fit the lease.
+            # A lease from before a restart has no handle: compare the decoded fields.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
         raise _over(topic, receipt)
 
     def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
-        """Return the queue and offset of a plain message that an earlier epoch leased; None if of none.
+        """Return the queue and offset of a plain message that an earlier epoch leased, or None.
 
-        No record tells of such a lease, so the leader of then knew more. The message is neither done nor
-        leased anew, and its consumer has it: to acknowledge it spares another delivery.
+        Such a lease has no record, so only the earlier leader knew it. The message is neither done nor leased
+        again, and its consumer has it: accepting the acknowledgement saves another delivery.
         """
         try:
             receipt = receipts.decode(handle)
@@ -585,14 +584,14 @@ class Receiving:
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record: Record | None = None
-        with suppress(StoreDamaged):  # the other handles of the call are answered all the same
+        with suppress(StoreDamaged):  # the other handles of the call must still be answered
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return how long a lease lasts, in ms; raise `IllegalInvisibleTime`."""
+        """Return the duration of a lease, in ms; raise `IllegalInvisibleTime`."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -607,7 +606,7 @@ def _over(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
 
 
 def _check_invisible(invisible_ms: int, low_ms: int) -> None:
-    """Raise `IllegalInvisibleTime` unless a lease may last so long, in ms."""
+    """Raise `IllegalInvisibleTime` unless a lease may have this duration, in ms."""
     high_ms = limits.INVISIBLE_MS_MAX
     if not low_ms <= invisible_ms <= high_ms:
         wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"
@@ -618,5 +617,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _array(tags_codes: frozenset[int]) -> Integers:
-    """Return tags codes as an ascending array of int64, for `ConsumeQueue.next_match`."""
+    """Return tags codes as a sorted array of int64, for `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)
