@@ -1,18 +1,17 @@
-"""Verbs on timers in messages: carried out when the message is stored, or when its half is committed.
+"""Verbs on timers in messages: executed when the message is stored, or when its half is committed.
 
-A cancel and its message are one record: the message names the timer in `TW_CANCELS` (its offset, and when it
-was due), so that a crash keeps both or neither. A move or fire needs a record of its own, which lies right
-before the message. What came of it stands in the message as `TW_TIMER_VERDICT`, whose first word is the
-verdict.
+A cancel and its message are one record: the message names the timer in `TW_CANCELS` (its offset and due
+time), so a crash keeps both or neither. A move or fire needs a record of its own, appended right before the
+message. The result is stored in the message as `TW_TIMER_VERDICT`; its first word is the verdict.
 
-A verb is checked when its message is sent, and never again: a half is committed as it was taken, also by a
-broker with other limits or another clock.
+A verb is checked once, when its message is sent: a half is committed as accepted, even by a broker with other
+limits or another clock.
 
-A verb with the wrong topic finds nothing, and its message is stored all the same, unless the verb is strict
+A verb with the wrong topic finds no timer, and its message is stored all the same, unless the verb is strict
 (`refuse_unknown`). So verdicts are counted by the message's topic: the timer's may be any text.
 
-Weak spot: a crash may keep a move or a fire and lose the message right behind it. Its producer, told nothing,
-sends again, and a fire then reads TOO_LATE though it was its own.
+Weak spot: a crash may keep a move or a fire and lose the message right after it. Its producer gets no answer
+and sends again; the verdict of a fire is then TOO_LATE although its own first try fired the timer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tidewheel import property_names
 
 
 class Carrying:
-    """The verbs that messages carry, carried out on `timers`."""
+    """The verbs carried by messages, executed on `timers`."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -46,7 +45,7 @@ class Carrying:
             )
 
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
-        """Write the verdict into a record that is about to be appended; the record itself is the cancel."""
+        """Write the verdict into a record before its append; a cancel has no other record."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {

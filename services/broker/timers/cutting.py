@@ -1,17 +1,17 @@
-"""Timer records made ready by cutting and joining their bytes, many at once.
+"""Ready records made from timer records by copying byte ranges, many at once.
 
     timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed part of a record (`commitlog.record.HEAD_V4`), the properties are pairs: name, \\x01,
-value, \\x02. Cut is what this broker writes most: a timer that ends with the two properties of its target,
-between IPv4 hosts, with a message id. All other timers (replacing another, moved, with a verdict) are left to
-`timer_source`, which decodes them. Fronts and CRCs are written by numpy into all records at once.
+value, \\x02. Only the most common records are cut: timers that end with the two properties of their target,
+between IPv4 hosts, with a message id. All other timers (replacing another, moved, with a verdict) are decoded
+by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
 
-The loop over the records is one function on purpose: a checkpoint's time goes there.
+The loop over the records is one function on purpose: it takes most of a checkpoint's time.
 
-Weak spot: the cut knows the order in which `timer_records.timer_properties` writes. Were that order changed,
-nothing would be wrong but slow: no record would fit the cut, and each would be decoded.
+Weak spot: the cut depends on the order in which `timer_records.timer_properties` writes. A change of that
+order would only be slow: no record would fit the cut, and each would be decoded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """A topic that timers go to, also as a record's field, and as its names begin to be hashed."""
+    """A real topic of timers: its name, its encoded field, and the hash state before its names."""
 
     name: str
     field: bytes
@@ -49,18 +49,18 @@ class RealTopic(NamedTuple):
 
 
 class Cut:
-    """The records of `stored` (sound, of the timers at `timer_offsets`) that can be cut, made ready."""
+    """Ready records, cut from those `stored` records (sound, of the timers at `timer_offsets`) that fit."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """Which of `stored` were cut, ascending."""
+        """The indices into `stored` of the records that were cut, ascending."""
         self.queues: list[tuple[str, int]] = []
-        """Where each of them goes: (topic, queue id)."""
+        """The target (topic, queue id) of each of them."""
         self.named: list[tuple[int, bytes]] = []
-        """The places and properties of the records that may have a tag or keys beside their id.
+        """The places and properties of the records that may have a tag or further keys.
 
         The places are indices into `stored`.
         """
@@ -72,7 +72,7 @@ class Cut:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return the hashes of the message ids (`consumequeue.keyindex`), a u64 for each record cut."""
+        """Return the hashes of the message ids (`consumequeue.keyindex`), a u64 per cut record."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class Cut:
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
             # From the right: a producer's own property may look like a target, but this broker writes the
-            # target last, and `_target` accepts nothing behind it.
+            # target last, and `_target` accepts nothing after it.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
@@ -102,7 +102,7 @@ class Cut:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # May: another property's name can end alike. Such a record is only looked at more closely.
+            # A prefilter: another property's name may have the same ending; the caller checks the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -123,7 +123,7 @@ class Cut:
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
-    """Return where the message id begins; -1 if there is none."""
+    """Return the position of the message id, or -1."""
     if stored.startswith(_ID[1:], properties_at):
         return properties_at + len(_ID) - 1
     found = stored.rfind(_ID, properties_at, until)
@@ -131,7 +131,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the topic and the queue id that the last properties name; None if they are others."""
+    """Return the target (topic, queue id) if it is the last properties; else None."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
@@ -141,7 +141,7 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic of a target's pairs up to the value of its queue; None if they are others."""
+    """Return the topic of a target from its pairs before the queue id; None if the pairs differ."""
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
         return None

@@ -1,10 +1,10 @@
-"""When a message is to arrive, in whichever way its producer says so; everything becomes one absolute time.
+"""Delivery times of messages: all properties that set one are converted to one absolute time.
 
-`tidewheel.delay_properties` has the properties that say it, and the rules.
+`tidewheel.delay_properties` has these properties and their rules.
 
-"Now" is the caller's real time: fronts read the properties before `services.live.clock` moves times into the
-broker's. How far ahead is too far is judged later (`services.broker.spine.validation`).
-Cost: two set operations for a message that has none of these.
+"Now" is the caller's real time: fronts read the properties before `services.live.clock` converts times to the
+broker's. The maximum delay is checked later (`services.broker.spine.validation`).
+Cost: two set operations for a message without such properties.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def dated(message: Message, now_ms: int) -> Message:
-    """Return a message that comes in with every time that it names made absolute.
+    """Return a received message with all its times made absolute.
 
-    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` for what is no time, and for times that
+    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` for illegal times, and for times that
     contradict each other.
     """
     if _TIMED.isdisjoint(message.properties):

@@ -1,36 +1,35 @@
-"""What became of the timers in damaged files: rebuilt from what still has them, or ended as UNREADABLE.
+"""Repair of damaged timer files: timers are rebuilt from other copies, or ended as UNREADABLE.
 
-    Check     --- reads files through, some megabytes at a time: at a start, then once a day ---+
-    ReadAhead --- finds damage when it reads what is due soon                                   +--> gaps
-    a split   --- likewise                                                                   ---+     |
+    Check     --- verifies files, some megabytes at a time: at a start, then once a day --------+
+    ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
+    a split   --- finds damage when it copies a file                                         ---+     |
                                                                                                       v
-    Rescue    a worker finds which timers the gaps held <---------------------------------------------+
-    step      the core appends those that can be read again, and ends the others
+    Rescue    a worker finds the timers that the gaps contained <-------------------------------------+
+    step      the core appends those with a readable copy again, and ends the others
 
-Which timers a gap held is known by difference, exactly: the timers with a name that are due in the window of
-the damaged file, less those in any sound batch or in memory, less those that have ended. Where that accounts
-for fewer rows than the snapshot counts, the log is read through as well (timers without a message id). A gap
-may also have held that timers are gone: rows of that window that have ended are taken out again. How a timer
-ended is known as long as one due then may wait in a damaged file (`Partitions.undone_ms`): what was due
-before that has ended.
+The timers of a gap are computed exactly, by difference: the timers with a name that are due in the window of
+the damaged file, less those in any sound batch or in memory, less those that have ended. If that gives fewer
+rows than the snapshot counts, the log is read, too (for timers without a message id). A gap may also have
+contained tombstones: rows of that window that have ended are deleted again. Ends are kept as long as a timer
+due at that time may wait in a damaged file (`Partitions.undone_ms`): timers due before that have ended.
 
-A rebuilt timer is a new record of the log that takes the place of the old one, as a move does, to the same
-time: so it is durable, delivered once, and a crash in between costs nothing. Its record is read from the log
-or from an older file of the timers. So no file of a time in doubt is deleted, from the moment in which damage
-is met until a checkpoint begins after all is rebuilt; and none after a start before all files were read
-through, as which times are in doubt is known then: how the last rescue ended need not be.
-A row whose record alone is damaged goes the same way, and so does a timer of which that was met only when it
-was due, or when a checkpoint copied it (`Timers.in_doubt`): it comes late rather than never. A timer whose
-record is in neither ends as UNREADABLE: it is counted, listed, and never pending again.
+A rebuilt timer is a new record of the log that replaces the old one, like a move to the same time: so it is
+durable and delivered once, and a crash in between loses nothing. Its record is read from the log or from an
+older timer file. So no file for a time in doubt is deleted, from the detection of damage until a checkpoint
+begins after all timers are rebuilt; after a start no file at all until every file has been verified, since
+the times in doubt are unknown before: the result of the last rescue may be lost.
+A row with only its record damaged is repaired in the same way, and so is a timer with damage found when it
+was due, or when a checkpoint copied it (`Timers.in_doubt`): late delivery is better than none. A timer with
+no readable record in either source ends as UNREADABLE: it is counted, listed, and never pending again.
 
-Cost: nothing while nothing is damaged but the checks; a rescue reads names and ends once, 16 bytes a timer of
-the window in memory.
+Cost: only the checks while nothing is damaged; a rescue reads names and ends once, and takes 16 bytes of
+memory per timer of the window.
 
-A disk that can read nothing says nothing of the files: a rescue that meets one fails, and is tried again.
+A disk that can read nothing gives no information about files: a rescue on such a disk fails, and is retried.
 
-Weak spot: where names or the log are damaged as well, timers may be missing that nothing tells of. They are
-counted (`unknown_count`), not named, as far as the snapshot's count of rows tells; of a file that was split
-not even that is known.
+Weak spot: if names or the log are damaged as well, timers may be lost without a trace. They are counted
+(`unknown_count`), not named, as far as the snapshot's count of rows shows; for a file that was split even
+their number is unknown.
 """
 
 from __future__ import annotations
@@ -69,18 +68,18 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""Of how many files of a folder a rescue reads the first byte to know that the disk can read at all."""
+"""The number of files per folder of which a rescue reads the first byte to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
-    """A row that is sound and whose record is not: its position, and the number of its queue."""
+    """A sound row with an unsound record: its position, and the number of its queue."""
 
     due_ms: int
     timer_offset: int
     queue: int
     path: str
     is_unread: bool = False
-    """Whether the disk could not read some of it."""
+    """Whether a part was unreadable on the disk."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -88,7 +87,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Where an older file has a record."""
+    """The place of a record in an older file."""
 
     path: str
     position: int
@@ -97,15 +96,15 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Check:
-    """Files to be read through in a worker thread, and what is damaged of them."""
+    """Files to verify in a worker thread, and the damage found."""
 
     files: list[tuple[Slot, File, int]]
-    """Files of timers, each with the position (bytes) from which on it is to be read."""
+    """Files of timers, each with the position (bytes) to begin at."""
     runs: list[Run]
     """Runs of names, ends and keys."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """What of the files was left for the next check."""
+    """The parts of files left for the next check."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -143,9 +142,9 @@ class LogPass:
         self.is_done = False
 
     def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Read on; return what of it is damaged, cut off at `until`. Raise OSError."""
+        """Read on; return the damage found, clipped at `until`. Raise OSError."""
         self.is_done = True
-        with suppress(StoreError):  # whatever keeps a log from being read through was told at the start
+        with suppress(StoreError):  # an error that prevents reading the log was reported at the start
             if self._scan is None or self._checking is None:
                 self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
                 self._checking = self._scan.checking()
@@ -164,10 +163,10 @@ class LogPass:
 
 
 def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield the rows of a batch whose records do not match their CRC."""
+    """Yield the rows of a batch with records that do not match their CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
-    content.extend(bytes(batch.end - batch.position - len(content)))  # a file cut short: zeros fail the CRC
+    content.extend(bytes(batch.end - batch.position - len(content)))  # a truncated file: zeros fail the CRC
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
@@ -180,40 +179,40 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
 
 @dataclass(slots=True, eq=False)
 class Rescue:
-    """The search for the timers of gaps, in a worker thread: which are missing, and which are back."""
+    """The search for the timers of gaps, in a worker thread: missing ones, and those that were revived."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
     mended: frozenset[Gap]
-    """Damage whose timers are accounted for."""
+    """Damage that has been repaired already."""
     windows: list[tuple[int, int]]
     in_doubt: dict[int, InDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The timers whose tombstones no file has yet."""
+    """The timers with tombstones in memory only."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The timers whose ends are not in a run yet: new ones, and those that a start has made again."""
+    """The timers with ends in no run yet: new ones, and those rebuilt by a start."""
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """A timer that was last known before this time has ended, though it may be forgotten how."""
+    """A timer last known before this time has ended, although its end may be forgotten."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, Copy] = field(default_factory=dict)
     unknown_count: int = 0
-    """The number of rows in gaps of which nothing tells what they were."""
+    """The number of lost rows in gaps that could not be identified."""
     over: set[int] = field(default_factory=set)
-    """The timers that have ended: their file tells, or it was so long ago that it is forgotten how."""
+    """The timers that have ended: by a tombstone in their file, or before the kept history."""
     blocked: str = ""
-    """Why nothing could be found out; empty if it could."""
+    """The reason why the search failed; empty if it succeeded."""
 
     def run(self, disk: Disk) -> None:
-        """Read; raise OSError, also where the disk can read nothing: then no timer is to end for it."""
+        """Read; raise OSError, also if the disk can read nothing, as no timer may end because of that."""
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
@@ -223,7 +222,7 @@ class Rescue:
             self.blocked = error.detail
             return
         self._find_copies(disk)
-        self._require_reading(disk)  # it may have failed since
+        self._require_reading(disk)  # the disk may have failed since
 
     def _require_reading(self, disk: Disk) -> None:
         folders = (COMMITLOG, TIMERS, TIMER_NAMES)
@@ -231,39 +230,39 @@ class Rescue:
         sectors.require_reading(disk, paths)
 
     def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
-        """Find what is missing of the window, and what is back in it.
+        """Find the missing and the revived timers of a window.
 
         missing  named in the window, in no sound batch and not in memory, not ended
-        back     in a sound batch though it has ended, not before the watermark, and its tombstone is not in
-                 memory either: a gap took it
+        revived  in a sound batch although it has ended, not before the watermark, and without a tombstone in
+                 memory: a gap has destroyed it
         """
         present, lost_count = self._present(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named(disk, from_ms, until_ms)
         wanted = _without(wanted, held)
         ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # Fewer found than rows lost: timers without a message id are among them. To read the log costs all of
-        # it, so it is read only where names cannot account for what was lost.
+        # Fewer timers than lost rows: some have no message id. A read of the log is expensive, so it is read
+        # only if names do not account for all lost rows.
         if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
             wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
             ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _without(wanted, ended)])
-        # Before the watermark nothing need be taken out: what lies there is done, its end perhaps forgotten.
+        # Before the watermark no row needs a tombstone: all are done, with possibly forgotten ends.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, _without(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether a damaged file is none of the present ones: nothing tells how much it held."""
+        """Return whether a damaged file is not a present one, so that its number of rows is unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of the window in sound batches, and how many rows the other batches had.
+        """Return the live rows of the window in sound batches, and the number of rows in other batches.
 
-        A batch in a gap counts as damaged even if the disk can read it by now: whoever met the gap has passed
-        over its timers.
+        A batch in a gap counts as damaged even if the disk can read it by now: its timers have already been
+        skipped.
         """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
@@ -284,7 +283,7 @@ class Rescue:
         return np.concatenate(found), lost_count
 
     def _named(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """Return the timers of the window that have a name, and whether all names could be read."""
+        """Return the timers of the window that have a name, and whether all names were readable."""
         found, is_sure = [self._deviated(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -299,13 +298,13 @@ class Rescue:
         return _once(np.concatenate(found)), is_sure
 
     def _deviated(self, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers sorted within the window, though they are due at another time."""
+        """Return the timers sorted in the window that are due at another time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
     def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers without the ones that are sorted elsewhere, though due in the window."""
+        """Return the timers without those that are due in the window but sorted elsewhere."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -313,7 +312,7 @@ class Rescue:
         return _without(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers of the window that the log tells of."""
+        """Return the timers of the window found in the log."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -324,7 +323,7 @@ class Rescue:
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
 
     def _leave_out_deleted(self, disk: Disk) -> None:
-        """Take out the bare rows that have a tombstone in their file, or ended before the kept history."""
+        """Remove the bare rows with a tombstone in their file, or ended before the kept history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -333,7 +332,7 @@ class Rescue:
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return which of the timers have ended: their offsets, ascending."""
+        """Return the offsets of the timers that have ended, ascending."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -341,7 +340,7 @@ class Rescue:
         return np.unique(np.concatenate(found))
 
     def _find_copies(self, disk: Disk) -> None:
-        """Find where older files have the records of missing timers."""
+        """Find records of missing timers in older files."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
         for slot in _slots_named(disk) if wanted else ():
@@ -357,7 +356,7 @@ class Rescue:
 
 
 def _slots_named(disk: Disk) -> Iterator[Slot]:
-    """Yield all slots that have a file, whether or not a snapshot names it."""
+    """Yield the slots of all files, including those that no snapshot names."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -386,7 +385,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """Return the times (from, until, in ms) that slots cover, ascending and without overlaps."""
+    """Return the time windows (from, until, in ms) of slots, ascending and merged."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -397,20 +396,20 @@ def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
 
 
 def _keys(facts: FactIndex) -> Iterator[Numbers]:
-    """Yield what the facts in memory are about."""
+    """Yield the keys of the facts in memory."""
     for recent in facts.recents():
         for chunk in recent.chunks():
             yield chunk["key"].copy()
 
 
 class Mending:
-    """The care for the damaged files of timers of one broker: checks, rescues, and what they bring back.
+    """The repair of a broker's damaged timer files: checks, rescues, and the timers that they restore.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    One job at a time: a rescue looks at files and memory as of one moment, and what it finds missing is
-    mended before the next one looks.
+    One job at a time: a rescue takes a consistent view of files and memory, and its missing timers are
+    repaired before the next one begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -429,7 +428,7 @@ class Mending:
         self._log_pass: LogPass | None = None
 
     def begin(self, now_ms: int) -> None:
-        """Let everything be read through from now on, the first due first."""
+        """Schedule all files for a check, ordered by due time."""
         files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
@@ -441,7 +440,7 @@ class Mending:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Let some more be checked; note what of names, ends and keys a checkpoint has met damaged."""
+        """Allow the next check; note damage of names, ends and keys that a checkpoint has found."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -450,9 +449,9 @@ class Mending:
         self.note_indexes()
 
     def read_on(self, disk: Disk, now_ms: int) -> None:
-        """Read some more of the timers' files through, on a node that follows, behind a checkpoint.
+        """Check more timer files on a follower, after a checkpoint.
 
-        Once all are read, older files may go there, too. What is found damaged waits until the node leads.
+        Once all are checked, older files may be deleted there, too. Repair waits until the node leads.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -462,50 +461,50 @@ class Mending:
         job = self._running = self._check()
         try:
             job.run(disk)
-        except OSError:  # the next checkpoint tries again
+        except OSError:  # retried after the next checkpoint
             self.failed(job)
         else:
             self.done(job)
 
     def go_on_checking(self) -> None:
-        """Let some more be checked at once."""
+        """Allow the next check now."""
         self._may_check = True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is something to do at once."""
+        """Whether there is work to do now."""
         if self._applying is not None:
             return not self._timers.is_held()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def doubt(self) -> Doubt:
-        """Return which timers are not accounted for, for a checkpoint that begins."""
+        """Return the timers in doubt, for a checkpoint that begins."""
         spans = self._in_doubt()
-        if self._has_read_all:  # all damage is known, and its times are in doubt until all is rebuilt
+        if self._has_read_all:  # all damage is known, and its times stay in doubt until all is rebuilt
             self._partitions.release_older()
         is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
         return Doubt(spans, self._in_doubt, is_rescuing)
 
     @property
     def _has_read_all(self) -> bool:
-        """Whether all files of the timers were read through since the start."""
+        """Whether all timer files were checked since the start."""
         is_reading = isinstance(self._running, Check) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
-        """Return the times in which damaged bytes held timers that are not all rebuilt, or ended."""
+        """Return the times of damaged bytes with timers that are not all rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
-        in_doubt = [*tuple(self._timers.in_doubt.values())]  # at once: a worker may ask
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # a snapshot: a worker may call this
         in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> Check | Rescue | None:
-        """Return what a worker should read now; None if nothing, or while a job is not done with."""
+        """Return the next job for a worker; None if there is none, or while a job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -516,15 +515,15 @@ class Mending:
         return self._running
 
     def done(self, job: Check | Rescue) -> None:
-        """Take in what a worker has read."""
+        """Adopt the result of a worker's job."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
             self._take_over(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        # While the worker read, a checkpoint may have dropped a file, and timers may have ended: of these the
-        # check found what is no longer so.
+        # While the worker read, a checkpoint may have dropped a file, and timers may have ended: ignore
+        # their results.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._is_there(one) and self._waits(one))
@@ -539,7 +538,7 @@ class Mending:
             self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
-        """Take back what a worker could not read: it is tried again with the next look after the house."""
+        """Requeue a job that failed; it is retried after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
@@ -557,7 +556,7 @@ class Mending:
             while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
                 self._mend(*self._left.popleft(), now_ms)
                 count += 1
-        except StoreDamaged as error:  # whether a timer has ended cannot be read: a start makes ends again
+        except StoreDamaged as error:  # ends are unreadable: the next start rebuilds them
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
@@ -575,14 +574,14 @@ class Mending:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files that timers wait in, and the split ones that are kept since they are damaged."""
+        """Return the files with waiting timers, and the damaged split files that are kept."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _is_there(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _waits(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer waits; all before the watermark have ended, though how may be forgotten."""
+        """Return whether a timer waits; all before the watermark have ended, possibly with forgotten ends."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
@@ -647,7 +646,7 @@ class Mending:
         self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
 
     def _block(self, job: Rescue, why: str) -> None:
-        """Let a rescue that cannot find something out be tried again later; say why."""
+        """Postpone a rescue that could not complete its search, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
         self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
@@ -656,7 +655,7 @@ class Mending:
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.ended(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
-            return  # cancelled, moved or fired since the rescue has looked
+            return  # cancelled, moved or fired since the rescue began
         timer = self._record(timer_offset)
         if timer is None:
             self._lost_count += 1
@@ -666,7 +665,7 @@ class Mending:
         self._rebuilt_count += 1
 
     def _record(self, timer_offset: int) -> Record | None:
-        """Return the timer record, from the log, or else from an older file; None if neither has it."""
+        """Return the timer record from the log, or else from an older file; None if neither has it."""
         with suppress(StoreDamaged):
             return self._timers.logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
@@ -676,7 +675,7 @@ class Mending:
         return None
 
     def _finish(self, job: Rescue) -> None:
-        """Count what a rescue came to, and note it in words; its gaps are mended."""
+        """Count and report the result of a rescue, and mark its gaps as repaired."""
         looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
@@ -705,7 +704,7 @@ class Mending:
             )
 
     def note_indexes(self) -> None:
-        """Note what of names, ends and keys is known to be damaged."""
+        """Note known damage of names, ends and keys."""
         self._timers.ends.note_damage()
         if self._store.keys.damage:
             self._store.note_key_index(self._store.keys.damage)

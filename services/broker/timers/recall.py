@@ -1,6 +1,6 @@
 """The recall handle of a delayed message: base64url of `v1 topic broker due_ms message_id`.
 
-(RocketMQ `RecallMessageHandle.HandleV1`.) No field but the last may hold a blank.
+(RocketMQ `RecallMessageHandle.HandleV1`.) Only the last field may contain a blank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class Recall(NamedTuple):
-    """Which delayed message a handle is about."""
+    """The fields of a recall handle."""
 
     topic: str
     due_ms: int
@@ -26,13 +26,13 @@ class Recall(NamedTuple):
 
 
 def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
-    """Return the handle for a delayed message."""
+    """Return the recall handle of a delayed message."""
     fields = f"{_VERSION} {topic} {broker_name} {due_ms} {message_id}"
     return binascii.b2a_base64(fields.encode(), newline=False).translate(_URL_SAFE).decode()
 
 
 def decode(handle: str) -> Recall:
-    """Return what a handle is about; raise `InvalidRecallHandle` for anything that is none."""
+    """Return the fields of a handle; raise `InvalidRecallHandle` if it is malformed."""
     try:
         fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
     except (binascii.Error, UnicodeError, ValueError):

@@ -1,4 +1,4 @@
-"""What is due goes to its queues: in the order of places, in bounded slices, each timer once.
+"""Delivery of due timers to their queues: in sort order, in bounded slices, each timer once.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
                                            `--- `TIMER_RUN_MIN` and more: bytes copied ----+
@@ -6,23 +6,23 @@
     the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
                                            `--- more: made ready together (`timer_source`)-+
 
-Both are merged by sort key, due runs first where times tie: they were set earlier. Delivery pauses while
-`UNFLUSHED_BYTES_MAX` wait for the disk.
+Both are merged by sort key, due runs first at equal times, as they were set earlier. Delivery pauses while
+`UNFLUSHED_BYTES_MAX` are not durable.
 
-Cost: a timer costs 47 to 65 us alone, its share of the flush among them, and 13 to 18 in a run of 2,000. A
-run costs some 900 us whatever is in it: two timers each millisecond as runs would take all of a core, and
-all be late.
+Cost: a single timer costs 47 to 65 us, including its share of the flush, and 13 to 18 us in a run of 2,000. A
+run costs some 900 us whatever its size: two timers per millisecond, delivered as runs, would use a whole
+core, and all be late.
 
-What is late is counted with the first cause in this list that holds:
+Late deliveries are counted under the first cause in this list that applies:
 
     restart     it was due before the store was opened
     clock       the clock jumped past it
     cold_read   its partition was not read when it was due
     disk        delivery paused for the disk
-    burst       more was due at once than could be delivered at once
+    burst       more timers were due at once than could be delivered at once
 
-Weak spot: a run is counted under one cause, that of its first late timer, however many causes its timers
-have.
+Weak spot: a run is counted under one cause, that of its first late timer, even if its timers have several
+causes.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ from services.broker.timers.timers import Timers
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""The widest gap between two records that is rather read than skipped."""
+"""The widest gap between two records for which both are read at once."""
 _ALONE_COUNTS: Final = 4
 
 
 class TimerDelivery:
-    """The way of due timers from `timers` to the log."""
+    """Delivery of due timers from `timers` to the log."""
 
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._store, self._timers = store, timers
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()  # of its own: a checkpoint's worker numbers those of `timers`
+        self._near_queues = QueueTable()  # a separate one: a checkpoint's worker uses that of `timers`
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """Of the timers that went one by one in this call, by topic and cause: when due, when stored (ms)."""
+        """Due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
     def jumped(self, from_ms: int, until_ms: int) -> None:
-        """Take in that the clock jumped forward: what was due in between is late for no other reason."""
+        """Note a forward jump of the clock: lateness of timers due in between is attributed to it alone."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver timers that are due until they have counted `count_max`; return how much they have.
+        """Deliver due timers until their count reaches `count_max`; return the count.
 
-        A timer of a due run counts once, one that goes alone or is of the wheel `_ALONE_COUNTS` times, as
-        their processor times do.
+        A timer of a due run counts once; a timer delivered singly or from the wheel counts `_ALONE_COUNTS`
+        times, in proportion to its processor time.
         """
         if self._timers.is_held():
             self._disk_until_ms = now_ms
@@ -99,38 +99,38 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return when to look again; None if nothing waits, or only for the disk, which is told of otherwise.
+        """Return the time of the next call; None if no timer waits, or delivery waits for a flush.
 
-        `seen_ms` is the time of the last look.
+        `seen_ms` is the time of the last call.
         """
         if self._timers.is_held():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
-        # The wheel's next waits for a head before it that is still being read: to look for it would be to
-        # spin.
+        # The wheel's next timer must wait while an earlier head of the partitions is being read: do not poll
+        # for it.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
 
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
-        """Deliver the next timers of the wheel, or else of the due run; return how much they counted.
+        """Deliver the next timers of the wheel, or else of the due run; return their count.
 
-        A merge of two sorted sources: from each is taken what lies before the head of the other. The run goes
-        first in the millisecond that both have, hence the `- 1` at the wheel.
+        This merges two sorted sources: each delivers the timers before the head of the other. In a common
+        millisecond the run goes first, hence the `- 1` at the wheel.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take(before_ms, max(1, count_max // _ALONE_COUNTS))
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
-                # Before the record, for `apply` takes out of the partitions only what the watermark has not
-                # passed. `max`: after the clock was set back the due time lies before the watermark.
+                # Before the append, as `apply` deletes from the partitions only timers after the watermark.
+                # `max`: after the clock was set back the due time is before the watermark.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _ALONE_COUNTS
-        # Up to the wheel's next, but the head's own millisecond at least: else neither source would go on
-        # where both have timers due in it.
+        # Up to the wheel's next timer, but at least the head's own millisecond: otherwise neither source
+        # would proceed if both have timers due in it.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
@@ -147,9 +147,9 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Deliver timers of the wheel together; return False if the log does not have them all.
+        """Deliver timers of the wheel together; return False if the log does not have all their records.
 
-        Nothing is delivered then, and the caller delivers them one by one.
+        Then nothing is delivered, and the caller delivers them one by one.
         """
         due_ms, offsets = np.array(near, np.int64).T
         in_log = np.argsort(offsets)
@@ -172,16 +172,16 @@ class TimerDelivery:
         self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append one message that is made ready; it is late from its setting on, as in `_append`."""
+        """Append one ready message; its lateness counts from the later of set and due time."""
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
         late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
         late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Deliver timers of a partition, which lie ready there; the watermark passes them all.
+        """Deliver timers of a partition, stored there as ready records; advance the watermark past them.
 
-        Timers that are taken out because they have ended, or whose record is damaged, are done too.
+        Timers that have ended, or that have a damaged record, are passed, too.
         """
         if not len(rows):
             return
@@ -196,7 +196,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver one timer of a partition: what `_deliver_waiting` does for many."""
+        """Deliver one timer of a partition, as `_deliver_waiting` does for many."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.stored(path, [(record_at, record_bytes)])
         if stored and record.crc_holds(stored):
@@ -219,9 +219,9 @@ class TimerDelivery:
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
-        """Append the records of rows, back to back in `content`; count them late from their setting on.
+        """Append the contiguous records of rows in `content`; count their lateness.
 
-        A timer that is set for a time already past is late from its setting on, not from that time.
+        The lateness of a timer that was set after its due time counts from its setting.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -246,9 +246,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _not_ended(self, rows: Rows, path: str) -> Rows:
-        """Return the rows whose timers wait, where damage may have taken the batch that says which do not.
+        """Return the rows with waiting timers, if damage may have destroyed the batch with their tombstones.
 
-        Where that cannot be read either, a rescue is to decide.
+        If ends are unreadable as well, put the timer in doubt for a rescue.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -264,14 +264,14 @@ class TimerDelivery:
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
-        """Return the topic of a row; empty where only its record tells."""
+        """Return the topic of a row; empty if only its record contains it."""
         is_bare = int(row["record_at"]) == IN_LOG
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return when the timers of rows were due: a column of ms.
+        """Return the due times of rows: a column of ms.
 
-        That is where they are sorted, but for the deviating ones, whose records tell.
+        They equal the sort times, except for deviating timers, whose records have the due times.
         """
         due_ms = rows["due_ms"].astype(np.int64)
         if self._near.deviating:
@@ -288,11 +288,11 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of rows back to back; records that lie close together are read at once.
+        """Return the records of rows, contiguous; records that are close together are read at once.
 
-        Rows come in due order, records lie in the order of their setting. So: sort by place; begin a span
-        where the gap to the record before is too wide; read all spans in one call; `shifts` moves each record
-        from its place in the file to its place in what was read; pick them in the order of the rows.
+        Rows are in due order, records in the order of their setting. So: sort by place; begin a span where
+        the gap to the record before is too wide; read all spans in one call; `shifts` maps each position in
+        the file to its position in the read bytes; pick the records in the order of the rows.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -301,7 +301,7 @@ class TimerDelivery:
         heads = firsts[begins]
         tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
         read = zip(heads.tolist(), (tails - heads).tolist(), strict=True)
-        stored = self._timers.stored(path, list(read))  # what is missing is zeros, which fail their CRC
+        stored = self._timers.stored(path, list(read))  # missing bytes are zeros, which fail their CRC
         shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
         starts = np.empty(len(rows), np.int64)
         starts[order] = firsts + shifts
@@ -317,9 +317,9 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer whose record in the partition is damaged or missing, if the log still has it.
+        """Deliver a timer with a damaged or missing record in the partition, if the log still has it.
 
-        Else a rescue looks into older files as well, a moment later (`services.broker.timers.mending`).
+        Otherwise a rescue, a moment later, also searches older files (`services.broker.timers.mending`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:
@@ -335,7 +335,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count deliveries, of which those from `begins[n]` up to `begins[n + 1]` are of topic number n."""
+        """Count late deliveries; `begins[n]` to before `begins[n + 1]` belong to topic number n."""
         statistics = self._timers.statistics
         statistics.late_many(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -357,7 +357,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the hashes of each row's names, shape (rows, names): from its record if the row lacks room."""
+    """Return the name hashes of each row, shape (rows, names): from its record if the row lacks room."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

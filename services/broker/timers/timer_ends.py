@@ -1,28 +1,28 @@
-"""What became of timers: the names they go by, and how each ended, kept whatever retention does to the log.
+"""Names and ends of timers, kept independently of retention of the log.
 
 Two exact indexes on disk (`consumequeue.timerindex`):
 
-    index   key                                      tells
-    names   topic and message id, topic and key      the newest timer of that name, when due, when stored
-    ends    a timer's offset                         how it ended, when, and the log offset that says so
+    index   key                                      value
+    names   topic and message id, topic and key      the newest timer with that name, its due and store times
+    ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
-A timer that is in `names` and not in `ends` is pending. Facts say what happened and when, and nothing of
-`history_ms`, a setting that may differ in each process that opens the store:
+A timer that is in `names` and not in `ends` is pending. Facts contain events and their times, and do not
+depend on `history_ms`, a setting that may differ in each process that opens the store:
 
-1. A fact is expired `history_ms` after its last time (`last_ms`): of a name when the timer was set or is due,
-   of an end when the timer ended or was due. A timer's end has no earlier last time than its names.
-2. Names and ends are merged apart, so a merge may drop an end and leave its name. `forgotten_ms` is the time
-   before which any merge may have dropped ends. It never goes down and is kept in the snapshot: a longer
-   history from now on brings no end back.
-3. Of a timer whose name has a last time before `forgotten_ms`, or `history_ms` before now, no one is told
-   more than that it is forgotten. It is never taken for pending.
-4. The history of a timer that waits, however late, is not forgotten: merges go by the earliest of those.
+1. A fact expires `history_ms` after its last time (`last_ms`): for a name the later of set and due time, for
+   an end the later of end and due time. So the end of a timer never expires before its names.
+2. Names and ends are merged separately, so a merge may drop an end and leave its name. `forgotten_ms` is the
+   time before which any merge may have dropped ends. It never decreases and is part of the snapshot: a longer
+   history set later restores no end.
+3. A timer with a name whose last time is before `forgotten_ms`, or `history_ms` before now, is reported as
+   forgotten only. It never counts as pending.
+4. The history of a waiting timer, however late, is kept: merges use the time of the earliest one.
 
-Memory: what came since the last checkpoint, and filters of about 12 bits a fact.
+Memory: facts since the last checkpoint, and filters of about 12 bits per fact.
 
 An end as a fact of `consumequeue.timerindex_fact`, all u64:
 
-    field   bits   holds
+    field   bits   contents
     key     64     the timer's offset
     check   64     0
     offset  64     the log offset of the record that ended the timer
@@ -30,8 +30,8 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: names are known by 128 bits of hash alone. Two names that share them would be one timer; nothing
-looks for that, and at 2**40 names of a store the odds are about 2**-49.
+Weak spot: names are identified by 128 bits of hash alone. Two names with the same hash would be one timer,
+and this is not detected; at 2**40 names of a store the odds are about 2**-49.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ from tidewheel import property_names
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""Where in the `extra` of an end its kind stands; below it the due time."""
+"""The position of the kind in the `extra` of an end; the bits below are the due time."""
 _TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 Times = np.ndarray[Any, np.dtype[np.uint64]]
 """A column of times, ms since 1970."""
 NameWords = tuple[int, int]
-"""The 128 bits that stand for a name under a topic, 64 and 64."""
+"""The 128-bit hash of a name under a topic, as two words of 64 bits."""
 
 
 class Named(NamedTuple):
-    """A timer found by a name: its offset, when it is or was due, and when it was stored."""
+    """A timer found by a name: its offset, its due time, and its store time."""
 
     timer_offset: int
     due_ms: int
@@ -78,12 +78,12 @@ class Named(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time (ms) from which on its name is kept for the history."""
+        """The time (ms) from which its name is kept for the history."""
         return max(self.due_ms, self.stored_ms)
 
 
 class TimerEnd(NamedTuple):
-    """How and when a timer ended, and where the record of it begins."""
+    """The kind and time of a timer's end, and the log offset of its record."""
 
     end: End
     ended_ms: int
@@ -99,18 +99,18 @@ class EndsToWrite:
     forgotten_ms: int
 
     def write(self, disk: Disk) -> None:
-        """Write what is new; in a worker thread. Raise OSError."""
+        """Write the new facts, in a worker thread. Raise OSError."""
         self.names.write(disk)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: files, and what of them is damaged."""
+        """Return the snapshot part: the files, and their damage."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
-        """Delete files that are not needed any more."""
+        """Delete files that are no longer needed."""
         self.names.tidy(disk)
         self.ends.tidy(disk)
 
@@ -121,21 +121,21 @@ class TimerEnds:
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """The time (ms) such that how a timer last known before it has ended may have been dropped."""
+        """Ends of timers last known before this time (ms) may have been dropped."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is in memory that a checkpoint is due."""
+        """Whether the facts in memory make a checkpoint due."""
         return self.names.is_full or self.ends.is_full
 
     def named(self, name: TimerName) -> Named | None:
-        """Return the newest timer of a name, whether it has ended or not; raise `StoreDamaged`."""
+        """Return the newest timer with a name, pending or ended; raise `StoreDamaged`."""
         return self.named_by(name_hash(name))
 
     def named_by(self, words: NameWords) -> Named | None:
-        """Return the newest timer of a name that is given by its two words (`name_hash`)."""
+        """Return the newest timer with a name given by its two words (`name_hash`)."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
@@ -144,12 +144,12 @@ class TimerEnds:
         return None if found is None else Named(*found)
 
     def name(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
-        """Let the names of a timer mean it from now on."""
+        """Assign the names of a timer to it."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
-        """Return how a timer ended; None while it is pending. Raise `StoreDamaged`."""
+        """Return the end of a timer; None while it is pending. Raise `StoreDamaged`."""
         try:
             found = self.ends.newest(timer_offset, 0)
         except StoreDamaged:
@@ -161,7 +161,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return which timers have ended, a column of bool; raise `StoreDamaged`."""
+        """Return a column of bool: whether each timer has ended; raise `StoreDamaged`."""
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -169,19 +169,19 @@ class TimerEnds:
             raise
 
     def note_damage(self) -> None:
-        """Note what of both indexes is known to be damaged."""
+        """Note known damage of both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.note(Damaged(part, "", index.damage))
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Keep how a timer has ended."""
+        """Add the end of a timer."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Keep that timers were delivered: columns of equal length, and the store time of them all."""
+        """Add the ends of delivered timers: columns of equal length, and their common store time."""
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -189,40 +189,40 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer that was last known at `known_ms` may have ended before the kept history.
+        """Return whether a timer last known at `known_ms` may have ended before the kept history.
 
-        What a merge may have dropped stays forgotten when the clock is set back or the history grows.
+        Ends that a merge may have dropped stay forgotten when the clock is set back or the history grows.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write what is too much for memory, while a start replays the log; `now_ms` as for `to_write`."""
+        """Write facts above the memory limit, while a start replays the log; `now_ms` as for `to_write`."""
         self._forget(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return what a checkpoint is to write, without what is over for the history at `now_ms`.
+        """Return the data for a checkpoint to write, without facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time, not a clock that may be wrong, and never later than a timer that
-        waits.
+        `now_ms` is the newest store time, not a clock that may be wrong, and never later than the earliest
+        waiting timer.
         """
         self._forget(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def written(self, done: EndsToWrite) -> None:
-        """Take in that a checkpoint is durable."""
+        """Note that a checkpoint is durable."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
     def failed(self, done: EndsToWrite) -> None:
-        """Take in that a checkpoint was not written."""
+        """Note that a checkpoint was not written."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Take over a snapshot's files, and keep those of other snapshots; return what of them is damaged."""
+        """Adopt a snapshot's files, and keep those of other snapshots; return the damage of its files."""
         self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
@@ -234,12 +234,12 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:
-        """Delete both indexes, to be made anew from the log."""
+        """Delete both indexes, to be rebuilt from the log."""
         self.names.drop()
         self.ends.drop()
 
     def _forget(self, now_ms: int) -> None:
-        """Note that merges may drop from now on what is over for the history at `now_ms`."""
+        """Note that merges may now drop facts that expired before `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
@@ -247,34 +247,34 @@ class TimerEnds:
 
 
 def end_extra(end: End, due_ms: int) -> int:
-    """Return what the fact of an end holds as `extra`: its kind, and when the timer was due."""
+    """Return the `extra` of an end's fact: its kind and the timer's due time."""
     return end << KIND_SHIFT | due_ms
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return the times (ms) from which on facts, names or ends, are kept for the history."""
+    """Return the last times (ms) of facts, names or ends, from which they are kept for the history."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """Return the 128 bits that stand for a name; keys and message ids never meet."""
+    """Return the 128-bit hash of a name; keys and message ids have different hashes."""
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128 bits of the timer key of a message; None if it has none."""
+    """Return the 128-bit hash of a message's timer key; None without a key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
 
 def words_of(timer: TimerSet) -> list[NameWords]:
-    """Return the 128 bits of each name that a timer goes by."""
+    """Return the 128-bit hashes of a timer's names."""
     topic, message_id, key = timer.topic, timer.message_id, timer.key
     words = [] if message_id is None else [hashes_of(topic, message_id)]
     return [*words, hashes_of(topic, text_of("", key))] if key else words
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return what is hashed of a name: the message id, or the key with a mark that no id has."""
+    """Return the text to hash for a name: the message id, or the key with a mark that is illegal in ids."""
     return message_id or f"\x01{key}"

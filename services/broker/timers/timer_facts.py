@@ -1,14 +1,14 @@
-"""Names and ends of timers, made again at a start where a file of theirs is damaged.
+"""Rebuild of names and ends of timers at a start, if one of their files is damaged. Sources:
 
-1. What can be read of the damaged runs.
-2. What the log tells, up to the snapshot; what lies behind it is replayed anyway.
-3. The names of the timers that wait and whose records the log has no more, from the partitions.
-4. For each timer with a name that does not wait and of which no end is known now, an end that says no more
-   than that it is over: else it would be taken for a timer that waits.
+1. The readable part of the damaged runs.
+2. The log, up to the snapshot; later records are replayed anyway.
+3. For names of waiting timers with records no longer in the log: the partitions.
+4. For each timer with a name that does not wait and has no known end: an end without details, as it would
+   otherwise count as waiting.
 
-If the log reaches back to the run's first fact, nothing is missing afterwards. Else facts of timers that had
-ended before the log begins may be: verbs on them say that they came too late, or were never set. The runs
-are written anew by the next checkpoint. Cost: one read of the log, and of the partitions.
+If the log reaches back to the run's first fact, the result is complete. Otherwise facts of timers that ended
+before the log begins may be missing: verbs on them return that they came too late, or were never set. The
+next checkpoint writes the runs anew. Cost: one read of the log, and of the partitions.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _CHUNK_FACTS: Final = 65_536
 
 
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
-    """Make names and ends again, if any file of theirs is damaged; return which. Raise OSError.
+    """Rebuild names and ends if any of their files is damaged; return the damaged files. Raise OSError.
 
-    The log reaches from `log_from` on; the state is that of the snapshot at `until` (log offsets).
+    The log begins at `log_from`; the state is that of the snapshot at `until` (log offsets).
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -50,8 +50,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
-    # Of several facts that of the highest log offset counts, so the order in which they are put is free: the
-    # partitions may come behind the log, though their timers are older.
+    # Of several facts the one with the highest log offset is valid, in any order of insertion: the partitions
+    # may follow the log, though their timers are older.
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
@@ -90,7 +90,7 @@ def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
 
 
 def _close(timers: Timers, disk: Disk) -> None:
-    """End the timers that have a name and do not wait, if nothing says how they ended."""
+    """End the timers that have a name, do not wait, and have no known end."""
     waiting, gaps = _places(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
@@ -101,20 +101,20 @@ def _close(timers: Timers, disk: Disk) -> None:
 
 
 def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the offsets of all live rows of partitions, ascending, and what of the files is damaged."""
-    # Of a file that was split, the snapshot tells alone what was damaged.
+    """Return the offsets of all live rows of partitions, ascending, and the damage of their files."""
+    # For a file that was split, only the snapshot has the damage.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    found.append(np.fromiter(timers.in_doubt, np.uint64))  # no file has those that delivery has passed
+    found.append(np.fromiter(timers.in_doubt, np.uint64))  # delivered ones have passed out of the files
     return np.sort(np.concatenate(found)), gaps
 
 
 def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
     if gaps:
-        return  # a timer that is in no sound batch may wait in a damaged one: ended, it would never arrive
+        return  # a timer in no sound batch may wait in a damaged one: an end would prevent its delivery
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)

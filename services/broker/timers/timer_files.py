@@ -1,11 +1,11 @@
-"""What a checkpoint writes of the timers: partitions of time, names and ends, and the table of queues.
+"""The timer files of a checkpoint: partitions of time, names and ends, and the table of queues.
 
-The snapshot names all these files with their lengths. So they are, together, as they were at one log offset.
+The snapshot names all these files with their lengths, so they are consistent as of one log offset.
 
-Of the files that no snapshot names any more, those of times in doubt stay: damaged bytes held timers of these
-times, and an older file may be the last that has their records. A time is in doubt from the moment in which
-damage is met until a checkpoint begins after all was rebuilt, and so is durable; a rescue that fails ends no
-doubt.
+Of the files that no snapshot names any more, those of times in doubt are kept: damaged bytes contained timers
+of these times, and an older file may have the last copy of their records. A time is in doubt from the
+detection of damage until a checkpoint begins after all its timers are rebuilt and durable; a failed rescue
+does not change that.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """Which timers are not accounted for, as a checkpoint begins and since."""
+    """The timers in doubt, when a checkpoint begins and later."""
 
     spans: list[Span] = field(default_factory=list)
-    """The times in doubt as the checkpoint begins."""
+    """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """Returns those in doubt at the call, in any thread: damage may be met during the checkpoint."""
+    """Returns the current times in doubt, in any thread: a checkpoint may find damage."""
     is_rescuing: bool = False
-    """Whether a rescue is under way as the checkpoint begins; none begins before it is written."""
+    """Whether a rescue is running when the checkpoint begins; none begins before it is written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,12 +46,12 @@ class TimersToWrite:
     doubt: Doubt
 
     def write(self, disk: Disk) -> None:
-        """Write and sync; in a worker thread. Raise OSError."""
+        """Write and sync, in a worker thread. Raise OSError."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return what the snapshot keeps, once the files are written."""
+        """Return the snapshot part, once the files are written."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -59,7 +59,7 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither this snapshot nor the one before it names, unless they are needed."""
+        """Delete files that neither this snapshot nor the one before it names, unless they are needed."""
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_rescuing:  # a rescue reads the runs that there were when it began
+        if not self.doubt.is_rescuing:  # a rescue reads the runs that existed when it began
             self.ends.tidy(disk)

@@ -1,20 +1,19 @@
-"""From timer records in the log to rows for the far partitions: each message ready for its real queue.
+"""Rows for the far partitions from timer records in the log, with each message ready for its real queue.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). What it writes beside a timer's row is the
-very record that will be delivered, with its CRC; only its places and its store time are stamped then
-(`services.broker.spine.copies`). So delivering reads one file in order and parses nothing.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). Beside a timer's row it writes the exact
+record to deliver, with its CRC; only offsets and store time are stamped at the delivery
+(`services.broker.spine.copies`). So a delivery reads one file in order and parses nothing.
 
-    row field  here
-    queue      number of the (topic, queue id) in `QueueTable`, which the snapshot keeps
-    id_hash    hashes of the names that the message is found by (`consumequeue.keyindex`): message id,
+    row field  contents
+    queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
+    id_hash    hashes of the names that find the message (`consumequeue.keyindex`): message id,
     key_hash   its first and
     spare      second key; `MANY_NAMES` if there are more
 
-Records as this broker writes them most are cut and joined (`services.broker.timers.cutting`); others, those
-between IPv6 hosts among them, are decoded and encoded, which takes three times as long. The bytes are the
-same.
+The most common records are cut and joined (`services.broker.timers.cutting`); all others, such as those
+between IPv6 hosts, are decoded and encoded, which takes three times as long. The bytes are the same.
 
-Weak spot: two ways to the same bytes, and only a test (`test_timer_source.py`) holds one against the other.
+Weak spot: two implementations produce the same bytes, and only a test (`test_timer_source.py`) compares them.
 """
 
 from __future__ import annotations
@@ -43,24 +42,24 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""How much is read at once, where timers lie close together."""
+"""The bytes of one read where timers are close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""Where the next timer lies more than `_ALONE_GAP_BYTES` on, only `_ALONE_BYTES` are read."""
+"""If the next timer is more than `_ALONE_GAP_BYTES` away, only `_ALONE_BYTES` are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Numbers for queues, given in the order of first use."""
+    """Numbers of queues, assigned in the order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, topic: str, queue_id: int) -> int:
-        """Return the number of a queue, a new one at its first use."""
+        """Return the number of a queue, assigned at its first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
@@ -70,17 +69,17 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: [topic, queue id] of each queue, by number."""
+        """Return the snapshot part: [topic, queue id] of each queue, by number."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         for topic, queue_id in frozen:
             self.number(topic, queue_id)
 
 
 class TimerSource:
-    """A reader of timer records in the log of a store; used by a checkpoint, in a worker thread."""
+    """A reader of timer records in the log of a store, for a checkpoint in a worker thread."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -89,7 +88,7 @@ class TimerSource:
         self._imported_until = imported.read(disk)
 
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
-        """Return the rows (without due time and place) and the records of the timers that can be read.
+        """Return the rows (without due time and place) and the records of the readable timers.
 
         `timer_offsets` (u64) ascend; so do those of the rows.
         """
@@ -97,7 +96,7 @@ class TimerSource:
         offsets, stored = self._sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
-        # Imported records may end without a CRC, which a cut expects: they are parsed.
+        # Imported records may have no CRC, which a cut requires: they are parsed.
         first_own = bisect_left(offsets, self._imported_until)
         cut = Cut(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
@@ -121,14 +120,14 @@ class TimerSource:
         return record.encode(ready)
 
     def _name(self, row: Any, kept: bytes) -> None:
-        """Fill in what a message's tag, keys and id make of its row, whose queue is known."""
+        """Fill the tag and name hashes of a message into its row, which already has the queue."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """Return the offsets of the records whose CRC holds, and the records."""
+        """Return the offsets and bytes of the records with a matching CRC."""
         stored = list(self._records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -142,8 +141,8 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
-            # Read anew unless the window holds the whole record; far apart, each read is a small one, since
-            # most of a large window would be bytes of other records.
+            # Read again unless the window contains the whole record; for distant records in small pieces,
+            # since most of a large window would be other records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -153,9 +152,9 @@ class TimerSource:
     def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         try:
             path, position = self._segments.place(physical_offset)
-        except StoreDamaged:  # left out as one whose CRC fails: the others of its run are there
+        except StoreDamaged:  # skipped like a record with a wrong CRC, so the rest of its run is read
             return bytes(_HEAD.size)
-        unread: list[sectors.Extent] = []  # zeros, which fail the CRC, and cost those near them nothing
+        unread: list[sectors.Extent] = []  # read as zeros, which fail the CRC without affecting neighbours
         stored = sectors.read(self._disk, path, position, window_bytes, unread)
         if len(stored) >= _HEAD.size and _length(stored, 0) > len(stored):
             stored = sectors.read(self._disk, path, position, _length(stored, 0), unread)
@@ -163,7 +162,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the message of a timer as it will be delivered, with the timer's own place and store time."""
+    """Return the message of a timer as delivered, but with the timer's own offset and store time."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -171,7 +170,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return the hashes for a row; the last is `MANY_NAMES` if they do not fit."""
+    """Return the name hashes of a row; the last is `MANY_NAMES` if they do not fit."""
     return _hashes(*names_of(ready))
 
 

@@ -1,8 +1,8 @@
-"""Views of the timers that wait: pages by due time, counts, histograms.
+"""Views of waiting timers: pages by due time, counts, histograms.
 
-Timers come in the order of their places (`timingwheel.partitions.scan`), a slot at a time, so memory is
-bounded whatever waits. A row on disk names its queue and the hashes of its names, so a filter by topic or
-key reads no record that cannot match; for a timer set since the last checkpoint, and by tag, it does.
+Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory is bounded for
+any number of timers. A row on disk has its queue and the hashes of its names, so a filter by topic or key
+reads only records that may match; for timers set since the last checkpoint, and for tags, it reads all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from services.broker.timers.timers import Timers, pending_timer
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
-_LOOK_WORK: Final = 2  # in `limits.WORK_NS`: to read a small record and make a timer of it
+_LOOK_WORK: Final = 2  # in `limits.WORK_NS`: reading a small record and converting it to a timer
 
 
 class Candidate(NamedTuple):
-    """A timer that may match: its place, and where its record lies if that is in a partition."""
+    """A timer that may match: its sort position, and the place of its record in a partition, if any."""
 
     due_ms: int
     timer_offset: int
@@ -38,15 +38,15 @@ class Candidate(NamedTuple):
 
 
 class TimerViews:
-    """The timers that wait, to look at."""
+    """Views of the waiting timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return up to `count_max` timers that match, without their messages, by due time.
+        """Return up to `count_max` matching timers, without their messages, by due time.
 
-        The page begins behind the place `after`: (due time in ms, offset).
+        The page begins after the position `after`: (due time in ms, offset).
         """
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
@@ -61,9 +61,9 @@ class TimerViews:
         return TimerPage(found, None)
 
     def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
-        """Return those that match of the next timers, likewise; `after` is where to look on, None at the end.
+        """Return the matches among the next timers; `after` is the cursor of the next call, None at the end.
 
-        As many records are read as take `TIMERS_LOOK_WORK_MAX` (in `limits.WORK_NS`), or one that is larger.
+        It reads records up to `TIMERS_LOOK_WORK_MAX` (in `limits.WORK_NS`), or one larger record.
         """
         found: list[PendingTimer] = []
         work, place = 0, after
@@ -79,7 +79,7 @@ class TimerViews:
         return TimerPage(found, None)
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return the timers for topics with that prefix, the first due first."""
+        """Return the timers for topics with this prefix, the earliest due first."""
         return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
@@ -87,7 +87,7 @@ class TimerViews:
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
-        """Return how many timers match."""
+        """Return the number of matching timers."""
         if wanted == _EVERYTHING:
             return self._timers.pending_count
         if wanted == TimerFilter(topic=wanted.topic):
@@ -97,7 +97,7 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return how many timers match in each window of `width_ms` from `from_ms` on: (start, count).
+        """Return the number of matching timers per window of `width_ms` from `from_ms` on: (start, count).
 
         Empty windows are left out.
         """
@@ -117,7 +117,7 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return which rows match, a column of bool; a record is read only where its row does not tell."""
+        """Return a column of bool: the matching rows; a record is read only if its row does not decide."""
         matching = self._may_match(rows, path, wanted)
         unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -125,7 +125,7 @@ class TimerViews:
         return matching
 
     def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return which rows may match; a row whose record is in the log tells only its place."""
+        """Return a column of bool: the rows that may match; a row with its record in the log always may."""
         queues = self._timers.queues.names
         topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
         matching = np.isin(rows["queue"], topics)

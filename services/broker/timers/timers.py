@@ -1,34 +1,34 @@
 """Delayed messages: set, moved, fired, cancelled, and delivered when due.
 
-A timer is a record of the log, and its offset there is its name inside. Everything that happens to it is
-decided when a record is appended, in one thread, so that there is always one answer: a timer ends once, at
-the moment the record that says so is appended and applied, and whoever is told waits until it is durable.
+A timer is a record of the log, and its offset there is its internal name. All its changes are decided when a
+record is appended, in one thread, so each verb has exactly one result: a timer ends once, when the record of
+its end is appended and applied, and the answer waits until that record is durable.
 
-    where it is                           how long                         memory
+    location                              duration                         memory
     unarmed: `Unarmed`, not durable       until its flush                  its record
     far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
-    near: `Near`, a wheel                 until delivered                  an entry each
+    near: `Near`, a wheel                 until delivered                  one entry each
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-`services.broker.timers.timer_delivery` takes what is due; this file is the verbs and what their records do.
-`Timers.apply` alone changes names, ends and counts, and takes out what has ended; `publish` arms. Where a
-timer waits (sort key, watermark) is this core's own and follows its clock; that it waits is the log's.
+`services.broker.timers.timer_delivery` delivers due timers; this file has the verbs and the effects of their
+records. Only `Timers.apply` changes names, ends and counts, and removes ended timers; `publish` arms. The
+position of a waiting timer (sort key, watermark) is local to this core and its clock, not state of the log.
 
-A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is its due time, nearly always. All timers are
-delivered in the order of their sort keys, and that of the last one, the watermark, tells a restart what is
-done (`timingwheel.partitions`). So a timer that is set when its time is already past gets the time of the
-watermark or of the wheel instead, never an earlier one.
+A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is nearly always its due time. All timers are
+delivered in the order of their sort keys; the watermark, the last delivered key, gives a restart its position
+(`timingwheel.partitions`). So a timer set after its due time gets the time of the watermark or of the wheel
+instead, never an earlier one.
 
-After the clock was set back, the watermark lies in the future. Timers set then are delivered at their own
-time, but are sorted on disk at the watermark; `Near.deviating` remembers their `sort_ms` until they end, and
-a start reads the record of each to know its own time (`resume`). Sort keys follow this broker's own clock:
-another broker with the same log, or this one after a restart, may choose others. So records name timers by
-their due times, and never by sort keys.
+After the clock was set back, the watermark is in the future. Timers set then are delivered at their own time,
+but are sorted on disk at the watermark; `Near.deviating` keeps their `sort_ms` until they end, and a start
+reads the record of each for its due time (`resume`). Sort keys follow this broker's own clock: another broker
+with the same log, or this one after a restart, may choose others. So records name timers by their due times,
+and never by sort keys.
 
-Weak spots: a timer that is set when its time is past is due at the time of its setting: if the clock is set
-back before the next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer
-ends without its topic being known (some that are UNREADABLE), that is counted off under "": the total stays
-right, but its topic counts one too many from then on.
+Weak spots: a timer that is set after its due time is due when it is set: if the clock is set back before the
+next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer ends with an unknown
+topic (some that are UNREADABLE), it is subtracted under "": the total stays right, but its topic counts one
+too many from then on.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _NOWHERE: Final = 1 << 62
 
 
 class InDoubt(NamedTuple):
-    """A timer whose record was met damaged: when it is due, its place, its topic (or "") and file (or "")."""
+    """A timer with a damaged record: its due time, sort time, topic (or "") and file (or "")."""
 
     due_ms: int
     sort_ms: int
@@ -93,7 +93,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker: the verbs on them, and what their records do."""
+    """The delayed messages of a broker: the verbs on them, and the effects of their records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -109,20 +109,20 @@ class Timers:
         self.lost: deque[LostTimer] = deque()
         """The last timers that ended as UNREADABLE, the oldest first."""
         self.in_doubt: dict[int, InDoubt] = {}
-        """The timers, by offset, of which a rescue is to decide: their records were found damaged.
+        """The timers, by offset, with damaged records, for which a rescue is pending.
 
-        Delivery may have passed them, so nothing else says that they wait, and snapshots keep them.
+        Delivery may have passed them, so this is the only list of them, and snapshots include it.
         """
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
-        """While a start replays the log: the bytes of it that are damaged.
+        """The damaged bytes of the log, while a start replays it.
 
-        A timer whose record lay there is not counted, and so not counted off by the record of its end.
+        A timer with a record there is not counted, and so not subtracted by the record of its end.
         """
 
     @property
     def pending_count(self) -> int:
-        """The number of delayed messages that wait."""
+        """The number of waiting delayed messages."""
         return self.pending_by_topic.total()
 
     def is_held(self) -> bool:
@@ -132,7 +132,7 @@ class Timers:
     # Setting.
 
     def check_room(self, topic: str) -> None:
-        """Raise `TooManyTimers` if no more timers may wait for a topic."""
+        """Raise `TooManyTimers` if a topic has the maximum number of waiting timers."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -141,34 +141,34 @@ class Timers:
             )
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
-        """Return the timer that a name means now, if that timer waits."""
+        """Return the current timer with a name if it waits, or None."""
         found = self.ends.named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: Named, now_ms: int) -> bool:
-        """Return whether the timer that a name means still waits."""
+        """Return whether a timer found by a name still waits."""
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
         return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
     def known(self, name: TimerName) -> Named | None:
-        """Return the timer that a name means now, whether it waits or has ended."""
+        """Return the current timer with a name, waiting or ended."""
         return self.ends.named(name)
 
     def queue_offset(self, named: Named) -> int:
-        """Return the offset of a timer's record in the timers' own queue; 0 where it is not known now."""
+        """Return the offset of a timer's record in the timers' own queue; 0 if it is unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
-            return 0  # it has ended before it was durable
+            return 0  # it ended before it was durable
         try:
             return self.read(named).queue_offset
         except StoreDamaged:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Write into a timer record that is about to be appended which timer has its key, if one waits.
+        """Mark a timer record, before its append, with the waiting timer of its key, which it replaces.
 
         Call this after `Carrying.prepare`: a timer that the record's own verb cancels is not replaced as
-        well, for a timer ends once.
+        well, since a timer ends once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -181,7 +181,7 @@ class Timers:
     # Records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Set a timer, or end one, or many that were delivered."""
+        """Set a timer, end a timer, or end a run of delivered ones."""
         match fact:
             case TimerSet():
                 self.ends.name(fact, stamp.offset, stamp.store_ms)
@@ -199,13 +199,13 @@ class Timers:
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
-        # Of a run nearly all are delivered from their places, and the watermark says that; only the few that
-        # it does not pass (`_are_waiting`) cost a step of Python each.
+        # Nearly all timers of a run were delivered in sort order, as the watermark shows; only the few after
+        # it (`_are_waiting`) need a step of Python each.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers whose records are durable: each is delivered when due, unless it has ended already."""
+        """Arm timers with durable records: each is delivered when due, unless it has ended already."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -232,7 +232,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancel a timer that waits; return what became of it otherwise."""
+        """Cancel a waiting timer; otherwise return the verdict on its end."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -241,7 +241,7 @@ class Timers:
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Give a timer that waits another due time (ms since 1970); raise `IllegalDeliveryTime`."""
+        """Move a waiting timer to another due time (ms since 1970); raise `IllegalDeliveryTime`."""
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -250,10 +250,10 @@ class Timers:
         return self.move_accepted(name, due_ms, now_ms, reason=reason)
 
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Give a timer that waits a due time that was found legal when its verb was taken.
+        """Move a waiting timer to a due time that was checked when its verb was accepted.
 
-        The timer keeps the names that still mean it: another timer may have its key, set while this one was
-        late by more than the history.
+        The timer keeps only the names still assigned to it: another timer may have its key, set while this
+        one was late by more than the history.
         """
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -268,7 +268,7 @@ class Timers:
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Deliver a timer that waits at once."""
+        """Deliver a waiting timer now."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -278,24 +278,23 @@ class Timers:
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Set a timer anew that was in the damaged file at `path`.
+        """Set a timer again that was in the damaged file at `path`.
 
-        The new timer gets the names that still mean the old one, or no timer that is remembered: if the old
-        one was late by more than the history, its key was forgotten, and a timer that has the key by now
-        keeps it.
+        The new timer gets the names still assigned to the old one, or to no remembered timer: if the old one
+        was late by more than the history, its key was forgotten, and a newer timer with that key keeps it.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer whose record is lost; `topic` is empty where it is not known."""
+        """End a timer with a lost record; `topic` is empty if it is unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def doubt(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Let a rescue decide what becomes of a timer whose record is damaged where it was looked for.
+        """Put a timer with a damaged record in doubt, for a rescue.
 
-        `due_ms` is when it is due or where it is sorted; `path` is the file in which it waited, if any did.
+        `due_ms` is its due or sort time; `path` is the file that it waited in, if any.
         """
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
         self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
@@ -305,17 +304,17 @@ class Timers:
         self.doubt(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
-        """Return whether a timer has ended; False where that cannot be read, which is noted."""
+        """Return whether a timer has ended; False if its end is unreadable, which is noted."""
         with suppress(StoreDamaged):
             return self.ends.ended(timer_offset) is not None
         return False
 
     def logged(self, timer_offset: int) -> Record:
-        """Return the timer record that the log has; raise `StoreDamaged`, also where the disk cannot read it.
+        """Return the timer record in the log; raise `StoreDamaged`, also if the disk cannot read it (EIO).
 
-        Raise OSError of anything but EIO.
+        Raise OSError for other errors.
         """
-        with suppress(OSError):  # it may be what lies behind the record that the disk cannot read
+        with suppress(OSError):  # the unreadable bytes may be after the record
             return self._store.read(timer_offset)
         try:
             return self._store.read(timer_offset, is_alone=True)
@@ -331,32 +330,32 @@ class Timers:
             raise unread from error
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """Return a timer that waits, or what became of it."""
+        """Return a waiting timer, or the verdict on its end."""
         found = self._found(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
     def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return what became of the timer of one timer record; None while it waits."""
+        """Return the verdict on the timer of a timer record; None while it waits."""
         record = timer.record
         found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._ended(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the id of the newest message that had a timer key; empty if there is none, or no record."""
+        """Return the id of the newest message with a timer key; empty without a readable record."""
         found = self.ends.named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read(self, named: Named) -> Record:
-        """Return the timer record of a timer that waits; raise `StoreDamaged`."""
+        """Return the timer record of a waiting timer; raise `StoreDamaged`."""
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at an offset: from the log, or from its partition where the log lost it.
+        """Return the timer record at an offset, from the log, or else from its partition.
 
-        Raise `StoreDamaged` where neither has it.
+        Raise `StoreDamaged` if neither has it.
         """
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
-            return unarmed  # the log reads durable bytes only
+            return unarmed  # the log reads only durable bytes
         with suppress(StoreDamaged):
             return self.logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
@@ -373,16 +372,16 @@ class Timers:
         return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
-        """Return the timer record that a partition keeps; raise `StoreDamaged`."""
+        """Return the timer record in a partition; raise `StoreDamaged`."""
         stored = self.stored(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.damaged_row(path, position)
         return undelivered(records.decode(stored))
 
     def stored(self, path: str, spans: list[tuple[int, int]]) -> bytes:
-        """Return spans (position, length) of a partition, zeros for what it lacks; raise OSError but for EIO.
+        """Return spans (position, length) of a partition, padded with zeros; raise OSError except EIO.
 
-        What the disk cannot read is noted, and is zeros, too.
+        Unreadable bytes are noted, and returned as zeros.
         """
         unread: list[sectors.Extent] = []
         stored = sectors.read_many(self._disk, path, spans, unread)
@@ -391,21 +390,21 @@ class Timers:
         return stored
 
     def damaged_row(self, path: str, position: int) -> StoreDamaged:
-        """Note that a record in a partition is damaged; return the error that says so."""
+        """Note that a record in a partition is damaged; return the error for it."""
         what = f"The timer at byte {position} of {path} does not match its CRC."
         self._store.damage.file("partition", path, what)
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write names and ends that are too many for memory, while a start replays the log."""
-        # The watermark has passed damaged files, too, whose timers a rescue finds by their names and ends.
+        """Write names and ends above the memory limit, while a start replays the log."""
+        # The watermark has also passed damaged files; a rescue finds their timers by names and ends.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
 
     # Snapshots.
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps, beside the files of partitions and ends."""
+        """Return the snapshot part, without the files of partitions and ends."""
         return {
             "pending": {topic: count for topic, count in self.pending_by_topic.items() if count},
             "deviating": self.near.freeze(),
@@ -414,16 +413,16 @@ class Timers:
         }
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
         self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
-        """Return what a checkpoint is to write of partitions and ends; `doubt` spares files."""
-        # The history is counted back from the earliest timer that waits, not from the clock: a timer that is
-        # late by more than the history must still be known by its names, and found to have no end.
+        """Return the partitions and ends for a checkpoint to write; `doubt` exempts files from deletion."""
+        # The history is relative to the earliest waiting timer, not to the clock: a timer late by more than
+        # the history must keep its names, and must be found to have no end.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
@@ -432,26 +431,26 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def written(self, done: TimersToWrite) -> None:
-        """Take in that a checkpoint is durable; a rescue decides of the timers of damaged records."""
+        """Note that a checkpoint is durable; put the timers with damaged records in doubt, for a rescue."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
-        # A timer that is near, or has ended, since the checkpoint began is told of by its own delivery or
+        # Timers that are near, or have ended, since the checkpoint began are handled by their delivery or
         # end.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
-                with suppress(StoreDamaged):  # notes what is damaged
+                with suppress(StoreDamaged):  # the read notes damage
                     self.logged(one.timer_offset)
                 self._doubt_copied(one)
 
     def failed(self, done: TimersToWrite) -> None:
-        """Take in that a checkpoint was not written."""
+        """Note that a checkpoint was not written."""
         self.partitions.failed(done.partitions)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Take over the files that a snapshot names; return what of them is damaged, in words.
+        """Adopt the files that a snapshot names; return descriptions of their damage.
 
-        The runs that other snapshots' parts (`others`) name are kept for those snapshots.
+        The runs named by other snapshots' parts (`others`) are kept for those snapshots.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -460,14 +459,14 @@ class Timers:
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def resume(self) -> None:
-        """Give the wheel, after a start, the timers that files have at a later place than their own time.
+        """Put timers into the wheel, after a start, if files sort them later than their due times.
 
-        Raise OSError. Files come back at the place of the watermark, which may be an hour ahead.
+        Raise OSError. Files are read up to the watermark, which may be an hour ahead.
         """
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
                 continue
-            with suppress(StoreDamaged):  # it is met at its place in the files, and seen to there
+            with suppress(StoreDamaged):  # it is found again in sort order, and handled there
                 self.near.put(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def drop(self) -> None:
@@ -476,7 +475,7 @@ class Timers:
         self.ends.drop()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer: it leaves whatever it waits in, ahead of the disk, so that it ends only once."""
+        """End a timer, and remove it from its location before the flush, so that it ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -489,7 +488,7 @@ class Timers:
             self._take_out(timer_offset, due_ms)
 
     def _doubted_ms(self) -> list[int]:
-        """Return where the timers are sorted of which a rescue is to decide."""
+        """Return the sort times of the timers in doubt."""
         return [one.sort_ms for one in self.in_doubt.values()]
 
     def _take_out(self, timer_offset: int, due_ms: int) -> None:
@@ -497,11 +496,10 @@ class Timers:
             self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return which timers still lie in the wheel, in memory or in a partition: a column of bool.
+        """Return a column of bool: the timers that are still in the wheel, in memory or in a partition.
 
-        A timer that was delivered from its place is passed by the watermark, so nothing is left to take out.
-        What the watermark does not tell of: a timer that is not armed yet, and one whose sort key is not its
-        due time.
+        A timer delivered in sort order is before the watermark, so nothing has to be removed. The watermark
+        does not cover timers that are not armed yet, and timers with a sort time other than their due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -511,13 +509,13 @@ class Timers:
         return ~is_passed
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names of a timer that the one in its place gets."""
+        """Return the names of a timer that its replacement gets."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether a name means the timer at an offset, or no timer that is remembered."""
+        """Return whether a name belongs to the timer at an offset, or to no remembered timer."""
         with suppress(StoreDamaged):
             found = self.ends.named(name)
             if found is not None and found.timer_offset != old_offset:
@@ -525,7 +523,7 @@ class Timers:
         return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
-        """Return the timer of a name if it waits; else the verdict, which is counted for a verb."""
+        """Return the timer with a name if it waits; else the verdict, which is counted for a verb."""
         found = self.ends.named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
@@ -556,7 +554,7 @@ class Timers:
     def _appended(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
-        """Append the record that carries a verb out; return its verdict."""
+        """Append the record of a verb; return its verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
         return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
@@ -573,7 +571,7 @@ class Timers:
 
 
 def pending_timer(timer: Record) -> PendingTimer:
-    """Return a timer record as views show it."""
+    """Return the view of a timer record."""
     message = properties.to_message(timer)
     return PendingTimer(
         message_id=message.message_id,
@@ -590,62 +588,62 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class Near:
-    """The wheel of the timers that are due soon; a wheel holds integers, here the timers' offsets."""
+    """The wheel of timers that are due soon; its entries are the timers' offsets."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
-        """The `sort_ms` of each timer, by offset, for which it is not the due time."""
+        """The `sort_ms` of timers for which it differs from the due time, by offset."""
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
     def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Choose the `sort_ms` of a new timer: its due time, but `free_ms` at least."""
+        """Return, and keep, the `sort_ms` of a new timer: its due time, or `free_ms` if that is later."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
         return sort_ms
 
     def sort_ms(self, timer_offset: int, due_ms: int) -> int:
-        """Return the `sort_ms` of a timer that waits."""
+        """Return the `sort_ms` of a waiting timer."""
         return self.deviating.get(timer_offset, due_ms)
 
     def put(self, timer_offset: int, due_ms: int) -> None:
-        """Set a timer, for its own time, or for at once where that has passed."""
+        """Set a timer for its due time, or for now if that has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def end(self, timer_offset: int, due_ms: int) -> int:
-        """Forget a timer, if the wheel has it; return its `sort_ms`."""
+        """Remove a timer from the wheel, if it is there; return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Take out up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        """Return and remove up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
         return self._wheel.advance(until_ms, count_max)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next timer may be due, or None."""
+        """Return the earliest possible due time, or None."""
         return self._wheel.next_due_ms()
 
     def follow(self, now_ms: int) -> int:
-        """Learn the time; return by how many ms the clock was set back since the last look, 0 if not."""
+        """Set the time; return by how many ms the clock was set back since the last call, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel hands out at once what is set for before its own time: a timer that is set now, for a
-            # time that lies ahead but not ahead of the wheel's, would be delivered early.
+            # A wheel returns timers set before its own time at once: a timer set for a time after the clock
+            # but before the wheel's time would be delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: the rest is in the partitions."""
+        """Return the snapshot part; the rest is in the partitions."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         self.deviating = dict(frozen)
 
 
@@ -658,23 +656,23 @@ class Unarmed:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of an unarmed timer; beyond every offset if there is none."""
+        """The lowest offset of an unarmed timer; above all offsets if there is none."""
         return next(iter(self._records), _NOWHERE)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Keep a timer record that was appended, or its bytes, until its flush."""
+        """Keep an appended timer record, or its bytes, until its flush."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
     def record(self, timer_offset: int) -> Record | None:
-        """Return the record of an unarmed timer; None if the timer is none."""
+        """Return the record of an unarmed timer, or None."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def drop(self, timer_offset: int) -> bool:
-        """Forget a timer that has ended, or is durable; return False if it was not unarmed."""
+        """Remove a timer that has ended or is durable; return False if it was not unarmed."""
         return self._records.pop(timer_offset, None) is not None
