@@ -1,4 +1,4 @@
-"""Read a cron line by the rules of vixie cron's crontab(5).
+"""Parser of cron lines by the rules of vixie cron's crontab(5).
 
     field    numbers                          names
     second   0-59; only in a line of 6        -
@@ -9,16 +9,16 @@
     weekday  0-7; 0 and 7 are Sunday          sun-sat
 
 A field is a list of items: a number, a range, or `*` for all, the last two with a step: `1-9/2`, `*/5`. Names
-are whole or their first three letters or more, in any case. Rules of the whole line:
-1. If both day and weekday are given, a day that fits either one counts. A field that begins with `*` is not
-   "given" by that, even if it leaves days out: with one, a day must fit both.
+are in any case, and may be shortened to three letters or more. Rules for the whole line:
+1. If both day and weekday are given, a day that matches either counts. A field that begins with `*` does not
+   count as given, even if it leaves days out: then a day must match both.
 2. A line has a wildcard if second, minute or hour begins with `*` (cron(8);
    `services.broker.schedules.recurrence`).
 
-Ours, where vixie cron refuses: seconds, `L`, a step from a number on (`20/5`), a range of weekdays over the
-end of the week (`fri-mon`), `?` as a weekday for `*`. Signs of other crons are refused by name.
+Extensions to vixie cron: seconds, `L`, a step after a number (`20/5`), a range of weekdays over the end of
+the week (`fri-mon`), `?` as a weekday for `*`. Signs of other crons are refused by name.
 
-The result is in the words of APScheduler's CronTrigger. Cost: some 20 us a line.
+The result uses the syntax of APScheduler's CronTrigger. Cost: some 20 us per line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A line that was read: CronTrigger's fields, and the two rules of the whole line."""
+    """A parsed line: CronTrigger's fields, and the results of the two rules for the whole line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -49,7 +49,7 @@ class CronLine:
 
 
 def read_cron(line: str) -> CronLine:
-    """Return what a line says; raise ValueError with a sentence that says what to write instead."""
+    """Return the parsed line; raise ValueError with a sentence that contains the correction."""
     texts = _fields_of(_unnamed(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -60,7 +60,7 @@ def read_cron(line: str) -> CronLine:
 
 
 def _unnamed(line: str) -> str:
-    """Return the five fields of a line such as `@daily`, and any other line as it is."""
+    """Return the five fields of a line such as `@daily`, and any other line unchanged."""
     if not line.startswith("@"):
         return line
     name = line.lower().split()[0]
@@ -98,7 +98,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """One field: its word for people, its numbers, the names of them, and signs that others give it."""
+    """One field: its name in messages, its range, its names, and whether its ranges wrap around."""
 
     word: str
     low: int
@@ -108,12 +108,12 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Return a field as CronTrigger reads it; raise ValueError."""
+        """Return a field in CronTrigger's syntax; raise ValueError."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
         if self.wraps:
-            # By name: CronTrigger numbers weekdays from Monday.
+            # As names, since CronTrigger numbers weekdays from Monday.
             return ",".join(WEEKDAYS[day] for day in sorted({day % 7 for days in items for day in days}))
         return ",".join(map(_progression, items))
 
@@ -146,7 +146,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _number(self, word: str) -> int:
-        """Return a number, or what a name stands for."""
+        """Return the value of a number or name."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):
@@ -159,7 +159,7 @@ class _Field:
         return f"{self.low} to {self.high}{names}"
 
     def _refuse_foreign(self, item: str) -> None:
-        """Raise ValueError for a sign of another cron, by its name."""
+        """Raise ValueError for a sign of another cron, with its correction."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):
                 raise ValueError(f"{item!r} as {self.word} is not vixie cron's: {instead}")
@@ -182,7 +182,7 @@ _FIELDS: Final = {
     "month": _Field("month", 1, 12, _MONTH_NAMES, first_name=1),
     "day_of_week": _Field("weekday", 0, 7, _WEEKDAY_NAMES, wraps=True),
 }
-"""By CronTrigger's names for them, in the order of a line of six."""
+"""The fields by CronTrigger's names, in the order of a line of six."""
 _FOREIGN: Final = (
     (
         r"\?",
@@ -213,11 +213,11 @@ _FOREIGN: Final = (
     (r"H(\(.*\))?(/.*)?", ".*", "it is Jenkins' hash of a job. Write a number"),
     (r".*~.*", ".*", "a random one cannot be said. Write a number"),
 )
-"""A pattern of an item, of the fields that it is refused in, and what to write instead."""
+"""A pattern of an item, the fields that refuse it, and the correction."""
 
 
 def _progression(numbers: range) -> str:
-    """Return numbers in CronTrigger's words; it refuses a step that is wider than its range."""
+    """Return numbers in CronTrigger's syntax, which refuses a step wider than its range."""
     if numbers is _LAST_DAY:
         return "last"
     if len(numbers) == 1:

@@ -1,13 +1,13 @@
-"""Which of the runs that a schedule has missed are given up; what is not is sent, the oldest first.
+"""Missed runs of a schedule: some are given up, the others are sent, the oldest first.
 
-    policy  given up is everything
-    skip    that is later than `limits.SCHEDULE_LATE_MS_MAX`
-    once    before the last one that is due
-    all     before the newest `missed_max` that are due
+    policy  runs given up
+    skip    all that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
+    once    all before the last due run
+    all     all before the newest `missed_max` due runs
 
-Years may have been missed of a schedule of seconds, so runs are never counted from the cursor on. Cost in
-searches of the calendar, 25 us each (`searches`): `once` some 45, by halving; `all` about 5 for each run
-that is made up, or up to 40 for schedules that occur in bursts.
+A schedule with seconds may have missed years, so runs are never counted from the cursor on. Cost in searches
+of the calendar, 25 us each (`searches`): `once` some 45, by binary search; `all` about 5 per run that is
+sent, or up to 40 for schedules that occur in bursts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from services.broker.schedules.schedule_values import Missed, Schedule
 
 
 def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Return up to when runs (ms since 1970) after the cursor are given up; a run must be due by now."""
+    """Return the time (ms since 1970) up to which runs after the cursor are given up; one must be due."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
     until_ms = now_ms if end_ms is None else min(now_ms, end_ms)
@@ -29,7 +29,7 @@ def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def searches(schedule: Schedule) -> int:
-    """Return about how many searches of the calendar a decision takes."""
+    """Return the approximate number of calendar searches of a decision."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
@@ -42,9 +42,9 @@ def _all_but_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int)
 
 
 def _all_but_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Double the window that ends now until it holds too many runs, and count off the newest.
+    """Double a window that ends now until it has too many runs, and return the time before the newest ones.
 
-    Where runs come in bursts the window may hold far too many: it is then halved until it holds enough.
+    For runs in bursts the window may have far too many: then a binary search narrows it.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count(schedule, low_ms, until_ms) <= count_max:
@@ -69,12 +69,12 @@ def _halved(schedule: Schedule, low_ms: int, until_ms: int) -> int:
 
 
 def _count(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """Return how many occurrences lie in a window; counted to one more than are made up."""
+    """Return the number of occurrences in a window, at most one more than `missed_max`."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
 _BURST: Final = 8
-"""Up to this many times `missed_max` the runs of a window are listed; beyond, the window is halved."""
+"""The runs of a window are listed up to this multiple of `missed_max`; beyond it, it is narrowed."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {

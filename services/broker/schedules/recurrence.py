@@ -1,24 +1,24 @@
-"""When a schedule occurs: a cron line in a time zone, by the rules of vixie cron.
+"""Occurrences of a schedule: a cron line in a time zone, by the rules of vixie cron.
 
-`services.broker.schedules.cron_line` reads the line. APScheduler's CronTrigger computes which times of the
-wall clock fit. It is given a wall clock that never changes (UTC), because at a change of a zone's clocks it
-goes wrong: in 3.11 it skips midnight after a day of 23 hours. The way from the wall to the moment is ours,
-and cron(8)'s:
+`services.broker.schedules.cron_line` parses the line. APScheduler's CronTrigger computes the matching wall
+times. It gets a wall clock that never changes (UTC), because it is wrong at changes of a zone's clocks: in
+3.11 it skips midnight after a day of 23 hours. The conversion from wall time to moment is ours, and follows
+cron(8):
 
     second, minute or hour    the clocks skip a time         the clocks repeat a time
-    none begins with `*`      once, as soon as they jumped   the first time only
+    none begins with `*`      once, directly at the change   the first time only
     one does                  it does not occur              both times
 
-    A change by more than three hours is a correction: the new time counts at once, for every line.
+    A change by more than three hours is a correction: the new time applies at once, for every line.
 
-Vixie cron starts a job once for each minute that was skipped, one after the other; here a line that several
-skipped times fit occurs once, at the change.
+Vixie cron starts a job once for each skipped minute, one after the other; here a line that matches several
+skipped times occurs once, at the change.
 
 This is arithmetic on a calendar: no clock is read. A search ends after `limits.SCHEDULE_SEARCH_MS`; a line
-without an occurrence until then counts as one that never occurs. That span covers 29 February around 2100.
-Cost: 20 to 100 us for one occurrence, up to 6 ms for one that is years away. Weak spots: a line whose day and
-weekday must both fit can be without an occurrence for 11 or 28 years (`0 9 */31 3 sun`), and is refused; two
-changes of a zone's clocks within a week that undo each other would not be seen; there are none.
+without an occurrence in that span counts as never occurring. The span covers 29 February around 2100.
+Cost: 20 to 100 us for one occurrence, up to 6 ms for one years ahead. Weak spots: a line with a day and a
+weekday that must both match can be without an occurrence for 11 or 28 years (`0 9 */31 3 sun`), and is
+refused; two changes of a zone's clocks within a week that cancel out would be missed; none exist.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""A change of the clocks by more is a correction of them (cron(8))."""
+"""A larger change of the clocks is a correction (cron(8))."""
 
 
 class Recurrence:
     """One cron expression in one time zone.
 
-    Inside, a moment is in seconds since 1970 (`_s`); a wall is what the clocks of the zone say then, as
-    seconds too: wall = moment + offset.
+    Internally, a moment is in seconds since 1970 (`_s`); a wall is the local time of the zone at that moment,
+    also in seconds: wall = moment + offset.
 
     Raises:
         IllegalSchedule: when either cannot be read.
@@ -63,9 +63,9 @@ class Recurrence:
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
-        """Return the first occurrence after a time (ms since 1970); None when there is none any more."""
+        """Return the first occurrence after a time (ms since 1970), or None."""
         from_s = now_ms // 1000 + 1
-        # What a change just before `from_s` repeats is still to come; what one at `from_s` skips occurs now.
+        # Times repeated by a change just before `from_s` may follow; times skipped at `from_s` occur now.
         change_s = None if self._has_wildcard else self._change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
@@ -76,14 +76,14 @@ class Recurrence:
             wall_s = self._wall_from(from_s + offset_s)
             if wall_s is None:
                 return None
-            # A wall is a moment only as long as the offset stays: where it changes before, the search goes on
-            # at the change.
+            # The conversion of a wall is valid while the offset stays; after an earlier change the search
+            # continues at the change.
             change_s = self._change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences after one time, up to and with another (ms since 1970)."""
+        """Yield the occurrences after one time, up to and including another (ms since 1970)."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -91,9 +91,9 @@ class Recurrence:
             after_ms, at_ms = at_ms, self.next_after(at_ms)
 
     def last_until(self, after_ms: int, until_ms: int) -> int:
-        """Return the last occurrence after one time, up to and with another; there must be one.
+        """Return the last occurrence after one time, up to and including another; there must be one.
 
-        The lowest time behind which nothing is left is the occurrence itself: found by halving.
+        A binary search finds it as the lowest time with no occurrence after it.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -107,11 +107,11 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """Return what the clocks of the zone say at a time (ms since 1970), in ISO 8601."""
+        """Return the local time of the zone at a time (ms since 1970), in ISO 8601."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a time that the clocks skip at a change fits: it occurs at the change."""
+        """Return whether a time skipped by a change matches, and so occurs at the change."""
         jump_s = self._jump(change_s)
         if jump_s <= 0:
             return False
@@ -120,22 +120,22 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated(self, change_s: int) -> int:
-        """Return for how many seconds after a change nothing occurs, since its walls were there before."""
+        """Return the seconds after a change without occurrences, since their walls are repeats."""
         return max(0, -self._jump(change_s))
 
     def _jump(self, change_s: int) -> int:
-        """Return by how many seconds a change sets the clocks forward; 0 if the new time counts at once."""
+        """Return the seconds by which a change sets the clocks forward; 0 if the new time applies at once."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _wall_from(self, wall_s: int) -> int | None:
-        """Return the first wall that fits, from one on; None if none does within the search."""
+        """Return the first matching wall at or after `wall_s`; None if the search finds none."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
 
     def _change(self, after_s: int, until_s: int) -> int | None:
-        """Return the first moment after one, up to and with another, from which the offset is another one."""
+        """Return the first moment with another offset, after `after_s`, up to `until_s` included, or None."""
         offset_s = self._offset(after_s)
         for low_s in range(after_s, until_s, STRIDE_S):
             high_s = min(low_s + STRIDE_S, until_s)
@@ -157,7 +157,7 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the recurrence of a cron expression: many schedules share one. Raise `IllegalSchedule`."""
+    """Return the recurrence of a cron expression, shared by schedules. Raise `IllegalSchedule`."""
     return Recurrence(cron, time_zone)
 
 
@@ -168,7 +168,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return APScheduler's triggers for a line: what any of them gives is an occurrence."""
+    """Return APScheduler's triggers for a line: the fire times of all of them are occurrences."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -176,7 +176,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name; raise ValueError if this host knows none."""
+    """Return a time zone by name; raise ValueError if this host does not have it."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

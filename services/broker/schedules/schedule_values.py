@@ -1,9 +1,9 @@
-"""What a schedule is: a message template, when it occurs, and what becomes of the runs that were missed.
+"""The values of schedules: a message template, its recurrence, and the policy for missed runs.
 
-A run is missed when the broker comes to it more than `limits.SCHEDULE_LATE_MS_MAX` late: it was down, its
-disk was full, or its clock jumped. What is less late is sent, whatever the policy.
+A run is missed if the broker handles it more than `limits.SCHEDULE_LATE_MS_MAX` late: it was down, its disk
+was full, or its clock jumped. A run that is less late is sent under every policy.
 
-    policy  of the missed runs
+    policy  missed runs
     skip    none is sent
     once    one message for all that are due: the last of them
     all     the newest `missed_max` are sent, each with its own time, the oldest first
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
 class Missed(Enum):
-    """What becomes of missed runs."""
+    """The policy for missed runs."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -38,7 +38,7 @@ class Missed(Enum):
 
 
 class ScheduleState(Enum):
-    """Where a schedule stands. ENDED: nothing is left to come. FAULTY: its next run cannot be computed."""
+    """The state of a schedule. ENDED: no run is left. FAULTY: its next run cannot be computed."""
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -66,20 +66,20 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """When the message occurs; raises `IllegalSchedule` when that cannot be read (any more)."""
+        """The recurrence of the message; raise `IllegalSchedule` if it cannot be read (any more)."""
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Return the first occurrence after a time (ms since 1970), None when there is none.
+        """Return the first occurrence after a time (ms since 1970), or None.
 
-        Raise `IllegalSchedule` when line or zone cannot be read.
+        Raise `IllegalSchedule` if line or zone cannot be read.
         """
         from_ms = at_ms if self.start_ms is None else max(at_ms, self.start_ms - 1)
         next_ms = self.recurrence.next_after(from_ms)
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """Return an occurrence and the ones after it, `count` at most."""
+        """Return an occurrence and those after it, `count` at most."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
@@ -87,12 +87,12 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """Return the message of one occurrence, under an id that no other occurrence has."""
+        """Return the message of one occurrence, with an id unique to the occurrence."""
         marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return what every occurrence has in common, to be checked."""
+        """Return the common part of all occurrences, for checks."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -110,7 +110,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """A run to come: when, and what the clocks of the schedule's zone will say."""
+    """A future run: its time, and the local time of the schedule's zone."""
 
     at_ms: int
     local: str
@@ -118,10 +118,10 @@ class Occurrence:
 
 @dataclass(slots=True, frozen=True)
 class ScheduleView:
-    """A schedule and how far it is.
+    """A schedule and its progress.
 
     `last_ms` is the time of the last run that was sent, `passed_ms` the time up to which missed runs were
-    given up (0: never); `trouble` says why a run could not be computed or sent.
+    given up (0: never); `trouble` is the reason why a run could not be computed or sent.
     """
 
     schedule: Schedule
@@ -135,7 +135,7 @@ class ScheduleView:
 
 
 def check_schedule(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` or `BodyTooLarge` for what no schedule may be."""
+    """Raise `IllegalSchedule` or `BodyTooLarge` for an illegal schedule."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
@@ -153,7 +153,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_schedule_name(name: str) -> None:
-    """Raise `IllegalSchedule` unless a schedule may have this name."""
+    """Raise `IllegalSchedule` unless the name is legal for a schedule."""
     if not _NAME.fullmatch(name) or len(name) > limits.SCHEDULE_NAME_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its name {name[: limits.SCHEDULE_NAME_CHARACTERS_MAX]!r} must have 1 to "
@@ -162,7 +162,7 @@ def check_schedule_name(name: str) -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raise `IllegalSchedule` for a cron line that is too long to be read at all."""
+    """Raise `IllegalSchedule` for a cron line over the maximum length."""
     if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
@@ -170,7 +170,7 @@ def check_cron(cron: str) -> None:
 
 
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` for a schedule that cannot be read or will never occur."""
+    """Raise `IllegalSchedule` for a schedule that cannot be read or never occurs."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
         raise IllegalSchedule(
@@ -180,7 +180,7 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
-    """Raise `IllegalSchedule` for a start or an end that cannot be, looked at from now, or from a time."""
+    """Raise `IllegalSchedule` for an illegal start or end, as of now or of `from_ms`."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
@@ -195,7 +195,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON can hold it; what has its default is left out."""
+    """Return a schedule as JSON values, without members that have their defaults."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -217,6 +217,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule that `freeze_schedule` was given."""
+    """Return the schedule from the result of `freeze_schedule`."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

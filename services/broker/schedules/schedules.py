@@ -1,33 +1,33 @@
-"""Recurring messages: every schedule has one pending occurrence, in the wheel of all that happens later.
+"""Recurring messages: each schedule has one pending occurrence, in the scheduler's wheel.
 
 An occurrence is an ordinary message in its real topic, with the properties `TW_SCHEDULE` (the name) and
-`TW_OCCURRENCE_MS` (its time) and the message id `<name>@<time>`. That record is also what moves the schedule
-on: replayed, it sets the cursor, and only what lies behind the cursor can still occur. So the log never holds
-an occurrence twice, whatever dies and wherever the clock goes. What a schedule is, is in records of topic
+`TW_OCCURRENCE_MS` (its time) and the message id `<name>@<time>`. The same record also advances the schedule:
+its replay sets the cursor, and only times after the cursor can still occur. So the log never contains an
+occurrence twice, after any crash or step of the clock. The definitions of schedules are in records of topic
 `TW_SYS_SCHEDULE` (type 12); their body is JSON:
 
     verb    further members        effect
     set     schedule, after_ms     new or changed; occurs after that time
-    pause   name                   nothing is pending any more
-    resume  name, after_ms         goes on after that time; what lies between is not missed
-    pass    name, until_ms         runs up to that time were given up: missed
+    pause   name                   no run is pending any more
+    resume  name, after_ms         continues after that time; runs before it do not count as missed
+    pass    name, until_ms         missed runs up to that time were given up
                                    (`services.broker.schedules.missed`)
-            trouble                or else (not empty) refused, and why
-    delete  name                   gone
+            trouble                or, if not empty: the run was refused, with the reason
+    delete  name                   removed
 
 Rules:
-- Never early: what the wheel hands over before its time, after a clock that went back, is put in again.
-- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`): a name that is set anew
-  repeats nothing, even if the clock has gone back in between.
-- Replaying computes no occurrences: the wheel holds the moment to look again, which a start puts at once.
-- While the disk is full nothing is sent; afterwards the missed-run policy decides.
+- Never early: an occurrence returned by the wheel before its time, after a clock step back, is set again.
+- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`): a new schedule with its
+  name repeats no run, even if the clock went back in between.
+- Replay computes no occurrences: the wheel has the time of the next computation, which a start sets to now.
+- While the disk is full no run is sent; afterwards the missed-run policy applies.
 
-Cost: one search of the calendar per occurrence, one record of about the template's size; in memory the
-template. A decision about missed runs takes many (`services.broker.schedules.missed`): a tick makes only so
-many.
+Cost: one search of the calendar per occurrence, one record of about the template's size; the template in
+memory. A decision about missed runs takes many searches (`services.broker.schedules.missed`); a tick limits
+them.
 
-Weak spot: the time zones are the host's. After they were updated, or on another host, what is still to come
-is computed anew behind the cursor: by the wall clock a run may be left out, or come twice.
+Weak spot: the time zones are the host's. After their update, or on another host, future occurrences are
+computed again from the cursor: by the wall clock a run may be left out, or occur twice.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule and how far it is; up to `cleared_ms` its missed runs have been decided about."""
+    """A schedule and its progress; the missed runs up to `cleared_ms` have been decided."""
 
     schedule: Schedule
     number: int
@@ -88,9 +88,9 @@ class _Running:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor, and what comes after it; None: not computed since the schedule was changed."""
+    """The cursor and the next occurrence after it; None: not computed since the last change."""
     unreadable: str = ""
-    """Why what comes after the cursor cannot be computed here; in no record, for another zone file can."""
+    """Why the next occurrence cannot be computed on this host; not recorded, as time zones may change."""
 
 
 class Schedules:
@@ -120,7 +120,7 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Return up to `count_max` schedules with their next occurrence: by name, from behind a name on."""
+        """Return up to `count_max` schedules after a name, sorted by name, with their next occurrence."""
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
 
@@ -129,9 +129,9 @@ class Schedules:
         return self._view(self._named(name), count)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Keep a schedule from now on, in place of one with its name; an equal one stays as it is.
+        """Store a schedule in place of one with its name; leave an equal one unchanged.
 
-        Raise `IllegalSchedule`, `DiskFull`, or whatever a message like this would be refused with.
+        Raise `IllegalSchedule`, `DiskFull`, or the errors of a send of its message.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -145,20 +145,20 @@ class Schedules:
         return self._changed(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
-        """End a schedule; return how far it came. Raise `ScheduleNotFound`."""
+        """Remove a schedule; return its last state. Raise `ScheduleNotFound`."""
         one = self._named(name)
         self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Let a schedule rest; raise `ScheduleNotFound`."""
+        """Pause a schedule; raise `ScheduleNotFound`."""
         if self._named(name).is_paused:
             return self._view(self._named(name), 1)
         self._append(SchedulePaused(name), now_ms)
         return self._changed(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Let a schedule go on, with what occurs from now on; raise `ScheduleNotFound`."""
+        """Resume a schedule with occurrences from now on; raise `ScheduleNotFound`."""
         one = self._named(name)
         if not one.is_paused:
             return self._view(one, 1)
@@ -166,10 +166,10 @@ class Schedules:
         return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
-        """Send what is due of a schedule whose moment has come, and put the next moment into the wheel."""
+        """Send or give up the due run of a schedule, and schedule its next time."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return  # deleted or paused since the wheel handed the moment out
+            return  # deleted or paused after its timer fired
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_refusing:
@@ -184,11 +184,11 @@ class Schedules:
         self._plan(one)
 
     def rest(self) -> None:
-        """Let the next tick decide anew: this one is over."""
+        """Reset the decision budget at the end of a tick."""
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Change a schedule, or move one on that has sent a run."""
+        """Change a schedule, or advance it past a run that was sent."""
         if isinstance(fact, ScheduleRan):
             self._ran(fact)
             return
@@ -213,7 +213,7 @@ class Schedules:
         one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: every schedule and how far it is, and the cursors of deleted ones."""
+        """Return the snapshot part: every schedule with its progress, and the cursors of deleted ones."""
         self._frozen.take_all()
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
@@ -221,7 +221,7 @@ class Schedules:
         return {"running": self._frozen, "spent_ms": self._spent_ms.copy()}
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Restore the snapshot part."""
         self._spent_ms = dict(frozen["spent_ms"])
         for one in frozen["running"]:
             self._keep(
@@ -245,18 +245,18 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check what can be checked before a topic is created for the schedule, and then the rest."""
+        """Check the message before its topic may be created, and then its type for the topic."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.route(schedule.topic, now_ms))
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed, and nothing decided about it yet."""
+        """Return whether a run was missed, and is still undecided."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _Running) -> bool:
-        """Return whether this tick has time for a decision; the first one is always made."""
+        """Reserve a decision in this tick's budget; return whether it fits, as the first one always does."""
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
@@ -264,11 +264,11 @@ class Schedules:
         return True
 
     def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Return whether the run that is due is to be sent; if not, pass over all before the first wanted."""
+        """Return whether to send the due run; if not, record the runs given up until the first wanted one."""
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # Decided once for all that are due now: what the policy keeps is late as well, and needs no decision
-        # of its own.
+        # One decision for all runs due now: the runs that the policy keeps are late as well, and need no
+        # decision of their own.
         one.cleared_ms = now_ms
         until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -283,11 +283,11 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Store what is done to a schedule, which does it."""
+        """Append the record of a change, which applies it."""
         self._store.append(record_of(fact), now_ms)
 
     def _plan(self, one: _Running) -> None:
-        """Put what is pending into the wheel."""
+        """Schedule the pending run."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
@@ -295,7 +295,7 @@ class Schedules:
     # What records do.
 
     def _forget_spent(self, store_ms: int) -> None:
-        """Drop the cursors of deleted schedules that are long past, the oldest deletion first."""
+        """Remove the expired cursors of deleted schedules, the oldest deletion first."""
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
             if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
@@ -350,7 +350,7 @@ class Schedules:
             self._look_at(one)
 
     def _look_at(self, one: _Running) -> None:
-        """Let the next tick compute what is pending."""
+        """Let the next tick compute the pending run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -368,7 +368,7 @@ class Schedules:
         return self._view(one, 1)
 
     def _next_ms(self, one: _Running) -> int | None:
-        """Return what is pending of a schedule; None if it has ended, or its line cannot be read any more."""
+        """Return the time of the pending run; None if the schedule has ended, or its line cannot be read."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
@@ -398,7 +398,7 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return the occurrences of what is not kept, from its start on, which may have been; else the next.
+    """Return the occurrences of an unstored schedule from its start, which may be past, or from now on.
 
     Raise `IllegalSchedule` if it cannot be read.
     """
