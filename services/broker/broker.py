@@ -98,21 +98,21 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""What a snapshot calls the part of a shared log, of which the core knows no more."""
+"""The key in a snapshot for the part of a shared log, which the core treats as opaque."""
 
 
 class Part(Protocol):
-    """A state machine whose state a snapshot keeps."""
+    """A state machine with its state in the snapshot."""
 
     def freeze(self) -> Any:
-        """Return the state, as JSON can hold it."""
+        """Return the state as JSON values."""
 
     def thaw(self, frozen: Any) -> None:
-        """Take a frozen state over."""
+        """Restore a frozen state."""
 
 
 class Broker:
-    """A broker over an open store; make it with `Broker.open`, and call verbs on its parts."""
+    """A broker over an open store: open it with `Broker.open`, and call the verbs of its parts."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
@@ -122,17 +122,17 @@ class Broker:
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
         self.unsound: list[str] = []
-        """Small files of the store that were damaged, and what the start did about it."""
+        """Messages about damaged small files of the store, and their repair by the start."""
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether the last tick had more to deliver than its slice."""
+        """Whether deliveries exceeded the limit of the last tick."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """Where the newest checkpoint was taken, and where the newest that is on disk was."""
+        """The offsets of the newest checkpoint, and of the newest checkpoint on disk."""
         self.shared_in_checkpoint: Any = None
-        """What the newest checkpoint on disk keeps of the part of a shared log; None if it keeps none."""
+        """The part of a shared log in the newest checkpoint on disk; None if it has none."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -302,7 +302,7 @@ class Broker:
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        if shared is not None:  # the cut may lie in what is still to be read, below the two newest snapshots
+        if shared is not None:  # the cut may be in the unread part of the log, below the two newest snapshots
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = above_cut([*met, *scan.damaged], broker.store.may_begin_at)
         find_at_start(disk, log, start, damaged, may_begin_at, broker.damage)
@@ -561,7 +561,7 @@ class Broker:
         """Schedule another try of a checkpoint that could not be written, as on a full disk.
 
         After a failed sync (`SyncFailed`) this core must not continue: its writes since the last sync would
-        be synced again and wrongly trusted. Open the store anew.
+        be synced again and wrongly trusted. Reopen the store.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:

@@ -184,7 +184,7 @@ class Housekeeping:
         Record first the beginnings of queues that are not recorded yet, a batch per call.
         """
         if is_checkpointing:
-            self._waiting = None  # `look` begins anew
+            self._waiting = None  # `look` begins a new scan
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._rise(rows, places, self._store.log.first_offset)

@@ -11,7 +11,7 @@ Rules
    append on: `apply` adds it, on a leader and on a follower, so a takeover begins with a warm table. A start
    fills the table from the key index, as columns, before it takes messages. Later on neither reads the index.
 3. Recent means WINDOW_MS by the clock of the process that applied the record: it notes the log's end at the
-   begin of each of the last TURNS_KEPT turns, of TURN_MS each. A start, which has no turns yet, uses store
+   beginning of each of the last TURNS_KEPT turns of TURN_MS. A start, which has no turns yet, uses store
    times (`broker.spine.store_times`). A node of a cluster cannot, as these may come from clocks of several
    machines, an hour apart: it starts with the last TAKEOVER_BYTES, and uses its own clock from then on.
    Clients give up sooner (after three tries of 3 s, say). A message repeated later is stored again.
@@ -69,7 +69,7 @@ class Repeats:
         """The ids of recent messages; set by `recover`."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
-        """The log's end at the begin of each kept turn, the oldest first."""
+        """The log's end at the beginning of each kept turn, the oldest first."""
         self._begun_ms = 0
         """The time at which this process began to take messages."""
         self._began_with_recent = False

@@ -171,7 +171,7 @@ class Sending:
     # Repeats.
 
     def _first_try(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of the message that this one repeats, or None."""
+        """Return the receipt of the first try of a message, or None if it is new."""
         if message_type is MessageType.TRANSACTION:
             return self._first_half(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -179,7 +179,7 @@ class Sending:
         return self._first_plain(message, properties.encode_message(message))
 
     def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of the message that one which is neither timer nor half repeats, or None.
+        """Return the receipt of the first try of a message that is neither timer nor half, or None.
 
         `stored` is the encoding of its properties.
         """

@@ -15,9 +15,9 @@ Rules:
   ends when the consumer reports the failure, or when a policy makes that attempt the last one.
 - The lease of the last attempt stays valid until its message is buried. So one step, as in a consumer's own
   move to the dead letters, ends both; until then an acknowledgement still counts.
-- A tick buries until `UNFLUSHED_BYTES_MAX` are not durable; the flush triggers the next tick. Or until it has
-  read `QUEUE_FILES_COMPARED_BYTES` of queue files in full, as a start has not read them; the next tick
-  follows at once.
+- A tick stops burying when `UNFLUSHED_BYTES_MAX` are not durable, and the flush triggers the next tick; or
+  when it has read `QUEUE_FILES_COMPARED_BYTES` of queue files in full (a start reads none), and the next tick
+  follows immediately.
 - A receive that finds such a message first buries it, too (`receiving.py`).
 
 Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
@@ -84,7 +84,7 @@ class Burying:
     def look_for(self, now_ms: int, group: str = "") -> None:
         """Find messages without attempts left, and without a lease or in a pause, of one group or all.
 
-        A last lease that waits for its burial may not be the last any more: then it expires normally, at
+        A lease in the burial queue may no longer be that of the last attempt: then it expires normally, at
         once, since redelivery need not wait for the disk.
         """
         self._used_up += self._groups.used_up(group)

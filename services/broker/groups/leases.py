@@ -42,7 +42,7 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""A start's first generation is its time in ms times this: up to this many leases per ms stay unique."""
+"""The first generation of a start is its time in ms times this, so no start repeats one up to this rate."""
 
 
 class Leases:
@@ -101,7 +101,7 @@ class Leases:
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # Recorded in the time of the leader that lengthened it, a clock that may have been ahead.
+            # Recorded by the clock of the leader that lengthened it, which may have been ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -118,7 +118,7 @@ class Leases:
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease with a generation, if it is still valid."""
+        """Return the lease with this generation, if it is still valid."""
         return self._leases.get(generation)
 
     def standing(self) -> Collection[tuple[GroupQueue, Lease]]:
@@ -131,7 +131,7 @@ class Leases:
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def run_out_again(self, generation: int) -> None:
-        """Let the next tick expire a lease, if its time is over, that an earlier tick left for its burial."""
+        """Let the next tick expire a lease left for its burial by an earlier tick, if its time is over."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:

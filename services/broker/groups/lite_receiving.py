@@ -81,7 +81,7 @@ class LiteReceiving:
     def _has_more(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease messages of a lite topic; return whether to look again without a new readiness."""
+        """Lease messages of a lite topic; return whether it must stay ready for the next receive."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # after a move back, the index may need trimmed entries

@@ -4,9 +4,9 @@ A subscription belongs to a subscriber: one client of one group under one topic.
 send their whole set again every 30 s, and an unknown client receives nothing. It ends when its client removes
 it, leaves, or sends no heartbeat for `LITE_SILENT_MS_MAX`.
 
-A lite topic is *ready* for a subscriber when a message of it arrived, when a lease on one ended, and when it
-was subscribed to. A receive examines ready lite topics only, in the order in which they became ready, so its
-cost depends on the messages to receive, not on the number of subscriptions.
+A lite topic is *ready* for a subscriber when one of its messages arrives, when a lease on one ends, and when
+it is subscribed to. A receive examines only ready lite topics, in the order in which they became ready, so
+its cost depends on the messages to receive, not on the number of subscriptions.
 
 Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group with the
 policy `is_lite_exclusive`, a new subscription takes a lite topic over from another client; a client that only

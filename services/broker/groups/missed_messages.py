@@ -16,7 +16,7 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
-"""Maximum lines per cut in the broker's log: the largest losses; one more line counts the others."""
+"""Maximum lines per cut in the broker's log, for the largest losses; one more line counts the others."""
 WHAT_HOLDS_LONGER: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )

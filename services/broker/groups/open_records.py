@@ -5,9 +5,8 @@
 Thousands of acknowledgements a second would be as many records; so they share one record, in which adjacent
 messages form a range. An entry is applied when it is decided, by the function that a start calls with the
 record's fact. Closing changes no state: the records that it appends are not applied again. It appends leases
-before finished messages, which is equivalent: the end of a lease may precede the end of its message, never
-the reverse. Other changes of a group's offsets (by a record of a group, or of retention) close these records
-first.
+before finished messages, which is equivalent: a lease may end before its message, never the reverse. Any
+other change of a group's offsets (by a record of a group, or of retention) closes these records first.
 
 The next flush takes all records appended before it, and closes these first. So the answer to an added change
 waits until the log is durable beyond its current end (`durable_at`), whatever the number of records.

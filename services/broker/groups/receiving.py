@@ -353,7 +353,7 @@ class Receiving:
             self._give_back(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
-        """Make a group receive a topic, as its first receive does; return what must be durable first."""
+        """Make a group receive a topic, as its first receive does; return the offset to make durable."""
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST

@@ -23,8 +23,7 @@ Rules:
 - While the disk is full no run is sent; afterwards the missed-run policy applies.
 
 Cost: one search of the calendar per occurrence, one record of about the template's size; the template in
-memory. A decision about missed runs takes many searches (`services.broker.schedules.missed`); a tick limits
-them.
+memory. Decisions about missed runs take many searches (`services.broker.schedules.missed`), limited per tick.
 
 Weak spot: the time zones are the host's. After their update, or on another host, future occurrences are
 computed again from the cursor: by the wall clock a run may be left out, or occur twice.
@@ -166,7 +165,7 @@ class Schedules:
         return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
-        """Send or give up the due run of a schedule, and schedule its next time."""
+        """Send the due run of a schedule, or give it up, and schedule the next one."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
             return  # deleted or paused after its timer fired
@@ -256,7 +255,7 @@ class Schedules:
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _Running) -> bool:
-        """Reserve a decision in this tick's budget; return whether it fits, as the first one always does."""
+        """Reserve a decision in this tick's budget; return whether it fits (the first one always does)."""
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
@@ -292,7 +291,7 @@ class Schedules:
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
 
-    # What records do.
+    # Effects of records.
 
     def _forget_spent(self, store_ms: int) -> None:
         """Remove the expired cursors of deleted schedules, the oldest deletion first."""
@@ -350,11 +349,11 @@ class Schedules:
             self._look_at(one)
 
     def _look_at(self, one: _Running) -> None:
-        """Let the next tick compute the pending run."""
+        """Make the next tick compute the pending run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
-    # Looks.
+    # Views.
 
     def _named(self, name: str) -> _Running:
         one = self._by_name.get(name)

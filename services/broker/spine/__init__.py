@@ -1,1 +1,1 @@
-"""The store of records and what every room of the core shares: values, errors, settings, clocks, topics."""
+"""The store of records, and modules shared by the whole core: values, errors, settings, clocks, topics."""

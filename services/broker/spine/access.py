@@ -15,9 +15,6 @@ A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`); all memb
 `sealed` is a secret encrypted with a key outside the store (`services.auth.vault`); the core never has that
 key. `digest` is a hash of a token (`services.auth.tokens`).
 
-A release without tokens skips their records and omits them from its snapshots, so they are lost for good.
-Nodes of a cluster would then differ, so a cluster accepts tokens only once no such release may join.
-
 Rights take effect when they are appended: a revocation must not wait for the disk. No change of rights is
 refused when the disk is nearly full.
 """
@@ -75,7 +72,7 @@ class Access:
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return the user with a name, or None."""
+        """Return the user with this name, or None."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
@@ -133,7 +130,7 @@ class Access:
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def holder(self, text: str, now_ms: int) -> Token:
-        """Return the token with a text; raise `Unauthorized` if it is unknown, revoked or expired."""
+        """Return the token with this text; raise `Unauthorized` if it is unknown, revoked or expired."""
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(

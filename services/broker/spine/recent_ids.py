@@ -6,9 +6,8 @@
     64-bit hash of (topic, id)   tag: the high 24 bits; bucket: the bits from FIRST_BIT on, as many as the
                                  table has bits; the 14th and later are also the low bits of the tag
     bucket                       four slots of 64 bits
-    slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: this slot
-    and
-                                 all later slots of the bucket have never been used
+    slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
+                                 slot nor any later slot of the bucket has been used
 
 The hash is that of the key index (`keyindex.hash_of`), so a start can fill the table with columns of that
 index, and a send computes one hash for both.
@@ -133,7 +132,7 @@ class RecentIds:
         self.newest[id_digest] = offset
 
     def offsets(self, id_digest: bytes) -> list[int]:
-        """Return the candidate offsets of live records with an id, newest first."""
+        """Return the candidate offsets of live records with this id, newest first."""
         id_hash = _int_of(id_digest, "little")
         tag, since, origin = id_hash >> _TAG_SHIFT, self._since, self._origin
         at = id_hash >> self._slot_shift & self._slot_mask

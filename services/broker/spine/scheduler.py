@@ -83,8 +83,7 @@ class Scheduler:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Return and remove up to `count_max` timers due by `now_ms`, in order; at most half are leases."""
         due = self._leases.advance(self._lease_clock.elapsed(now_ms), max(count_max // 2, 1))
-        # At least one of each kind, whatever `count_max`: neither leases nor the other timers can starve the
-        # other kind.
+        # At least one timer of each kind, whatever `count_max`, so that neither kind can starve the other.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
         due.sort(key=itemgetter(0))
         return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]

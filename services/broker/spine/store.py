@@ -16,7 +16,7 @@ A draft has one of four kinds, each with an encoder that makes an `Appended` of 
 the records that it reads (`services.broker.spine.appended`).
 
 Weak spot: records that are appended and not durable are already applied, and cannot be undone: a core whose
-flush has failed is dropped, and the store is opened anew.
+flush has failed is dropped, and the store is reopened.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Store:
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        if appended.facts or type(new) is not NewMessage:  # else the sender has applied all of it
+        if appended.facts or type(new) is not NewMessage:  # else there are no facts, and the topic is known
             self.apply_to_parts(appended)
         return appended
 
@@ -271,8 +271,7 @@ class Store:
         """Begin a queue with a gap if damage of the log has taken its first records.
 
         Call it with each record of a start or a follower, before `apply`: every queue offset is assigned
-        once, and none is skipped. In an imported log, a record replaces the queue entries from its own offset
-        on.
+        once, and none is skipped. In an imported log, a record replaces the queue entries from its offset on.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:

@@ -1,1 +1,1 @@
-"""Delayed messages: their records, the files that they wait in, delivery, verbs, and what damage takes."""
+"""Delayed messages: their records, files and delivery, the verbs on them, and repair after damage."""

@@ -181,7 +181,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver timers of a partition, stored there as ready records; advance the watermark past them.
 
-        Timers that have ended, or that have a damaged record, are passed, too.
+        It also passes timers that have ended, or that have a damaged record.
         """
         if not len(rows):
             return

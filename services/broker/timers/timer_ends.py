@@ -14,7 +14,7 @@ depend on `history_ms`, a setting that may differ in each process that opens the
 2. Names and ends are merged separately, so a merge may drop an end and leave its name. `forgotten_ms` is the
    time before which any merge may have dropped ends. It never decreases and is part of the snapshot: a longer
    history set later restores no end.
-3. A timer with a name whose last time is before `forgotten_ms`, or `history_ms` before now, is reported as
+3. A timer with a last time of its name before `forgotten_ms`, or `history_ms` before now, is reported as
    forgotten only. It never counts as pending.
 4. The history of a waiting timer, however late, is kept: merges use the time of the earliest one.
 
@@ -131,11 +131,11 @@ class TimerEnds:
         return self.names.is_full or self.ends.is_full
 
     def named(self, name: TimerName) -> Named | None:
-        """Return the newest timer with a name, pending or ended; raise `StoreDamaged`."""
+        """Return the newest timer with this name, pending or ended; raise `StoreDamaged`."""
         return self.named_by(name_hash(name))
 
     def named_by(self, words: NameWords) -> Named | None:
-        """Return the newest timer with a name given by its two words (`name_hash`)."""
+        """Return the newest timer with the name that has these two hash words (`name_hash`)."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:

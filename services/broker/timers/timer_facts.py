@@ -8,7 +8,7 @@
 
 If the log reaches back to the run's first fact, the result is complete. Otherwise facts of timers that ended
 before the log begins may be missing: verbs on them return that they came too late, or were never set. The
-next checkpoint writes the runs anew. Cost: one read of the log, and of the partitions.
+next checkpoint rewrites the runs. Cost: one read of the log, and of the partitions.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    found.append(np.fromiter(timers.in_doubt, np.uint64))  # delivered ones have passed out of the files
+    found.append(np.fromiter(timers.in_doubt, np.uint64))  # delivery has passed these: no file has them
     return np.sort(np.concatenate(found)), gaps
 
 

@@ -1,8 +1,8 @@
 """Views of waiting timers: pages by due time, counts, histograms.
 
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory is bounded for
-any number of timers. A row on disk has its queue and the hashes of its names, so a filter by topic or key
-reads only records that may match; for timers set since the last checkpoint, and for tags, it reads all.
+any number of timers. A row on disk has its queue and the hashes of its tag and names, so a filter by topic,
+tag, or topic and key reads only records that may match, and all timers set since the last checkpoint.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class Timers:
             )
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
-        """Return the current timer with a name if it waits, or None."""
+        """Return the current timer with this name if it waits, or None."""
         found = self.ends.named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
@@ -151,7 +151,7 @@ class Timers:
         return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
     def known(self, name: TimerName) -> Named | None:
-        """Return the current timer with a name, waiting or ended."""
+        """Return the current timer with this name, waiting or ended."""
         return self.ends.named(name)
 
     def queue_offset(self, named: Named) -> int:
@@ -523,7 +523,7 @@ class Timers:
         return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
-        """Return the timer with a name if it waits; else the verdict, which is counted for a verb."""
+        """Return the timer with this name if it waits; else the verdict, which is counted for a verb."""
         found = self.ends.named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
