@@ -1,7 +1,7 @@
-"""The CommitLog records that lie in the bodies of BYTES, each held to its CRC and to its place.
+"""The CommitLog records in the bodies of BYTES, each verified against its CRC and its CommitLog offset.
 
-The chain of the history covers what a leader sent, not what it meant: bytes that were spoiled in its memory
-before have a chain that is right.
+The chain of the history covers the bytes that a leader sent. It does not detect bytes that were corrupted in
+the leader's memory before it computed the chain.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLACE_AT: Final = 28
 
 
 def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
-    """Return the CommitLog records in BYTES, which are record `offset` of the shared log.
+    """Return the CommitLog records in BYTES, which is record `offset` of the shared log.
 
-    Raise `LogDamaged` where one does not match its CRC or its place.
+    Raise `LogDamaged` if a CommitLog record does not match its CRC or its CommitLog offset.
     """
     holds, place_of, start, found = record.crc_holds, _PLACE.unpack_from, part.start, []
     try:
@@ -42,9 +42,9 @@ def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
 
 
 def records_in(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records that lie in a body, without the blanks that close segments.
+    """Yield the CommitLog records of a body, without the blanks that close segments.
 
-    Raise ValueError where lengths do not add up.
+    Raise ValueError if the record lengths do not add up to the body.
     """
     return (one for _, one in _placed(body))
 
@@ -55,7 +55,7 @@ def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size > len(body):
             raise ValueError(f"the last {len(body) - at} are no record")
         record_bytes, magic = _HEAD.unpack_from(body, at)
-        if magic == record.MAGIC_BLANK:  # it names what is left of the segment, most of which is not sent
+        if magic == record.MAGIC_BLANK:  # its length is that of the rest of the segment, mostly not sent
             at += record.BLANK_BYTES
             continue
         if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:

@@ -1,14 +1,14 @@
-"""What a shared log must be able to do: a partition of Kafka can, and so can a table of PostgreSQL.
+"""The interface of a shared log, implemented by a Kafka partition and by a PostgreSQL table.
 
-    append_if   adds a record if the log's head is still what the writer says; else nothing
-    note        adds a record that is nobody's right and changes no head: what a node holds
-    read        records from an offset on, in order, the same for every reader
-    bounds      the offset of the first record that is left, and the one behind the last
-    trim        lets go of the records before an offset
-    trouble     what it is set to that would lose what it has accepted
+    append_if   adds records if the head of the log is still the writer's; else adds nothing
+    note        adds a record that belongs to no epoch and leaves the head unchanged: the holding of a node
+    read        returns records from an offset on, in the same order for every reader
+    bounds      returns the offset of the first record left, and the offset after the last
+    trim        deletes the records before an offset
+    trouble     reports settings under which accepted records would be lost
 
-An engine keeps what it has accepted when any one of its machines is lost. It may answer late, twice or never;
-`Unknown` is raised where the outcome is not known. Offsets ascend; an engine that is not dense may have gaps.
+An engine keeps accepted records when any one of its machines is lost. It may answer late, twice or never;
+`Unknown` is raised if the outcome is not known. Offsets ascend; an engine that is not dense may have gaps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """Under which right the next record is written, and behind what."""
+    """The epoch and holder under which the next record is written, and the position it must follow."""
 
     epoch: int
     holder: bytes
@@ -28,7 +28,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record as the engine has it: its offset, its bytes, and when the engine took it, in ms since 1970."""
+    """A record in the engine: its offset, its bytes, and the time of its append, in ms since 1970."""
 
     offset: int
     stored: bytes
@@ -40,33 +40,33 @@ class Engine(Protocol):
 
     @property
     def is_dense(self) -> bool:
-        """Whether offsets leave no gap: then a gap is a lost record."""
+        """Whether offsets are contiguous: then a gap is a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records, back to back, if the head is `head`, which then is `following`.
+        """Append records, back to back, if the head is `head`, and set the head to `following`.
 
-        Return the offset of the last record; None if the engine does not tell it, or not that the records lie
-        back to back. Raise `Refused` if nothing was added, or `Unknown`. An engine that cannot compare adds
-        them whatever the head is: what the order in its log makes of that, the fold tells.
+        Return the offset of the last record; None if the engine does not return it, or cannot confirm that
+        the records are contiguous. Raise `Refused` if nothing was added, or `Unknown`. An engine that cannot
+        compare heads always appends; the fold then decides by the order in the log.
         """
 
     def note(self, stored: bytes) -> None:
-        """Append a record whoever leads; the head stays. Raise `Refused` (nothing was added) or `Unknown`."""
+        """Append a record; the head stays as it is. Raise `Refused` (nothing was added) or `Unknown`."""
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first that is left; at least one if there is any.
+        """Return records from `offset` on, or from the first one left; at least one if there is any.
 
         Raise `Unknown`.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
 
     def trim(self, offset: int) -> None:
-        """Let go of the records before `offset`; raise `Unknown`."""
+        """Delete the records before `offset`; raise `Unknown`."""
 
     def trouble(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost, with the command that mends it.
+        """Return a sentence for each setting under which records may be lost, with the command that fixes it.
 
-        It waits for no append. Raise `Unknown`.
+        The check does not wait for appends. Raise `Unknown`.
         """

@@ -1,10 +1,10 @@
-"""Engines by their URLs, and how a cluster begins in one.
+"""Engines by URL, and the creation of a cluster in an engine.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    tables NAME_head and NAME_record (`sharedlog.postgres`);
-                                                 NAME is `tidewheel` unless it is given
-kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). What lets in: before the
-                                                 hosts USER:PASSWORD@, behind ? what `KAFKA_SETTINGS` lists
-?password_file=PATH                              of either: the password, read again for each connection
+                                                 NAME defaults to `tidewheel`
+kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optional: USER:PASSWORD@
+                                                 before the hosts, and `KAFKA_SETTINGS` after the ?
+?password_file=PATH                              for both: the password, read again for each connection
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""What a URL may tell librdkafka, by its own names."""
+"""The librdkafka settings that a URL may set, by their librdkafka names."""
 LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
@@ -73,7 +73,7 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Take the file of the password out of what a URL says behind its ?; None where it names none."""
+    """Remove the password file from the parameters of a URL; return None if it is absent."""
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
@@ -86,9 +86,9 @@ def _two_passwords() -> ConfigurationError:
 
 
 def _check_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return what a URL says, as libpq reads it.
+    """Return the parameters of a URL, as libpq parses them.
 
-    Refuse what it cannot read, without its quotations: there may be a password in them.
+    Refuse a URL that libpq cannot parse, without the quoted parts of its message: they may hold a password.
     """
     import psycopg
 
@@ -133,7 +133,7 @@ def _kafka(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Make a shared log with its GENESIS, at the newest version; return the cluster's id.
+    """Create a shared log with its GENESIS, at the newest version; return the cluster id.
 
     Raise `ClusterExists` or `Unknown`.
     """
@@ -146,17 +146,17 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The cluster of a shared log: its id, and what it began with."""
+    """The cluster of a shared log: its id, and the facts of its GENESIS."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return which cluster a shared log is of: its GENESIS tells, or, once that is trimmed, a CHECKPOINT.
+    """Return the cluster of a shared log, from its GENESIS or, once that is trimmed, from a CHECKPOINT.
 
-    What lies before a GENESIS tells nothing: in a topic that was deleted and made anew it is a node's of the
-    cluster that was. Raise `NoCluster` if nothing tells, or `Unknown`.
+    Records before a GENESIS are ignored: in a topic that was deleted and created again they come from nodes
+    of the deleted cluster. Raise `NoCluster` if there is neither record, or `Unknown`.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -173,7 +173,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it may be shown, also where a / or ? of its password is not escaped."""
+    """Return a URL without its password, even if a / or ? in the password is not escaped."""
     parts = urlsplit(_escaped(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -182,7 +182,7 @@ def without_password(url: str) -> str:
 
 
 def _escaped(url: str) -> str:
-    """Return a URL without what would be a password, were all up to its last @ the user's."""
+    """Return a URL without its password, taking everything before the last @ as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -190,5 +190,5 @@ def _escaped(url: str) -> str:
 
 
 def _url(parts: SplitResult) -> str:
-    """Return a URL of its parts; without a host it has its two slashes all the same, as libpq wants it."""
+    """Assemble a URL from its parts; keep the // if the host is empty, as libpq requires."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

@@ -1,4 +1,4 @@
-"""What can be wrong with a shared log."""
+"""Errors of a shared log."""
 
 from __future__ import annotations
 

@@ -1,21 +1,22 @@
-"""What is wrong with a record of the shared log, found by reading it again.
+"""Faults of shared log records, found by reading the records again.
 
-    another node cannot read on at record N    --> the leader reads N, and its own before (`fault_at`)
+    another node cannot read past record N     --> the leader reads N, and its own record before (`fault_at`)
     a pass through the log                     --> `fault_of` each record (`sharedlog.scrub`)
 
     found                                                fault
-    a record of a leader's that this node has taken      missing, or other bytes, or twice with other bytes
-      (`sharedlog.led`), at N or next before it
-    BYTES whose CommitLog records are not sound          spoiled in the memory of the leader that sent them
+    a leader's record that this node has applied         missing, or other bytes, or a duplicate that differs
+      (`sharedlog.led`), at N or the last before it
+    BYTES with corrupt CommitLog records                 corrupted in the memory of the leader that sent them
     any record that does not match its CRC               changed
-    a row that the engine cannot read                    what the engine says
-    no record at N, of an engine that leaves no gap      missing
+    a row that the engine cannot read                    the error of the engine
+    no record at N, in a dense engine                    missing
 
-A node reads in order, so what makes it stop lies at N, or is the leader's record that belongs before N. Where
-both are what this node has taken, the log is sound there, and the disk or the memory of the other is not.
+A node reads in order, so the record that stops it is at N, or is the leader's record due before N. If both
+match the records that this node has applied, the log is sound there, and the disk or memory of the other node
+is faulty.
 
-Cost: some reads of READ_BYTES. Weak spot: without density nothing tells of a record that is older than what
-`sharedlog.led` remembers; this node has a checkpoint behind it then, which the other gets.
+Cost: some reads of READ_BYTES. Weak spot: in an engine that is not dense, the loss of a record older than
+`sharedlog.led` remembers is not detected; this node then has a later checkpoint, which the other can fetch.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from sharedlog.led import Led
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""What one read returns: an append may wait for it."""
+"""Size limit of one read: an append may wait for it."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
-    """Return what is wrong where another node cannot read on; "" if the log is what `fold` has.
+    """Return the fault at which another node cannot read on; "" if the log matches `fold`.
 
-    Raise `Unknown`, `Refused`, or `Halted` where the log is another one. What was trimmed is no fault.
+    Raise `Unknown`, `Refused`, or `Halted` if the log has another history. A trimmed record is no fault.
     """
     for led in fold.led.up_to(record):
         if fault := _fault_of_led(engine, fold, led):
@@ -55,13 +56,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _twice(rows: list[Stored]) -> str:
-    """Return the fault of rows of one record that are not equal; "" of others."""
+    """Return the fault of unequal rows with one record number; "" if all rows are equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
-    """Return what is wrong with a leader's record that this node has taken; "" too if it was trimmed."""
+    """Return the fault of a leader's record that this node has applied; "" also if it was trimmed."""
     try:
         rows = _rows(engine, led.offset)
     except LogDamaged as error:
@@ -96,9 +97,9 @@ def unread(record: int, error: LogDamaged) -> str:
 
 
 def fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return what is wrong with a record; "" if it matches its CRC, or is no record of the cluster's.
+    """Return the fault of a record; "" if it matches its CRC, or belongs to no cluster or another one.
 
-    It is read once more before that is believed.
+    A mismatch is confirmed by a second read.
     """
     if not _is_garbled(one, cluster):
         return ""

@@ -1,49 +1,48 @@
-"""What a shared log says: the same code in every reader, the leader's own too.
+"""The state machine over the shared log: the same code in every reader, including the leader.
 
-A reader takes the records of the log one after the other, and learns from each who may write, what has been
-added to the history, or that the record counts for nothing. Nobody asks anybody else: two readers that have
-read as far have come to the same.
+A reader takes the records of the log in order. Each record changes the right to write, extends the history,
+or is ignored. Readers do not communicate: two readers that have read up to the same record have equal state.
 
-    who may write     the holder of the newest EPOCH; what others write behind it is dead
-    what is accepted  BYTES of that holder, in order, a flush as a whole: when its last record has been read
-    what halts        a record that no right writer can have written behind what has been read: the engine has
-                      lost, doubled or changed something, or two histories meet. Nothing is guessed then
+    right to write    the holder of the newest EPOCH; later records of other writers are dead
+    acceptance        BYTES of that holder, in order, one flush as a whole: once its last record has been read
+    halt              a record that no legitimate writer can have appended after the records read: the engine
+                      has lost, duplicated or changed a record, or two histories meet. The fold does not guess
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
     GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS is
-    already had where it names the same beginning (its cluster's id is drawn once), and else halts
+    already had if it names the same beginning (a cluster id is drawn only once), and else halts
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
-            begin behind it                                 HALT: bytes are missing
-            end at a position of the history, same chain    already had: the engine doubled a record
+            begin after it                                  HALT: bytes are missing
+            end at a position of the history, same chain    already had: the engine duplicated a record
             anything else                                   HALT: two histories
-    EPOCH   begins behind it                                HALT: bytes are missing
-            of a position of the history, same chain        begins; an unfinished flush is dropped
+    EPOCH   begins after the end                            HALT: bytes are missing
+            at a position of the history, same chain        new epoch; an unfinished flush is dropped
             anything else                                   HALT: the candidate has another history
-    BEAT    begins behind it, or behind what was gathered   HALT: bytes are missing
-            of the end of the history, same chain           a sign of life, and maybe something in the place
-                                                            of what the EPOCH told (`told_anew`)
-            of an earlier position in the same epoch, same  already had: the engine doubled a record
+    BEAT    begins after the end, or the gathered bytes     HALT: bytes are missing
+            at the end of the history, same chain           a sign of life; may replace facts of the
+                                                            EPOCH (`told_anew`)
+            at an earlier position in the same epoch, same  already had: the engine duplicated a record
             chain
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 The positions of the last `POSITIONS_MAX` records are remembered (in a checkpoint `FROZEN_POSITIONS_MAX`): a
-record that speaks of an older one was under way for longer than any engine keeps a call.
+record with an older position was in flight for longer than any engine retries a call.
 
-A record that an engine returns twice at one offset counts once: the second is stepped over where its CRC-32
-is the same, and halts the fold where it is another one, or belongs before what was read.
+A record that an engine returns twice at one offset counts once: the second is skipped if its CRC-32 is equal.
+It halts the fold if its CRC-32 differs, or if its offset is lower than that of the last record.
 
-Foreign lines are stepped over and counted. A record of ours that does not match its CRC is asked for again,
-and halts the fourth time. Once halted a fold takes nothing more.
+Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
+and halts the fold at the fourth mismatch. A halted fold takes no further records.
 
-Cost: BLAKE2b of every byte, some 5 us a record beside it. Memory: 1 MB of positions, and an
-unfinished flush. Weak spot: what an engine loses at its end, and replaces by nothing, no reader can
-tell from what was never written; the next BEAT tells, or the record that is read again before leading.
+Cost: BLAKE2b of every byte, and some 5 us a record. Memory: 1 MB of positions, and an unfinished flush.
+Weak spot: no reader can distinguish records lost at the end of the log from records never written; the next
+BEAT detects the loss, as does the record that a candidate reads again before leading.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""What a leader may tell of itself by a BEAT, in the place of what its EPOCH said."""
+"""Facts of the EPOCH that a leader may replace by a BEAT."""
 READS_MAX: Final = 4
-"""How often a record is read that does not match its CRC."""
+"""Reads of a record that does not match its CRC, before the fold halts."""
 
 
 class Outcome(Enum):
-    """What became of a record."""
+    """The effect of a record on the fold."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -95,11 +94,11 @@ class Outcome(Enum):
 
 
 _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
-"""Outcomes of records that name the chain before or behind them."""
+"""Outcomes of records that include the chain before or after them."""
 
 
 class EpochRelation(Enum):
-    """How the right under which a record was written compares with the newest one."""
+    """Relation of the epoch and holder of a record to the newest ones."""
 
     OLDER = "older"
     OURS = "ours"
@@ -109,7 +108,7 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """What became of a record; with ACCEPTED all records of the flush, in order, and the offset of each."""
+    """The outcome of a record; with ACCEPTED all records of the flush, in order, and the offset of each."""
 
     outcome: Outcome
     record: SharedRecord | None = None
@@ -125,7 +124,7 @@ class Position(NamedTuple):
 
 
 class Before(NamedTuple):
-    """Where the fold was before the flush accepted last; `next_offset` is of the flush's first record."""
+    """The state before the last accepted flush; `next_offset` is the offset of the flush's first record."""
 
     end: int
     chain: int
@@ -133,47 +132,47 @@ class Before(NamedTuple):
 
 
 class Fold:
-    """The state of a reader; `take` is the only way for it to change."""
+    """The state of a reader; only `take` changes it."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """Of what is accepted: the CommitLog offset behind it, and the chain there."""
+        """The end of the accepted history: the CommitLog offset after it, and the chain there."""
         self.next_offset = 0
-        """The offset in the engine's log of the record that comes next."""
+        """The offset of the next record in the engine's log."""
         self.last_read: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the record that was taken last."""
+        """The offset and the CRC-32 of the last record taken."""
         self.last_led: tuple[int, int] | None = None
-        """The same of the last one that a leader wrote and that counts: no other history has its bytes."""
+        """The same for the last valid record of a leader: its bytes occur in no other history."""
         self.led = LedRecords()
-        """The newest of those."""
+        """The newest of these records."""
         self.leads: dict[str, Any] = {}
-        """What the newest EPOCH says of who leads, and what that one has told anew since."""
+        """The facts of the newest EPOCH, updated by the BEATs of its leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The cluster's finalized version."""
         self.holdings = Holdings()
-        """Which node holds a copy, up to where."""
+        """The copy that each node holds."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """The records that the engine had doubled, and that were stepped over."""
+        """The number of skipped records that the engine had duplicated."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._led_from = 0
-        """The end of the history when the newest epoch began: its leader names no earlier one."""
+        """The end of the history when the newest epoch began: no record of its leader is before it."""
         self._before = Before(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
     def is_founded(self) -> bool:
-        """Whether the fold reaches back to a GENESIS."""
+        """Whether the fold includes a GENESIS."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """The position behind what was read of an unfinished flush; the end if there is none."""
+        """The position after the gathered part of an unfinished flush; the end if there is none."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
@@ -184,9 +183,9 @@ class Fold:
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Take the next record of the log, which lies at `offset` there; raise `Halted`.
+        """Take the next record, at `offset` of the engine's log; raise `Halted`.
 
-        Change nothing where the record is to be read again.
+        The state does not change if the record is to be read again.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -213,9 +212,9 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return what a checkpoint keeps; a fold from it goes on before an unfinished flush.
+        """Return the state that a checkpoint stores; a fold from it continues before an unfinished flush.
 
-        With `before_flush` it goes on before the flush that was accepted last: right after that only.
+        With `before_flush` it continues before the flush accepted last: valid only right after that flush.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else Before(self.end, self.chain, next_offset)
@@ -236,7 +235,7 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Return the fold that a checkpoint keeps; raise `TooOld` where this program does not support it."""
+        """Restore a fold from a checkpoint; raise `TooOld` if this program does not support its version."""
         finalized = int(frozen["finalized"])
         if why := versions.unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
@@ -253,18 +252,18 @@ class Fold:
         return fold
 
     def knows(self, position: Position) -> bool | None:
-        """Return whether a position, not beyond the end, is of this history; None if it was forgotten."""
+        """Return whether a position up to the end belongs to this history; None if it was forgotten."""
         return self._positions.knows(position)
 
     def relation(self, record: SharedRecord) -> EpochRelation:
-        """Return how the right of a record compares with the newest one."""
+        """Return the relation of the epoch and holder of a record to the newest ones."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # What each kind does. These and `_took` are where state changes.
+    # One method per kind. Only these and `_took` change the state.
 
     def _genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -327,7 +326,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather(self, offset: int, record: SharedRecord) -> Step:
-        """Add BYTES to the flush; with its last record the flush is accepted."""
+        """Add BYTES to the flush; its last record makes the flush accepted."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -343,7 +342,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _finalize(self, offset: int, version: int) -> None:
-        """Let the cluster have a version; halt if this program does not support it."""
+        """Raise the cluster's version, never lower it; halt if this program does not support it."""
         if why := versions.unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
@@ -353,7 +352,7 @@ class Fold:
         self._positions.cut(self.end)
 
     def _again(self, offset: int, stored: bytes) -> Step:
-        """Step over a second copy of the record that was taken last; halt at anything else."""
+        """Skip a duplicate of the last record taken; halt at any other record."""
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
             why = f"the engine returned it after record {self.next_offset - 1}: its answer is out of order"
@@ -374,10 +373,10 @@ class Fold:
         self._reads = 0
         assert self.end <= self.gathered.end, "an unfinished flush begins behind its end"
 
-    # What is asked before.
+    # Checks before a record is applied.
 
     def _check(self, offset: int, record: SharedRecord) -> None:
-        """Halt at a record that this version cannot read, or that comes before the GENESIS."""
+        """Halt at a record that this program cannot read, or that precedes the GENESIS."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
             self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here", TooOld)
@@ -385,7 +384,7 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record is of the leader; halt if it is of one of whom no EPOCH tells."""
+        """Return whether a record is the leader's; halt if the EPOCH of its writer is missing."""
         relation = self.relation(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
@@ -393,7 +392,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt at a record whose writer had more of the history than was read."""
+        """Halt at a record whose start is beyond the history read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -413,26 +412,26 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def told_anew(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return what is known of who leads once a BEAT with these facts is read."""
+    """Return the facts of the leader, updated from a BEAT."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
 
 class Positions:
-    """The chain at the newest positions of a history, by their CommitLog offsets; 16 bytes each."""
+    """The chains at the newest positions of a history, by CommitLog offset; 16 bytes each."""
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """The position at which the history begins, which is never forgotten."""
+        """The position at which the history begins, which is never discarded."""
 
     @property
     def count(self) -> int:
-        """The number of positions that are remembered."""
+        """The number of remembered positions."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Remember the chain behind the newest bytes; forget the oldest half where there are too many."""
+        """Add the chain after the newest bytes; discard the oldest half beyond POSITIONS_MAX."""
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)
@@ -442,12 +441,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a position; None if no record ended there, or too long ago."""
+        """Return the chain at a position; None if no record ended there, or it was discarded."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def knows(self, position: Position) -> bool | None:
-        """Return whether a position is one of these; None of one that is older than the oldest remembered."""
+        """Return whether a position is in this history; None if it is older than the oldest remembered."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -455,13 +454,13 @@ class Positions:
         return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
-        """Forget the positions behind `end`."""
+        """Discard the positions after `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return what a checkpoint keeps: the first position, then (end, chain) of each up to `end`."""
+        """Return the state for a checkpoint: the first position, then (end, chain) of each up to `end`."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)
@@ -469,7 +468,8 @@ class Positions:
 
     @classmethod
     def thaw(cls, frozen: list[list[int]]) -> Positions:
-        """Return the positions that a checkpoint keeps."""
+        """Restore positions from a checkpoint."""
+
         positions = cls()
         for end, chain in frozen[1:]:
             positions.add(end, chain)
