@@ -1,33 +1,33 @@
-"""A shared log in Apache Kafka: one topic of one partition, whose order alone decides.
+"""A shared log in Apache Kafka: one topic with one partition, whose order alone decides.
 
-    append_if   records to the partition's leader, one after the other; each answers with its offset
-    read        what the leader has from an offset on; nothing only if the log ends there, as the leader says
-    trim        deletes records, to the very offset
-    trouble     the settings under which Kafka would lose, cut or change what it has accepted
+    append_if   sends records to the partition leader, one after the other; each answer has the offset
+    read        returns the records from an offset on; nothing only if the leader reports the end of the log
+    trim        deletes records, exactly up to the offset
+    trouble     reports settings under which Kafka would lose, truncate or change accepted records
 
 Rules
-1. Kafka compares nothing, so an append lands whatever the head is: the offset tells whether anybody wrote in
-   between, and else the fold tells (`sharedlog.sink`).
-2. A record goes to the producer only when the one before it has its answer. A flush in parts whose first part
-   is lost and whose second is not would be a hole, at which every reader halts.
-3. A producer one of whose records has no answer is purged and thrown away: nothing of it is sent later. What
-   was on its way may still land behind other appends; by then it is dead, or was never answered.
-4. The log's end never goes back. Where it seems to, the adapter asks anew for `LOST_SECONDS`, since a server
-   that was deposed and does not know so answers of the past; then it is `Halted`. An append that lands where
-   a record was before is so at once.
-5. Before it reads on with another connection, or what another leader of the partition wrote, the adapter
-   reads its last record again: if the log has lost its end and grown again, that is another one now.
-6. A record that does not match the CRC of its batch, as the library finds READS_MAX times, is `LogDamaged`;
-   those before it and behind it are read.
-7. A topic that was there is gone, `NoCluster`, once every answer for `LOST_SECONDS` was that nobody knows it:
-   a server that has just started may not have heard of it yet. One that is made anew meanwhile is rule 4's.
+1. Kafka does not compare heads, so an append always succeeds. The offset shows whether another node wrote in
+   between; if it does not, the fold decides (`sharedlog.sink`).
+2. A record is passed to the producer only after the answer for the record before it. Otherwise a flush in
+   parts could lose its first part and keep its second: a hole, at which every reader halts.
+3. A producer with an unanswered record is purged and discarded, so it sends nothing later. A request in
+   flight may still be appended after other records; by then it is dead, or was never acknowledged.
+4. The end of the log never moves back. If it seems to, the adapter repeats the request for `LOST_SECONDS`,
+   since a deposed server that is unaware of it returns old answers; then it raises `Halted`. An append at
+   the offset of an earlier record raises `Halted` at once.
+5. Before it continues with another connection, or with records of another partition leader, the adapter
+   reads its last record again: if the log has lost its end and grown again, that record is different.
+6. A record that does not match the CRC of its batch in READS_MAX reads of the library is `LogDamaged`; the
+   records before and after it are readable.
+7. A topic that existed counts as deleted, `NoCluster`, once every answer for `LOST_SECONDS` was "unknown
+   topic": a server that has just started may not have its metadata yet. Rule 4 covers a topic created anew.
 
 No consumer group is joined and no offset committed. Connections: one that writes, one that reads, and one
-that asks for the bounds, since Kafka answers a connection's questions one by one, and a read waits for news.
+that requests the bounds, since Kafka answers the requests of a connection in order, and a fetch may block.
 
-Cost: one round trip and one sync a record (`flush.messages`), and while nothing is written a question for the
-bounds a read. Memory: what one read returns, and `QUEUE_KIBIBYTES` read ahead. Weak spot: when a server dies,
-whichever, the partition takes nothing until Kafka notices: 10 s as Kafka comes (`broker.session.timeout.ms`).
+Cost: one round trip and one sync a record (`flush.messages`), and in an idle log one request for the bounds a
+read. Memory: the records of one read, and `QUEUE_KIBIBYTES` of prefetch. Weak spot: when any server dies, the
+partition may accept nothing until Kafka notices: 10 s by default (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""How long an append is tried: longer than Kafka takes to replace a server, and a controller with it."""
+"""Delivery timeout of an append: longer than Kafka takes to replace a server, and a controller with it."""
 LOST_SECONDS: Final = 20.0
-"""How long the log's end must be before what was read, or the topic be unknown, until that is believed."""
+"""How long the log must end too early, or the topic be unknown, before it counts as lost."""
 BEHIND_SECONDS: Final = 0.1
-"""How long to wait before the bounds are asked for again."""
+"""Delay before the bounds are requested again."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
-    "log_level": 0,  # what it would print is told by errors
+    "log_level": 0,  # errors are reported by callbacks and exceptions instead
     "allow.auto.create.topics": False,
-    "enable.sparse.connections": False,  # else a server that stands still is asked who leads
+    "enable.sparse.connections": False,  # else metadata may be requested from an unresponsive server
     "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
     "api.version.request.timeout.ms": 2_000,
@@ -85,7 +85,7 @@ _PRODUCER: Final = {
     "message.max.bytes": MESSAGE_BYTES_MAX,
 }
 _CONSUMER: Final = {
-    "group.id": "tidewheel",  # the library wants one; nobody joins it
+    "group.id": "tidewheel",  # required by the library; no group is joined
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -128,7 +128,7 @@ class _Garbled(Unknown):
 
 
 class LastRead(NamedTuple):
-    """The newest record that was read: offset, CRC-32, and the leader epoch in which it was written."""
+    """The newest record read: offset, CRC-32, and the partition leader epoch in which it was written."""
 
     offset: int
     crc: int
@@ -136,14 +136,14 @@ class LastRead(NamedTuple):
 
 
 class KafkaLog:
-    """A shared log in the topic `topic` of the Kafka whose servers are `servers` (`HOST:PORT,...`).
+    """A shared log in the topic `topic` of the Kafka cluster with the servers `servers` (`HOST:PORT,...`).
 
-    `settings` are those of librdkafka that tell how to get in; with a `password_file` each connection has the
-    password that is in there by then. Calls may come from any thread: one appends and one reads at a time.
+    `settings` are librdkafka's settings for security; each connection reads `password_file`, if given, for
+    its password. Calls may come from any thread: one append and one read run at a time.
     """
 
     is_dense = False
-    """A topic may have gaps: other writers' transactions leave them."""
+    """Offsets of a topic may have gaps, as control records of other producers' transactions take some."""
 
     def __init__(
         self,
@@ -159,23 +159,23 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """What the consumer gives next."""
+        """The offset that the consumer returns next."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """Whether the last record is to be read again before more is read."""
+        """Whether the last record must be read again before reading continues."""
         self._known_end = 0
-        """The end of the log as far as appends and reads have told."""
+        """The end of the log, as known from appends and reads."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """Since when every answer is that there is no such topic, which was there before."""
+        """Since when every answer is "unknown topic", for a topic that existed before."""
         self._topic_id = ""
         self._heard = ""
-        """What a connection has said last."""
+        """The last error that a connection reported."""
         self._is_refused = False
-        """Whether that was that this user is not let in."""
+        """Whether that error was a failed authentication."""
 
     def found(self, head: Head) -> None:
-        """Make the topic of a log that has no record yet.
+        """Create the topic of a new log.
 
         Raise `ClusterExists` if there is one, or `Unknown`.
         """
@@ -199,8 +199,8 @@ class KafkaLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """Append records one after the other, whatever the head is.
 
-        Return the offset of the last one; None if Kafka does not tell each, or others' lie in between. Raise
-        `Refused` if nothing was added, `Unknown`, or `Halted` if they lie where others were before.
+        Return the offset of the last record; None if an offset is missing, or other records lie in between.
+        Raise `Refused` if nothing was added, `Unknown`, or `Halted` if offsets were in use before.
         """
         with self._writing:
             known_end = self._known_end
@@ -218,12 +218,12 @@ class KafkaLog:
         return told[-1] if is_known else None
 
     def note(self, stored: bytes) -> None:
-        """Append a record whoever leads; raise `Unknown`, or `Refused` if it was surely not added."""
+        """Append a record, whatever the head is; raise `Unknown`, or `Refused` if it was not added."""
         with self._writing:
             self._append(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, at least one if there is any, or from the first that is left.
+        """Return records from `offset` on, or from the first one left; at least one if there is any.
 
         Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` with the record's offset.
         """
@@ -242,13 +242,13 @@ class KafkaLog:
                     first, _ = self._bounds()
                     if first <= offset:
                         raise
-                    offset = first  # trimmed since the bounds were asked for
+                    offset = first  # trimmed since the bounds were requested
                 except Exception:
                     self._drop_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
         with self._reading, self._answered():
             return self._bounds()
 
@@ -266,7 +266,7 @@ class KafkaLog:
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
     def try_append(self) -> None:
-        """Ask whether a record would be taken, which cannot be taken back; raise `Refused` or `Unknown`."""
+        """Check that an append would succeed, as it cannot be undone; raise `Refused` or `Unknown`."""
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
 
@@ -294,13 +294,13 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open a connection beside those that stand, and end it; Kafka tells no time. Raise `Unknown`."""
+        """Open and close another connection; return None, as Kafka reports no time. Raise `Unknown`."""
         with self._answered(), self._asking_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None
 
     def notes(self) -> list[str]:
-        """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
+        """Return a sentence for each choice that an operator may be unaware of; raise `Unknown`."""
         with self._answered(), self._asking_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
@@ -322,7 +322,7 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> Counted:
-        """Count nothing: Kafka numbers records itself, and no number is there twice."""
+        """Count nothing: Kafka assigns the offsets, each to one record."""
         return Counted([], from_record, is_whole=True)
 
     def make_unique(self) -> list[str]:
@@ -330,10 +330,10 @@ class KafkaLog:
         return []
 
     def give_up(self) -> None:
-        """Do nothing: each call ends by itself, within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
+        """Do nothing: each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
 
     def close(self) -> None:
-        """Close the connections, if there are some."""
+        """Close all open connections."""
         with self._writing:
             self._drop_producer()
         with self._reading:
@@ -343,7 +343,7 @@ class KafkaLog:
     # Writing.
 
     def _append(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record; return its offset, None if it is there and Kafka does not tell where."""
+        """Append a record; return its offset, or None if it was added and Kafka returns no offset."""
         from confluent_kafka import KafkaException
 
         answers: list[tuple[KafkaError | None, Message]] = []
@@ -363,7 +363,7 @@ class KafkaLog:
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
-            except KafkaException as error:  # the producer as a whole has failed, and answers no more
+            except KafkaException as error:  # the producer has failed, and answers no more
                 self._drop_producer()
                 raise self._unknown(_reason(error)) from error
         if not answers or answers[0][0] is not None:
@@ -373,18 +373,18 @@ class KafkaLog:
         return offset if offset is not None and offset >= 0 else None
 
     def _failed(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
-        """Return what to raise for a record that was not delivered."""
+        """Return the exception for a record that was not delivered."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        if not self._heard:  # else it may have been taken by an attempt before this one
+        if not self._heard:  # else an earlier attempt may have been accepted
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _not_added(is_first, error.str())
         return self._unknown(error.str() if error is not None else "no answer in time")
 
     def _started_producer(self) -> Producer:
-        """Return the producer; a new one takes half a second to connect, so reading makes it, too."""
+        """Return the producer; also called by reading, since a new one takes half a second to connect."""
         from confluent_kafka import Producer
 
         with self._making:
@@ -393,7 +393,7 @@ class KafkaLog:
             return self._producer
 
     def _drop_producer(self) -> None:
-        """Let the producer go, with all that it has not sent."""
+        """Discard the producer, with all unsent records."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -417,7 +417,7 @@ class KafkaLog:
         return self._gathered(first, bytes_max)
 
     def _gathered(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return a record and those that are here behind it."""
+        """Return a record and the records that are already fetched after it."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -426,13 +426,13 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except Unknown:  # what comes here is read; the next read meets what does not, and says so
+            except Unknown:  # the records so far are returned; the next read raises the error again
                 self._drop_consumer()
                 break
         return found
 
     def _took(self, message: Message) -> Stored:
-        """Return a record as the port has it; look back before the first one of another leader's."""
+        """Convert a record; before the first record of another partition leader, call `_look_back`."""
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
         assert offset is not None, "a message that was read has an offset"
@@ -446,16 +446,16 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _go_to(self, offset: int) -> None:
-        """Let the consumer read from an offset on, or from the first one that is left."""
+        """Position the consumer at an offset, or at the first one left."""
         first, _ = self._checked_bounds(offset)
         if self._is_doubtful:
             self._look_back()
         self._assign(max(first, offset))
 
     def _look_back(self) -> None:
-        """Read the last record again; raise `Halted` if that is another one now.
+        """Read the last record again; raise `Halted` if it has changed.
 
-        One that does not match its CRC any more is not another one: this reader is behind it.
+        A record that no longer matches its CRC is tolerated: this reader has already passed it.
         """
         last = self._last
         if last is None or last.offset < self._bounds()[0]:
@@ -475,7 +475,7 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset; raise `_Garbled` if it never matches its CRC."""
+        """Return the record at an offset; raise `_Garbled` if no read matches its CRC."""
         for left in reversed(range(READS_MAX)):
             self._assign(offset)
             try:
@@ -495,7 +495,7 @@ class KafkaLog:
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
-        """Return the next record if it comes in time; raise `Unknown` for what the consumer met."""
+        """Return the next record, or None after `seconds`; raise `Unknown` for errors of the consumer."""
         from confluent_kafka import KafkaError
 
         assert self._consumer is not None, "a consumer is assigned before it is asked"
@@ -513,15 +513,15 @@ class KafkaLog:
         return None
 
     def _drop_consumer(self) -> None:
-        """Let the consumer go; the next one looks back before it reads on."""
+        """Close the consumer; the next one looks back before it reads on."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
 
-    # The log's bounds.
+    # The bounds of the log.
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the bounds, as soon as somebody leads the partition who tells them."""
+        """Return the bounds, once the partition has a leader that returns them."""
         from confluent_kafka import Consumer, KafkaException
 
         ends = time.monotonic() + ANSWER_SECONDS
@@ -533,14 +533,14 @@ class KafkaLog:
                 first, end = self._asking.get_watermark_offsets(self._place(), timeout=left)
                 return first, end
             except KafkaException as error:
-                self._asking.poll(0)  # so that it says what it met
+                self._asking.poll(0)  # triggers the error callback
                 if time.monotonic() >= ends or (not self._known_end and self._is_unknown(error)):
                     self._drop_asking()
                     raise
             time.sleep(BEHIND_SECONDS)
 
     def _checked_bounds(self, offset: int) -> tuple[int, int]:
-        """Return the bounds; raise `Unknown`, and in time `Halted`, if the log ends before what is known."""
+        """Return the bounds; raise `Unknown`, and in time `Halted`, if the log ends before its known end."""
         known_end = max(offset, self._known_end)
         first, end = self._bounds()
         if end >= known_end:
@@ -560,7 +560,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (Unknown, NoCluster):  # a server that has not heard of the topic yet says that it is none
+            except (Unknown, NoCluster):  # a server may not have the metadata of the new topic yet
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -573,7 +573,7 @@ class KafkaLog:
     # Settings.
 
     def _trouble_of_place(self, admin: AdminClient) -> list[str]:
-        """Return what is wrong with the topic itself: it is another one, or lies on too few servers."""
+        """Return the faults of the topic itself: it was created anew, or has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _only(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS))
@@ -596,7 +596,7 @@ class KafkaLog:
         return said
 
     def _trouble_of_settings(self, admin: AdminClient) -> list[str]:
-        """Return what is wrong with the topic's settings, its own or its servers'."""
+        """Return the faults of the topic's settings, its own or those of the servers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -632,7 +632,7 @@ class KafkaLog:
 
     @contextmanager
     def _asking_admin(self) -> Iterator[AdminClient]:
-        """Give a connection that asks and orders, and that says what it met where one gets no answer."""
+        """Open an admin connection; poll it after a failure, to receive the errors it met."""
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._admin(), ""
@@ -643,7 +643,7 @@ class KafkaLog:
             raise
 
     def _hear(self, error: KafkaError) -> None:
-        """Take in what a connection met; that all servers are down by now says less than why each is."""
+        """Keep an error of a connection; "all brokers down" does not replace a more specific one."""
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
@@ -656,7 +656,7 @@ class KafkaLog:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Raise `Unknown` for what a connection raises, `NoCluster` for a topic that is not there."""
+        """Raise `Unknown` for errors of a connection, `NoCluster` for a missing topic."""
         from confluent_kafka import KafkaException
 
         try:
@@ -669,7 +669,7 @@ class KafkaLog:
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
-        """Raise `NoCluster` if an error means that there is no such topic; in time, if there was one."""
+        """Raise `NoCluster` for an unknown topic; only after LOST_SECONDS if it existed before."""
         if not self._is_unknown(error):
             self._missing_since = None
             return
@@ -684,7 +684,7 @@ class KafkaLog:
             ) from error
 
     def _is_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error means that Kafka knows no such topic, and not that nobody leads it."""
+        """Return whether an error means that the topic is unknown, and not merely without a leader."""
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION
@@ -706,14 +706,14 @@ class KafkaLog:
 
 
 def _not_added(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return what to raise for a record that Kafka has surely not taken."""
+    """Return the exception for a record that Kafka has certainly not accepted."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
 
 
 def _serves(name: str, found: str | None, wanted: str) -> bool:
-    """Return whether a setting does as well as the one that is wanted."""
+    """Return whether a setting is at least as safe as the wanted value."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted
@@ -724,6 +724,6 @@ def _reason(error: Exception) -> str:
 
 
 def _only(futures: Mapping[Any, Future[Any]]) -> Any:
-    """Return the result of a request about one thing."""
+    """Return the result of a request for a single resource."""
     (future,) = futures.values()
     return future.result(ANSWER_SECONDS + 1.0)

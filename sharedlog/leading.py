@@ -1,21 +1,21 @@
-"""To lead: stand, learn from the log whether that succeeded, write, and believe only what is proven.
+"""Leadership over a shared log: candidacy, confirmation from the log, writing, and proof of each append.
 
-    stand     read to the end; append EPOCH with a holder drawn anew; read up to it. The log says who leads:
-              the holder of its newest EPOCH. Then read again what was read last before: where the engine has
-              lost its end and grown again, that is another record now
-    write     a flush is one or more BYTES, the last one marked; one flush is under way
-    believe   an answer proves only as much as this table says:
+    stand     read to the end; append EPOCH with a newly drawn holder; read up to it. The holder of the newest
+              EPOCH in the log leads. Then read the record again that was last before: if the engine has lost
+              its end and grown again, that record is different
+    write     a flush is one or more BYTES, the last one marked; only one flush is in flight
+    believe   an answer proves only the following:
 
               answer                                       what it proves
-              success at the offset that comes next        accepted: nobody has written in between
-              success at another offset, or at none        nothing: append a BEAT, read up to it, ask the fold
+              success at the expected offset               accepted: no other node has written in between
+              success at another offset, or without one    nothing: append a BEAT, read up to it, ask the fold
               an error, a time-out, a refusal              nothing, and the next would hide a gap: step down
 
-A leader that steps down answers nobody from its tables: they may hold what was not accepted. An engine that
-compares and sets (`sharedlog.engine`) gives the first answer or the third.
+A leader that steps down answers no call from its tables: they may hold records that were not accepted. An
+engine that compares and sets (`sharedlog.engine`) gives only the first or the third answer.
 
-Cost: no record and no copy beside those that the log needs. Weak spot: two successes in a row that prove
-nothing cost a read each; an engine that always answers so is slow, never wrong.
+Cost: no record and no copy beyond those that the log needs. Weak spot: two successes in a row that prove
+nothing cost a read each; an engine that always answers so is slow, but correct.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """What the answer to an append proves."""
+    """The conclusion from the answer to an append."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
@@ -55,14 +55,14 @@ class Candidate:
 
     @property
     def reads_again(self) -> int | None:
-        """The offset of the record to be read once more before leading; None if nothing was read."""
+        """The offset of the record to read once more before leading; None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
         """Return whether the candidate leads, once `fold` has read its EPOCH.
 
         `crc_again` is the CRC-32 of the record at `reads_again`; None if it was trimmed. Raise `Halted` if
-        that is another record now.
+        that record has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -70,18 +70,18 @@ class Candidate:
 
 
 class Leader:
-    """What the holder of an epoch writes, behind what `fold` has accepted when it begins to lead."""
+    """The records of a leader, appended after the history that `fold` has accepted when the lead begins."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The position behind what was written."""
+        """The position after the records written so far."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
     def flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES of a flush, whose parts lie back to back behind what was written before."""
+        """Return the BYTES of a flush; its parts are contiguous, and follow the records written so far."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_bodies(parts))
         assert cut, "a flush without a byte"
@@ -94,14 +94,14 @@ class Leader:
         return records
 
     def beat(self, facts: dict[str, Any]) -> SharedRecord:
-        """Return a sign of life, which proves what was written before it."""
+        """Return a BEAT, which also proves the records written before it."""
         return self._record(Kind.BEAT, self.position.end, self.position.chain, body_of(facts))
 
     def answered(self, offset: int | None, count: int = 1) -> Proof:
-        """Take the success of appending `count` records into account; return what it proves.
+        """Record that an append of `count` records has succeeded; return what this proves.
 
-        `offset` is that of the last one; None if the engine does not tell it. An append that failed is not
-        told of here: the leader steps down.
+        `offset` is that of the last record; None if the engine does not return it. Failed appends are not
+        reported here: the leader steps down.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -110,9 +110,9 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def proven(self, fold: Fold) -> bool:
-        """Return whether a fold that has read the leader's last BEAT proves all that was written.
+        """Return whether a fold that has read the leader's last BEAT proves all its records.
 
-        If so the leader goes on; if not it steps down.
+        If so the leader continues; else it steps down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -128,7 +128,7 @@ class Leader:
 
 
 def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield (whole CommitLog records, zero bytes behind them), each as large as one record may be."""
+    """Yield (whole CommitLog records, count of zero bytes after them), each within the limit of a record."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -145,7 +145,7 @@ def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _pieces(part: bytes) -> Iterator[bytes]:
-    """Yield a part, cut between its CommitLog records where it is too large for one record."""
+    """Yield a part, split at CommitLog record boundaries if it is too large for one record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
         end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank reaches beyond the part

@@ -1,10 +1,10 @@
 """The password of an engine's user, in a file that is read again for each connection.
 
-A password in a URL holds as long as the process, and stands in the list of processes. One in a file is
-replaced without a restart: sessions that stand are not asked for it again, and each new one has the new one.
+A password in a URL cannot change while the process runs, and is visible in the process list. A password in a
+file can be replaced without a restart: open sessions are not affected, and new sessions use the new password.
 
-Weak spot: between the change at the engine and that of the file new sessions are refused; those that stand
-go on.
+Weak spot: between the change in the engine and the change of the file, new sessions are refused; open
+sessions continue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""The name in a URL behind which the path stands."""
+"""The URL parameter that holds the path."""
 BYTES_MAX: Final = 4096
 
 
@@ -29,7 +29,7 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the password of now; raise `SessionRefused` if none can be read."""
+        """Return the current password; raise `SessionRefused` if none can be read."""
         try:
             with self.path.open("rb") as file:
                 line = file.read(BYTES_MAX).partition(b"\n")[0].removesuffix(b"\r").decode()

@@ -1,44 +1,43 @@
-"""A shared log in PostgreSQL: one table of records, and one row that says what the next must follow.
+"""A shared log in PostgreSQL: one table of records, and one row that holds the head of the log.
 
-    log_head      one row: the newest epoch and holder, the position behind what is accepted, the last offset,
-                  and how many offsets a partition has
-    log_record    one row a record: offset, bytes, when the server took it; partitioned by ranges of offsets
+    log_head      one row: the newest epoch and holder, the accepted position, the last offset, and the number
+                  of offsets in a partition
+    log_record    one row a record: offset, bytes, time of the append; partitioned by ranges of offsets
 
-An append is one statement: it changes the head if that is what the writer says, and inserts the records only
-then. PostgreSQL locks the row, so appends come one after the other; a reader sees an offset only when all
-before it are there, because each commit had the head to itself. A zombie's statement changes no row.
+An append is one statement: it updates the head if that equals the writer's head, and inserts the records only
+then. The row lock serializes appends. A reader sees an offset only after all lower ones, because each commit
+held the lock on the head. The statement of a deposed leader updates no row.
 
-A commit counts when the server reports it. With `synchronous_standby_names` that is when the standbys have
-it; a server that gives up waiting for them says so in a WARNING, and that is no acknowledgement: `Unknown`.
-So is a connection that breaks before the answer.
+A commit counts once the server reports it. With `synchronous_standby_names` the standbys then have it. A
+server that stops waiting for them reports this in a WARNING, which is no acknowledgement: `Unknown`. The
+outcome is also `Unknown` if the connection breaks before the answer.
 
-A network that drops what it is given, in silence, leaves connections that nobody ends. So a side that hears
-nothing of the other for `SILENT_SECONDS` ends its own: an append that was under way is `Unknown` then. And a
-session that stands still amid a transaction, which others wait for, is ended by the server: the node that
-has it may be cut off or stopped, and its locks would hold up every other node for ever.
+A network that drops packets silently leaves half-open connections. So each side closes a connection without
+traffic for `SILENT_SECONDS`; an append in flight is then `Unknown`. The server terminates a session that is
+idle in a transaction: its node may be partitioned or stopped, and its locks would block all other nodes.
 
-Trimming drops whole partitions, which costs no vacuum; up to one partition's records stay that could go.
+Trimming drops whole partitions, which requires no vacuum; up to one partition of unneeded records remains.
 
-A server that is stopped, or waits for standbys, may owe an answer for ever, while its machine says that it is
-there. `give_up` ends all waiting for it: a node that is to end asks for that.
+A stopped server, or one that waits for standbys, may never answer although its machine responds. `give_up`
+ends all waiting for it, when the node shuts down.
 
-`trouble` asks over a connection of its own: an append may wait for standbys for as long as they are away, and
-just then somebody wants to know why.
+`trouble` uses a connection of its own: an append may wait for standbys for as long as they are down, and an
+operator needs the reason during that time.
 
-A server that is promoted without the last rows begins an older history. So with each new connection the
-adapter reads again the record that it read or appended last: another one there is `Halted`, and so is a log
-that ends before it for `LOST_SECONDS`; a standby may only be behind.
+A server that was promoted without the last rows has an older history. So on each new connection the adapter
+reads the last record again that it read or appended. If it differs, `Halted` is raised; also if the log ends
+before it for `LOST_SECONDS`. A standby may merely lag.
 
-A page that PostgreSQL cannot read (a wrong checksum) is read around, record by record: `LogDamaged` names
-the first one that is on it, and those behind it can be read. Where the adapter looks back at one, nothing
-follows. An append for which PostgreSQL chooses such a page, as it has room, is tried again.
+A page that PostgreSQL cannot read (a wrong checksum) is skipped, record by record: `LogDamaged` names the
+first record on the page, and later records can be read. The check on a new connection tolerates such a page.
+An append for which PostgreSQL chooses such a page, since it has room, is retried.
 
-Cost: one round trip and one commit an append, and one more to learn of partitions: on a new connection and
-each 10,000 records. Records go both ways in binary: as text, in hex, 25 KB take the writer 250 us of the
-processor and the server 550, instead of 70 and 190. Memory: what one read returns. Weak spot: what was lost
-is known from what this process has seen, and where its node goes on from: a node that was started again since
-its checkpoint, on a server without the rows after that, cannot tell. And where the table's last page cannot
-be read PostgreSQL adds no record, as that is where it would.
+Cost: one round trip and one commit an append, and one more to check the partitions: on a new connection and
+each 10,000 records. Records are transferred in binary: as text, in hex, 25 KB cost the writer 250 us of CPU
+time and the server 550 us, instead of 70 and 190 us. Memory: the rows of one read. Weak spot: a loss is
+detected from the records that this process has seen, and from its node's checkpoint: a node restarted since
+its checkpoint, on a server without the later rows, cannot detect it. If the last page of the table is
+unreadable, PostgreSQL adds no record, since it would use that page.
 """
 
 from __future__ import annotations
@@ -76,42 +75,42 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""How many offsets a partition of a new log has: more than come while an append waits for another's, as it
-knows the partitions of before."""
+"""Offsets in a partition of a new log: more than can be appended while an append with stale knowledge of the
+partitions waits for the lock."""
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
-"""How many are asked for at once where one of more cannot be read."""
+"""Batch sizes to retry with after a batch with an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""How long trimming waits for readers: an append waits behind it."""
+"""How long trimming waits for readers: appends wait behind it."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
-"""How often records are added where PostgreSQL chooses a page for them that it cannot read."""
+"""Attempts to add records, if PostgreSQL chooses an unreadable page for them."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""How long nothing may come from the other machine, not even that it has what was sent."""
+"""How long the peer may send nothing, not even a TCP acknowledgement."""
 IDLE_SECONDS: Final = 2
-"""How long a session may stand still amid a transaction: the statements of one follow each other at once."""
+"""How long a session may be idle in a transaction: the statements of a transaction are sent without delay."""
 CHECK_MS: Final = 10_000
-"""How long one statement about the settings may take."""
+"""Statement timeout of the connections for checks."""
 TRY_MS: Final = 200
-"""How long an append that is taken back waits for another: those behind it wait as long."""
+"""How long a test append waits for another one: later appends wait as long."""
 LOST_SECONDS: Final = 20.0
-"""How long the log's end must be before what was read until that is believed."""
+"""How long the log must end too early before its end counts as lost."""
 END_SECONDS: Final = 1.0
-"""How often a reader that has all looks whether the log's end is where the head says."""
+"""How often a reader at the end of the log checks that the head has the same end."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""How many questions, a second apart, a silent connection gets before it is ended."""
+"""Keepalive probes, a second apart, before a silent connection is closed."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""What a session asks of the server, behind what the URL (`options`) or PGOPTIONS asks: the last counts.
+"""Server parameters of a session, after those of the URL (`options`) or PGOPTIONS: the last one applies.
 
-Records are found by the index alone: a scan of the table meets each page that is bad there. A plan whose scan
-is called dear must not be compiled, for 100 ms, at each statement.
+Records are read by index scans only: a sequential scan would read every damaged page. JIT is off, as a plan
+with a high cost estimate would be compiled, for 100 ms, at each statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -121,7 +120,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""What libpq asks of a connection, unless the URL says otherwise."""
+"""libpq connection parameters, overridden by those in the URL."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -133,7 +132,7 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE UNIQUE INDEX ON {log}_record (record);
 """
-# Made apart and then attached: to make it a partition at once would wait for whoever reads, as a dump does.
+# Created separately and then attached: PARTITION OF would wait for readers of the table, such as a dump.
 _PARTITION: Final = """
 CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
 ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
@@ -172,7 +171,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""All rows of a record or none, should there be two: a reader compares them."""
+"""All rows of a record or none, in case there are duplicates: a reader compares them."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -185,7 +184,7 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""For a first record on a page that cannot be read: what is trimmed are whole partitions."""
+"""For a first record on an unreadable page: trimming removes whole partitions."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -208,16 +207,16 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
-    """A shared log in the database that `conninfo` names (libpq); its tables begin with `log`.
+    """A shared log in the database given by `conninfo` (libpq); its table names begin with `log`.
 
-    With a `password_file` each connection has the password that is in there by then.
+    Each connection reads `password_file`, if given, for its password.
 
-    Calls may come from any thread; they run one after the other over one connection, which is opened when it
-    is needed, and anew after it broke.
+    Calls may come from any thread; they run one at a time over one connection, which is opened on demand, and
+    again after a failure.
     """
 
     is_dense = True
-    """The head's row numbers the records, one after the other."""
+    """The row of the head numbers the records contiguously."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -229,19 +228,19 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The record before which there are partitions, one of them for what others append meanwhile."""
+        """The offset up to which partitions exist, less one partition for concurrent appends of others."""
         self._has_lax_commits = self._is_void = False
-        """Whether sessions were lax when they were last looked at; whether this one is to be opened anew."""
+        """Whether commits were lax at the last check; whether the session must be reopened."""
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """When this connection has told last that the log ends where it is read."""
+        """When this connection last confirmed that the log ends where the reader is."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
 
     def found(self, head: Head) -> None:
-        """Make the tables of a log that has no record yet; raise `ClusterExists` if there are some."""
+        """Create the tables of a new log; raise `ClusterExists` if they exist."""
         from psycopg.errors import DuplicateTable
 
         with self._answered(_MAKES) as connection, connection.transaction():
@@ -255,14 +254,14 @@ class PostgresLog:
             connection.execute(self._sql(_FOUND), (*_fields(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
-        """Return what the next record must follow; raise `Unknown`."""
+        """Return the head that the next record must follow; raise `Unknown`."""
         with self._answered() as connection:
             row = self._only_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """Append records, all or none, if the head is `head`, which then is `following`.
+        """Append all records if the head is `head`, and set the head to `following`; else append none.
 
         Return the offset of the last record. Raise `Refused` if nothing was added, or `Unknown`.
         """
@@ -272,7 +271,7 @@ class PostgresLog:
             values = (*_fields(following), count, *_fields(head), count, list(stored))
             last = self._add(connection, _APPEND, values, count)
             if last is None:
-                self._only_row(connection, _HEAD)  # gone, or another's
+                self._only_row(connection, _HEAD)  # raises if the head is gone
             elif not self._warned:
                 self._saw(last, stored[-1])
         if last is None:
@@ -280,14 +279,14 @@ class PostgresLog:
         return last
 
     def note(self, stored: bytes) -> None:
-        """Append a record whoever leads; the head stays. Raise `Unknown`."""
+        """Append a record, whatever the head is; the head stays. Raise `Unknown`."""
         with self._answered() as connection:
             self._make_partitions(connection, 1)
             if self._add(connection, _NOTE, (stored,), 1) is None:
                 raise self._no_head()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first that is left; at least one if there is any.
+        """Return records from `offset` on, or from the first one left; at least one if there is any.
 
         Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` if `offset` cannot be read.
         """
@@ -301,7 +300,7 @@ class PostgresLog:
         return found
 
     def _rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows of a read, up to one that cannot be read; raise `LogDamaged` at that one."""
+        """Return the rows of a read, up to an unreadable one; raise `LogDamaged` if that is the first."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
@@ -319,7 +318,7 @@ class PostgresLog:
                     rows += more
                 has_all = True
                 break
-        self._warned = ""  # of the page that cannot be read
+        self._warned = ""  # a warning about the unreadable page
         if not rows and not has_all:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
@@ -327,14 +326,14 @@ class PostgresLog:
     def _read(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
-        """Return so many rows, in order; of one, that of `offset` alone, without a look at the next."""
+        """Return up to `count` rows, in order; for a count of 1, only the row of `offset` itself."""
         if count == 1:
             return connection.execute(self._sql(_READ_ONE), (offset,), binary=True).fetchall()
         values = offset, count, bytes_max
         return connection.execute(self._sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset that is left, and the one behind the last record; raise `Unknown`."""
+        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
         from psycopg.errors import DataCorrupted
 
         with self._answered() as connection:
@@ -342,13 +341,13 @@ class PostgresLog:
                 row = self._only_row(connection, _BOUNDS)
             except DataCorrupted:
                 row = self._only_row(connection, _BOUNDS_OF_PARTITIONS)
-                self._warned = ""  # of the page that cannot be read
+                self._warned = ""  # a warning about the unreadable page
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions that lie wholly before `offset`; raise `Unknown`.
+        """Drop the partitions that end at or before `offset`; raise `Unknown`.
 
-        While somebody else reads the log, as a dump does, nothing is dropped: appends would wait for that.
+        While another session reads the log, such as a dump, nothing is dropped: appends would wait for it.
         """
         first, _ = self.bounds()
         with self._answered() as connection:
@@ -360,13 +359,13 @@ class PostgresLog:
         """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
         found = self._settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # A session that was opened while this was so, or before it was mended, keeps what it has.
+        # A session opened before the setting was fixed keeps the lax value, so it is reopened.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return trouble_of(found)
 
     def try_append(self) -> None:
-        """Append a record and take it back; raise `Unknown` if none would be taken."""
+        """Append a record and roll it back; raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -381,13 +380,13 @@ class PostgresLog:
                 self._forget_partitions()
 
     def notes(self) -> list[str]:
-        """Return a sentence for each choice that somebody may not know of; raise `Unknown`."""
+        """Return a sentence for each choice that an operator may be unaware of; raise `Unknown`."""
         return notes_of(self._settings())
 
     def try_session(self) -> int:
-        """Open a session beside those that stand, and end it; return the server's clock, in ms since 1970.
+        """Open and close another session; return the server's clock, in ms since 1970.
 
-        Raise `Unknown`: of type `SessionRefused` where a server is there and lets nobody in.
+        Raise `Unknown`; its subclass `SessionRefused` if the server responds and refuses the session.
         """
         with self._beside(CHECK_MS) as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -395,12 +394,12 @@ class PostgresLog:
         return int(row[0])
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection, if it is open."""
         with self._lock:
             self._drop_connection()
 
     def give_up(self) -> None:
-        """Let each call raise `Unknown` from now on, those that wait for an answer, too; waits for none."""
+        """Make each call raise `Unknown` from now on, including calls in progress; return at once."""
         import psycopg
 
         with self._sessions_lock:
@@ -410,21 +409,21 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> Counted:
-        """Count the rows of a range of records against their numbers; raise `Unknown` or `NoCluster`.
+        """Compare the rows of a range with their record numbers; raise `Unknown` or `NoCluster`.
 
-        It waits for no append, and none waits for it.
+        The count does not wait for appends, and appends do not wait for it.
         """
         with self._beside(CHECK_MS) as connection:
             return counted(connection, self._log, from_record)
 
     def make_unique(self) -> list[str]:
-        """Go on making the unique index of an older log (`sharedlog.postgres_rows`); raise `Unknown`."""
+        """Continue to build the unique index of an older log (`sharedlog.postgres_rows`); raise `Unknown`."""
         with self._beside(INDEX_MS) as connection:
             return make_unique(connection, self._log)
 
     @contextmanager
     def _beside(self, statement_ms: int) -> Iterator[psycopg.Connection[Any]]:
-        """Give a connection beside the one that appends; raise `Unknown`, `NoCluster` or `LogDamaged`."""
+        """Open a second connection; raise `Unknown`, `NoCluster` or `LogDamaged`."""
         import psycopg
 
         try:
@@ -441,9 +440,9 @@ class PostgresLog:
     def _add(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Add records; return the number of the last one, None if the head is another one.
+        """Add records; return the number of the last one, or None if the head has changed.
 
-        Raise `LogDamaged` if the table has not taken just these.
+        Raise `LogDamaged` if the table did not store exactly these records.
         """
         from psycopg.errors import UniqueViolation
 
@@ -468,17 +467,17 @@ class PostgresLog:
     def _added(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Return the row of a statement that adds records: a try that has failed has added nothing.
+        """Run a statement that adds records, and return its row; a failed attempt has added nothing.
 
-        PostgreSQL looks for a page with room in its map of free space, and does not take one that it cannot
-        read out of that; the next look gives another page.
+        PostgreSQL finds a page with room in its free space map, and does not remove an unreadable page from
+        the map; the next attempt finds another page.
         """
         from psycopg.errors import DataCorrupted
 
         for _ in range(ADD_TRIES - 1):
             with suppress(DataCorrupted):
                 return connection.execute(self._sql(statement), values).fetchone()
-            self._warned = ""  # of the page that cannot be read
+            self._warned = ""  # a warning about the unreadable page
         return connection.execute(self._sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
@@ -493,7 +492,7 @@ class PostgresLog:
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
-        """Make a partition, unless it is there; another node may be making it at the same time."""
+        """Create a partition if it is missing; another node may create it concurrently."""
         from psycopg import errors
 
         bounds = {"first": number * size, "end": (number + 1) * size}
@@ -515,9 +514,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Make the partitions that the next `count` records need, and two ahead of them.
+        """Create the partitions that the next `count` records need, and two more.
 
-        The head is asked only where the newest record that is known leaves less than one of these.
+        The head is queried only if the newest known record is within one partition of the last one created.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -532,14 +531,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Ask anew which there are: the ones that were made may have been taken back with their session."""
+        """Forget the known partitions: their creation may have been rolled back with the session."""
         self._partitions.clear()
         self._made_to = 0
 
     def _only_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the row of the log's head; raise `NoCluster` if it is gone."""
+        """Return the single row of a query on the head; raise `NoCluster` if it is gone."""
         row = connection.execute(self._sql(statement), values or None).fetchone()
         if row is None:
             raise self._no_head()
@@ -550,9 +549,9 @@ class PostgresLog:
 
     @contextmanager
     def _answered(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
-        """Give the connection for statements; raise `Unknown` if it breaks, or the server warned.
+        """Provide the connection for statements; raise `Unknown` if it breaks, or the server warned.
 
-        Raise `NoCluster` where the log's tables are missing; `right` is what gives a right that is.
+        Raise `NoCluster` if the log's tables are missing; `right` explains how to grant a missing privilege.
         """
         import psycopg
 
@@ -593,12 +592,12 @@ class PostgresLog:
         return self._connection
 
     def _saw(self, offset: int, stored: bytes) -> None:
-        """Keep what the newest record is that was read or appended."""
+        """Remember the newest record that was read or appended."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _look_back(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again; raise `Halted` if it is another one now, or gone for good."""
+        """Read the newest record again; raise `Halted` if it has changed, or is gone for LOST_SECONDS."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         if self._last is None:
@@ -607,21 +606,21 @@ class PostgresLog:
         try:
             is_standby, end, again = self._only_row(connection, _AGAIN, (offset,))
         except (DataCorrupted, IndexCorrupted):
-            self._last = None  # it is there, and this reader is behind it
+            self._last = None  # it exists, and this reader has already passed it
             return
         if end <= offset:
             raise self._short(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # None: trimmed since
+        if again is not None and zlib.crc32(again) != crc:  # None: it was trimmed
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Raise `Unknown`, and in time `Halted`, if the log ends before the record that is to come next.
+        """Raise `Unknown`, and in time `Halted`, if the log ends before the next record to read.
 
-        Raise `Unknown`, too, if the head has that record and the table does not: what else it lacks, and
-        whether that stays so, the next record tells.
+        Raise `Unknown` also if the head includes that record and the table does not have it; the next record
+        read will show whether it stays missing, and whether others are.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -638,7 +637,7 @@ class PostgresLog:
         self._end_checked_at = now
 
     def _short(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
-        """Return what to raise for a log that ends before what is known of it."""
+        """Return the exception for a log that ends before its known end."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
         )
@@ -677,7 +676,7 @@ class PostgresLog:
             raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
     def _unanswered(self, error: psycopg.Error) -> Unknown:
-        """Return what to raise for what a server has said, or libpq of one that is not there."""
+        """Return the exception for an error of the server, or of libpq if no server responds."""
         said = _said(error)
         if not _is_refusal(error):
             return Unknown(f"PostgreSQL did not answer: {said}")
@@ -686,7 +685,7 @@ class PostgresLog:
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _settings(self) -> Settings:
-        """Return how this PostgreSQL is set, and how a session is; raise `Unknown`."""
+        """Return the settings of this PostgreSQL and of a session; raise `Unknown`."""
         with self._beside(CHECK_MS) as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
             standbys = connection.execute(_STANDBYS).fetchone()
@@ -695,8 +694,8 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Keep a warning: a commit that did not wait for its standbys is told of so, and only so."""
-        # Field V, which is not translated, as the text and field S are.
+        """Keep a warning: the server reports only by a warning that a commit did not wait for standbys."""
+        # Field V is not translated, unlike the text and field S.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
@@ -710,10 +709,10 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether an error means that a server is there, and opens no session.
+    """Return whether an error means that a server responds, and refuses the session.
 
-    libpq gives no code for that, and the server's words are of its language: that it asked for a password is
-    certain, and FATAL most languages have.
+    libpq returns no code for a refusal, and the server's message is translated. A request for a password is
+    certain evidence; the word FATAL is the same in most languages.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -722,7 +721,8 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _said(error: psycopg.Error) -> str:
-    """Return what a server or libpq has said, in one line: libpq writes one for each address it tried."""
+    """Return an error message as one line: libpq writes a line for each address it tried."""
+
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return error.diag.message_primary or "; ".join(lines) or type(error).__name__
 

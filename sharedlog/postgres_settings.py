@@ -1,12 +1,12 @@
-"""What a PostgreSQL must be set to for a shared log to be kept, and which command sets it.
+"""PostgreSQL settings that a shared log requires to be durable, and the commands that set them.
 
-fsync, full_page_writes      on: else a power cut loses what was accepted, or all of it
-synchronous_commit           on or remote_apply, as a session has it: roles, databases and poolers overrule
-synchronous_standby_names    as many standbys in step as it needs: else no commit is ever answered
-a standby, read only         takes no writes
-no synchronous standby       a choice, which is told and not refused: one machine has what was accepted
+fsync, full_page_writes      on: else a power cut loses accepted records, or the whole database
+synchronous_commit           on or remote_apply in the session: roles, databases and poolers override it
+synchronous_standby_names    at least the required number of standbys in step: else no commit is acknowledged
+a standby, read only         accepts no writes
+no synchronous standby       a choice, which is reported and not refused: accepted records are on one machine
 
-Weak spot: how a standby syncs, and whether two lie on one machine, no setting of the primary tells.
+Weak spot: no setting of the primary shows how a standby syncs, or whether two standbys share a machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """What a session with a PostgreSQL has found: values by their settings, and where each comes from."""
+    """The settings seen by a session: values and sources by name, and the state of the standbys."""
 
     values: dict[str, str]
     sources: dict[str, str]
@@ -38,11 +38,11 @@ class Settings(NamedTuple):
     standby_count: int
     """All standbys, those out of step and the asynchronous ones too."""
     unseen_count: int
-    """Standbys of which this user may not see whether they are in step."""
+    """Standbys whose synchronous state is hidden from this user."""
 
     @property
     def needed_count(self) -> int:
-        """How many standbys must have a record before its commit is answered."""
+        """The number of standbys that must have a record before its commit is acknowledged."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -50,7 +50,7 @@ class Settings(NamedTuple):
 
 
 def trouble_of(found: Settings) -> list[str]:
-    """Return a sentence for each setting under which records are lost, or none is taken."""
+    """Return a sentence for each setting under which records are lost, or refused."""
     said = [_switched_off(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_commit(found))
@@ -70,7 +70,7 @@ def trouble_of(found: Settings) -> list[str]:
 
 
 def notes_of(found: Settings) -> list[str]:
-    """Return a sentence for each choice that somebody may not know of, with what makes another one."""
+    """Return a sentence for each choice that an operator may be unaware of, with the command to change it."""
     said = []
     if not found.needed_count and not found.is_standby:
         beside = f" ({found.standby_count} follow, and nobody waits for them)" if found.standby_count else ""
@@ -87,7 +87,7 @@ def notes_of(found: Settings) -> list[str]:
 
 
 def _switched_off(found: Settings, name: str) -> str:
-    """Return what is lost while a setting is off, and what switches it on."""
+    """Return the data loss that a setting causes while off, and the command that switches it on."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -122,10 +122,11 @@ def _altered(name: str, value: str) -> str:
 
 
 def _for_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that sets a setting for a user in a database, whatever else says otherwise."""
+    """Return the command that sets a user's setting in a database, which takes precedence."""
     return f"ALTER ROLE {_quoted(found.user)} IN DATABASE {_quoted(found.database)} SET {name} = {value};"
 
 
 def _quoted(name: str) -> str:
-    """Return a name as SQL wants it."""
+    """Return a name as an SQL identifier, quoted if necessary."""
+
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

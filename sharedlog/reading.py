@@ -1,11 +1,11 @@
-"""To read a shared log: its records in order, each as the fold says what came of it.
+"""Reading of a shared log: its records in order, each with the outcome in the fold.
 
-A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the log's
-first are trimmed: only a checkpoint helps (`Trimmed`). A gap after the first is `LogDamaged` where the engine
-is dense; where it is not, the chain of the history tells whether bytes are missing (`sharedlog.fold`).
-A reader without a fold takes the records as they are (`records`).
+A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the first one
+of the log were trimmed, and only a checkpoint replaces them (`Trimmed`). A later gap is `LogDamaged` if the
+engine is dense; if not, the chain of the history shows whether bytes are missing (`sharedlog.fold`).
+`records` reads without a fold, and returns the records as they are.
 
-Weak spot: a lost first record cannot be told from a trimmed one here; the scrub tells (`sharedlog.scrub`).
+Weak spot: a lost first record looks like a trimmed one here; the scrub detects it (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Yield the records that are there now, from the fold's next one on, with what became of them.
+    """Yield the present records from the fold's next one on, with their outcomes.
 
     Raise `Unknown`, `Halted`, or `Trimmed` if the next one was trimmed.
     """
@@ -36,7 +36,7 @@ def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 
 
 def read_to(engine: Engine, fold: Fold, until: int) -> None:
-    """Let the fold take all records before an offset; raise `Unknown`, `Halted` or `Trimmed`."""
+    """Read until the fold has taken all records before an offset; raise `Unknown`, `Halted` or `Trimmed`."""
     if fold.next_offset >= until:
         return
     for _ in steps(engine, fold):
@@ -48,10 +48,10 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield the records that are there now, from the first that is left, whatever came of them.
+    """Yield the present records from the first one left, without a fold.
 
-    Records of other clusters than `cluster` (None: of no cluster) are left out, what does not match its CRC,
-    and what the engine cannot read. Raise `Unknown`, or `LogDamaged` without a record.
+    Records of other clusters than `cluster` (None: of no cluster), with a wrong CRC, or unreadable by the
+    engine are skipped. Raise `Unknown`, or `LogDamaged` without a record.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -71,9 +71,9 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read that follow each other.
+    """Return the leading records of a read that are contiguous.
 
-    Raise `Trimmed` or `LogDamaged` if the one that the fold is to take next is missing.
+    Raise `Trimmed` or `LogDamaged` if the next record of the fold is missing.
     """
     expected = fold.next_offset
     for number, one in enumerate(found):
@@ -86,7 +86,7 @@ def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise what a gap before a record means; return if it means nothing."""
+    """Raise the error for a gap before a record; return if the gap is legitimate."""
     first, end = engine.bounds()
     if first > expected:
         raise Trimmed(

@@ -1,4 +1,4 @@
-"""One record of a shared log: who wrote it, under which right, and where in the history it belongs.
+"""The record format of a shared log: the writer, its epoch, and the position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -6,34 +6,34 @@
     20     1       kind: see `Kind`
     21     1       version of the kind's body
     22     8       epoch
-    30     16      holder, drawn anew for every attempt to lead: two attempts at one epoch differ in it
-    46     8       start: the CommitLog offset at which BYTES begin, or the end that EPOCH and BEAT speak of
-    54     8       zeros: how many zero bytes follow the body in the CommitLog, which nobody need send
-    62     8       chain: behind these BYTES, or at the end that EPOCH and BEAT speak of
+    30     16      holder, drawn anew for every candidacy: tells two candidates of one epoch apart
+    46     8       start: the CommitLog offset at which BYTES begin, or the end given by EPOCH and BEAT
+    54     8       zeros: the number of zero bytes after the body in the CommitLog, which are not sent
+    62     8       chain: after these BYTES, or at the end given by EPOCH and BEAT
     70     1       last: 1 if the flush ends with these BYTES; 0 if more of them follow
     71     4       body_bytes
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records of BYTES; of the others a JSON object
 
-A kind, or a version of a body, that older programs cannot read is written only once the cluster's version
-says that all can (`sharedlog.versions`).
+A kind or body version that older programs cannot read is written only if the finalized version of the cluster
+ensures that all nodes can read it (`sharedlog.versions`).
 
-Integers are big-endian without a sign. The chain names a whole history in 64 bits: BLAKE2b over the chain
-before, start, zeros and body. Who has the same chain at the same end has the same bytes from the first on.
+Integers are big-endian and unsigned. The chain identifies a whole history by 64 bits: BLAKE2b over the chain
+before, start, zeros and body. Equal chains at equal ends mean equal bytes from the first on.
 
     kind         written                                  body
-    GENESIS      once, by who makes the cluster           what a cluster begins with; its epoch and start are
+    GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
                                                           those of the store it begins with, 0 without one
-    EPOCH        by who wants to lead                     the candidate's name, addresses and certificate
+    EPOCH        by a candidate                           the candidate's name, addresses and certificate
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
-    BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, and to whom;
-                                                          its certificate, if that was renewed; what an
-                                                          operator has told it
-    CHECKPOINT   by any node                              what it holds, synced and read back
-    HOLD         by a node that copies                    before which record nothing need be kept for it
+    BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, its successor;
+                                                          its certificate, if that was renewed; orders of an
+                                                          operator
+    CHECKPOINT   by any node                              its holding, synced and read back
+    HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: 79 bytes a record, and BLAKE2b at 1 GB/s. Weak spot: 64 bits tell histories apart that chance has made,
-not those that somebody has forged.
+Cost: 79 bytes a record, and BLAKE2b at 1 GB/s. Weak spot: 64 bits distinguish histories that differ by
+accident, not forged ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""What BYTES hold at most, but for one CommitLog record that is larger and goes alone."""
+"""The limit of the body of BYTES, except for a single CommitLog record that is larger."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -61,7 +61,7 @@ HEAD_BYTES: Final = _HEAD.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     GENESIS = 1
     EPOCH = 2
@@ -81,7 +81,7 @@ class Garbled(ValueError):
 
 @dataclass(slots=True, frozen=True)
 class SharedRecord:
-    """One record; `start`, `zeros`, `chain` and `last` as the table above says."""
+    """One record; `start`, `zeros`, `chain` and `last` as in the table above."""
 
     cluster: bytes
     kind: int
@@ -96,12 +96,12 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """The CommitLog offset behind these BYTES."""
+        """The CommitLog offset after these BYTES."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the body of a record says that holds no CommitLog records."""
+        """The JSON body of a record, of any kind but BYTES."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
@@ -126,9 +126,9 @@ def encode(record: SharedRecord) -> bytes:
 
 
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
-    """Return the record that the bytes are.
+    """Decode a record.
 
-    Raise `Foreign` if they are no record of `cluster` (None: of any), `Garbled` if their CRC is another one.
+    Raise `Foreign` if the bytes are no record of `cluster` (None: of any), `Garbled` if the CRC differs.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         raise Foreign("no record of a shared log")
@@ -144,12 +144,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def chained(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain behind bytes of the CommitLog, from the one before them."""
+    """Return the chain after bytes of the CommitLog, computed from the chain before them."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def body_of(facts: dict[str, Any]) -> bytes:
-    """Return the body that says these facts, which JSON has: the same facts, the same bytes."""
+    """Return facts as a JSON body: the same facts give the same bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

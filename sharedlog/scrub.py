@@ -1,19 +1,20 @@
-"""Is each record of the log still what was accepted? Looked at a little at a time, as long as a node leads.
+"""The scrub: every record of the log is verified, a little at a time, as long as a node leads.
 
-    count   the rows of a range against their numbers, where an engine has rows (`sharedlog.postgres_rows`):
-            what is lost or doubled
-    read    the records of a range against their CRC: what is changed, or unreadable
-    begin   the log's first record against what each node reads on from: what somebody has deleted. The leader
-            trims nothing that a node needs; believed the second time, as a node may have told it just now
-    pass    looks from the log's first record to its end; its faults count until the next pass has ended
+    count   compares the number of rows of a range with their record numbers, in engines with rows
+            (`sharedlog.postgres_rows`): finds lost and duplicated records
+    read    verifies the records of a range by their CRC: finds changed and unreadable records
+    begin   compares the first record of the log with the next record of each node: finds foreign deletions.
+            The leader trims no record that a node needs; a fault counts at the second look, as a node may
+            have announced its holding only just now
+    pass    looks from the first record of the log to its end; its faults count until the next pass has ended
 
-A fault is told, with the record's number, and nothing else follows from it here: a reader that meets the
-record halts (`sharedlog.reading`, `sharedlog.fold`).
+A fault is reported with its record number, and has no other effect here: a reader halts when it reaches the
+record (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: a count of 200,000 rows and READS reads of READ_BYTES a look, whatever the log's size: a log of 1 GiB is
-read through in four hours. Weak spot: a record that is replaced by another sound one of the same cluster, or
-that a topic has lost, is found by a reader of the history alone, and by the leader once that one says so
-(`sharedlog.faults`).
+Cost: a count of 200,000 rows and READS reads of READ_BYTES a look, whatever the size of the log: a pass
+through 1 GiB takes four hours. Weak spot: the scrub misses a record that was replaced by another valid one of
+the same cluster, or was lost by a topic. A reader of the history detects it, and the leader once that reader
+has reported it (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -27,46 +28,46 @@ from sharedlog.faults import READ_BYTES, fault_of, unread
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""How many faults of a pass are kept."""
+"""The maximum number of faults kept of a pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class Counted(NamedTuple):
-    """What one look has found: a sentence for each fault, and the record from which the next look goes on."""
+    """The result of one look: a sentence for each fault, and the record at which the next look begins."""
 
     faults: list[str]
     next_record: int
     is_whole: bool
-    """Whether the look has reached the log's end."""
+    """Whether the look has reached the end of the log."""
 
 
 class Rows(Engine, Protocol):
     """An engine whose rows can be counted."""
 
     def count_rows(self, from_record: int) -> Counted:
-        """Count the rows of a range of records against their numbers; raise `Unknown` or `Refused`."""
+        """Compare a range of rows with their record numbers; raise `Unknown` or `Refused`."""
 
     def make_unique(self) -> list[str]:
-        """Go on making what keeps a record from being there twice; return what stands in its way."""
+        """Continue to build the unique index on record numbers; return the faults that prevent it."""
 
 
 class _Pass:
-    """Looks from the log's first record to its end, again and again."""
+    """Repeated looks from the first record of the log to its end."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """When the last pass ended; of the first, when it began."""
+        """When the last pass ended; before that, when the first began."""
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        """What this pass has found, and the one before."""
+        """The faults of this pass and of the one before."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def took(self, looked: Counted, now_ms: int) -> None:
-        """Take in what a look has found."""
+        """Record the result of a look."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -75,9 +76,9 @@ class _Pass:
 
 
 class Scrub:
-    """The looks at one log of the cluster whose id is `cluster`; `clock` never goes back, in ms.
+    """The scrub of the log of the cluster with the id `cluster`; `clock` is monotonic, in ms.
 
-    `needed` tells from which record on each node reads.
+    `needed` returns the next record of each node.
     """
 
     def __init__(
@@ -90,21 +91,21 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """What nodes need and the log has no more, as of the last look and of the one before."""
+        """Faults by deleted records that nodes need, as of the last look and of the one before."""
         self._counting, self._reading = _Pass(clock()), _Pass(clock())
         self._differing: list[str] = []
-        """Records that keep the engine from having each but once."""
+        """Faults by duplicate records, which prevent the unique index."""
 
     @property
     def faults(self) -> list[str]:
-        """A sentence for each fault that the log had when it was looked at last."""
+        """A sentence for each current fault of the log."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(
             dict.fromkeys([*self._differing, *deleted, *self._counting.faults, *self._reading.faults])
         )
 
     def ages(self) -> dict[str, Any]:
-        """Return how long ago the last pass of each kind ended, in ms, and how many have ended."""
+        """Return how long ago the last pass of each kind ended, in ms, and the number of passes."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -114,7 +115,7 @@ class Scrub:
         }
 
     def look(self) -> None:
-        """Look at the next ranges; raise `Unknown` or `Refused`: then the next look goes on."""
+        """Check the next ranges; raise `Unknown` or `Refused`, after which the next look continues."""
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
@@ -136,7 +137,7 @@ def _deleted(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> Counted:
-    """Count the next range of rows; that the engine cannot is a fault, and all are counted anew.
+    """Count the next range of rows; if the engine cannot, that is a fault, and the next pass begins.
 
     Raise `Unknown` or `Refused`.
     """
@@ -147,9 +148,9 @@ def count_range(engine: Rows, from_record: int) -> Counted:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:
-    """Read some records from one on, or from the first that is left; raise `Unknown` or `Refused`.
+    """Verify some records from `from_record` on, or from the first one left; raise `Unknown` or `Refused`.
 
-    A record that does not match its CRC is read once more before that is believed.
+    A mismatch of a CRC is confirmed by a second read.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -162,7 +163,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
 
 
 def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
-    """Read one record of a range that the engine cannot read as a whole."""
+    """Verify one record of a range that the engine cannot read as a whole."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

@@ -1,22 +1,22 @@
-"""A sink over a shared log: a flush is durable when the shared log has accepted it.
+"""A sink over a shared log: a flush is durable once the shared log has accepted it.
 
     append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold takes them
-    beat     a BEAT, when nothing else was written for a while: a sign of life, and a proof to lead still
+    beat     a BEAT, if nothing else was written for a while: a sign of life, and a proof of leadership
 
 Rules
-1. The local write comes first and is not synced: what the cluster accepted, a start of this node reads again
-   from the shared log. So of an append the engine's commit is the only thing that is waited for.
-2. Only what is proven returns (`sharedlog.leading`). Anything else raises `NotAccepted`, an OSError: the core
-   that appended is void from then on, as after a disk that failed, and this node leads no more.
+1. The local write comes first and is not synced: after a restart this node reads accepted records again from
+   the shared log. So an append waits only for the commit of the engine.
+2. Only a proven append returns (`sharedlog.leading`). Any other raises `NotAccepted`, an OSError: the state
+   of the core is then void, as after a disk failure, and this node no longer leads.
 3. The leader's own records go through its fold like a follower's, in the order of the log. So leader and
-   followers check one history, and a checkpoint of either tells the same place of the log.
-4. One append at a time, a BEAT too: the next begins where the one before was proven to end.
+   followers check one history, and their checkpoints name the same positions of the log.
+4. One append at a time, BEATs included: the next begins at the proven end of the last.
 
-`proven_ms` is when the newest proven append began, by the caller's clock: at that moment nobody else led. An
-answer that something is not there waits until it lies behind the call (`services.live.durability`).
+`proven_ms` is the start of the newest proven append, by the caller's clock: at that time no other node led. A
+negative answer waits until `proven_ms` is later than the start of its call (`services.live.durability`).
 
-Cost: the engine's round trip, 79 bytes a record, BLAKE2b twice (written and folded). Weak spot: an append
-that is not answered holds up all behind it until the engine gives up; what it says by then may be nothing.
+Cost: the engine's round trip, 79 bytes a record, BLAKE2b twice (written and folded). Weak spot: an unanswered
+append blocks all later ones until the engine gives up; its outcome may then still be unknown.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """Where the leader of a cluster writes; `fold` has just read that this node leads.
+    """The sink of the leader of a cluster; `fold` has just read that this node leads.
 
-    `clock` is any clock, in ms, that never goes back. `accepted`, called after each proof, raises OSError.
+    `clock` is any monotonic clock, in ms. `accepted` is called after each proof, and raises OSError.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """When the newest append began that is proven; before that moment nobody else led."""
+        """The start of the newest proven append; until then no other node led."""
         self.is_over = False
-        """Whether an append was not proven: this node leads no more."""
+        """Whether an append was not proven: this node no longer leads."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Keep parts that lie back to back from a log offset on; runs in a worker thread.
+        """Append contiguous parts from a log offset on; runs in a worker thread.
 
-        Raise OSError, `NotAccepted` if the shared log does not prove that it has them.
+        Raise OSError; raise `NotAccepted` if the shared log does not prove that it has the parts.
         """
         with self._lock:
             self._require_right()
@@ -73,15 +73,15 @@ class SharedSink:
             self._write(self._leader.flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Write a sign of life, which proves that this node leads; raise `NotAccepted`."""
+        """Append a BEAT, which proves that this node leads; raise `NotAccepted`."""
         with self._lock:
             self._require_right()
             self._write([self._leader.beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Say that this node leads no more, and that the node `to` is to lead; raise `NotAccepted`.
+        """Announce that this node no longer leads, and its successor `to`; raise `NotAccepted`.
 
-        Nothing is written behind that, whoever still wants to: it would be a sign of life.
+        Later writes are refused: they would count as a sign of life.
         """
         with self._lock:
             self._require_right()
@@ -89,14 +89,14 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return what is wrong where another node cannot read on; "" if the log is what this one has.
+        """Return the fault at which another node cannot read on; "" if the log matches this node's history.
 
-        Raise `Unknown`, `Refused`, or `Halted` where the log is another one.
+        Raise `Unknown`, `Refused`, or `Halted` if the log has another history.
         """
         with self._lock:  # an append moves the fold
             try:
                 return fault_at(self._engine, self._fold, record)
-            except LogDamaged as error:  # of the engine as a whole
+            except LogDamaged as error:  # the engine as a whole is damaged
                 return error.detail
 
     def _require_right(self) -> None:
@@ -105,15 +105,15 @@ class SharedSink:
 
     def _write(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        began_ms, self.is_over = self._clock(), True  # until it is proven, whatever is raised on the way
+        began_ms, self.is_over = self._clock(), True  # until proven, whatever is raised in between
         try:
             self._append_and_prove(records)
-        except (Refused, Unknown, Halted, Trimmed) as error:  # trimmed: another one has led for long
+        except (Refused, Unknown, Halted, Trimmed) as error:  # trimmed: another node has long been leader
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
         try:
             self._accepted()
-        except OSError as error:  # the right to lead is still this node's, so it may say that it leaves
+        except OSError as error:  # this node still leads, so it may announce that it leaves
             raise NotAccepted(f"The disk of this node has failed ({error}).") from error
 
     def _append_and_prove(self, records: list[SharedRecord]) -> None:
@@ -123,7 +123,7 @@ class SharedSink:
         self._require_new(offset, len(stored))
         if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
             self._leader.answered(None)
-            # A sign of life behind the word that this node leaves would take that back: a BEAT says it again.
+            # A plain BEAT after "leaves" would revoke it as a sign of life, so a BEAT repeats its facts.
             self._prove(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
@@ -133,7 +133,7 @@ class SharedSink:
         )
 
     def _prove(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, fold all up to it, and see what came of what was written before."""
+        """Append a BEAT, fold all records up to it, and raise `Unknown` if that proves nothing."""
         offset = self._engine.append_if(self._head(), [encode(self._leader.beat(facts))], self._head())
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
@@ -143,7 +143,7 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if records were given offsets at which this node has read others."""
+        """Raise `LogDamaged` if new records got offsets at which this node has read others."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(
@@ -152,5 +152,5 @@ class SharedSink:
         )
 
     def _head(self) -> Head:
-        """The head of the shared log behind what was written."""
+        """Return the head of the shared log after the records written so far."""
         return Head(*self._right, self._leader.position)

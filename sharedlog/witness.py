@@ -1,27 +1,27 @@
-"""What a node has read of a shared log must stay there: an engine that has lost its end is found out.
+"""Detection of an engine that has lost records: records that a node has read must remain.
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
                        --the engine loses 9 alone--> 10 is there            --> a copy beyond 9 (a hole)
                        --9 alone is changed-------> it does not match its CRC  --> the same
 
-A copy that is void is opened at its checkpoint, and reads again what is there. Where the engine has lost what
-this node had read (a standby that lacked it was promoted, an unclean election), the copy would come to an
-older end and the node lead on, as if what it had acknowledged had never been. So what is known lies outside
-of the copy: the newest record that this process has read, and after a restart what a file keeps of that
-(`recall`), and where its checkpoint reads on.
-Words of what nodes hold (`Fold.last_led` leaves them out) are the same in two histories, and said again.
+A void copy is opened at its checkpoint, and reads the log from there again. If the engine has lost records
+that this node had read (a promoted standby lacked them, an unclean election), the copy would reach an older
+end and the node would lead without the records that it had acknowledged. So their positions are kept outside
+of the copy: the newest record that this process has read, after a restart the one in a file (`recall`), and
+the record at which the checkpoint reads on. Holdings are excluded (`Fold.last_led`): they are equal in two
+histories, and are appended again.
 
-A server that was deposed and does not know so answers of the past: nothing is concluded until that has been
-so for LOST_MS. An engine that knows better, as of a standby that is behind, raises `Unknown` where it is read
-on: so it is read before its bounds are believed.
+A deposed server that is unaware of it returns old answers: a loss counts only after LOST_MS. Some engines
+detect such an answer themselves, as from a standby that lags, and raise `Unknown` in a read: so a read
+precedes the use of the bounds.
 
-The engine may lose its end while a copy reads again: so each record is held against what was read at its
-place, and a candidate looks once more behind its EPOCH, before it leads.
+The engine may lose its end while a copy reads the log again. So each record is compared with the record read
+there before, and a candidate checks once more after its EPOCH, before it leads.
 
-Cost: two reads at each opening, in each takeover, and whenever a candidate has not won. Weak spot: a node
-whose process, file and checkpoint know nothing of what was lost cannot tell, and leads; those that know halt
-when they meet what it has written.
+Cost: two reads at each opening, in each takeover, and after each lost candidacy. Weak spot: a node whose
+process, file and checkpoint hold none of the lost records cannot detect the loss, and leads; nodes that do
+hold them halt at the records that it writes.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""In the place of the CRC-32 of a record that is not there."""
+"""The CRC-32 that stands for a missing record."""
 
 
 class Witness:
-    """The newest record that a process has read of a leader's; `clock` never goes back."""
+    """The newest record of a leader that a process has read; `clock` never goes back."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.last_led: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the newest record of a leader's that was read."""
+        """The offset and the CRC-32 of the newest leader's record that was read."""
         self._missing_since_ms: int | None = None
 
     def note(self, fold: Fold) -> None:
-        """Take in how far a fold has read."""
+        """Record the progress of a fold."""
         self.recall(fold.last_led)
 
     def recall(self, last: tuple[int, int] | None) -> None:
-        """Take in what a file says was read: the offset and the CRC-32 of a leader's record."""
+        """Record the offset and the CRC-32 of a leader's record, as a file keeps them."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_kept(self, engine: Engine, fold: Fold) -> None:
-        """Raise `Unknown`, and in time `Halted`, if what this process, or `fold`, has read is not there.
+        """Raise `Unknown`, and in time `Halted`, if a record read by this process or by `fold` is missing.
 
         Raise `LogDamaged` if that record alone is gone or changed, and `fold` has yet to read it.
         """
@@ -77,16 +77,16 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_another(self, one: Stored) -> bool:
-        """Return whether a record lies where this process has read another one, of a leader."""
+        """Return whether a record differs from the leader's record that this process has read there."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def look_behind(self, engine: Engine, fold: Fold) -> None:
-        """Look at what a leader had written when it looked last; raise `Halted` or `Unknown`.
+        """Check the last known record of a leader again, then record the progress of `fold`.
 
-        What is another record now is lost for sure. One that does not match its CRC has changed alone: the
-        scrub tells of that (`sharedlog.scrub`).
+        Raise `Unknown`, or `Halted` if it was replaced, as the engine has then lost its end. A record that
+        does not match its CRC was changed alone; the scrub reports it (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -99,7 +99,7 @@ class Witness:
         self.note(fold)
 
     def _missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read and is not there; None if there is none."""
+        """Return the offset of a record that was read and is missing; None if there is none."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = crc_at(engine, offset)
@@ -120,9 +120,9 @@ class Witness:
 
 
 def _is_hole(engine: Engine, offset: int) -> bool:
-    """Return whether records lie behind one that is gone: then the engine has not lost its end.
+    """Return whether records follow a missing one: then the engine has not lost its end.
 
-    One that cannot be read is there.
+    An unreadable record exists.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -131,7 +131,7 @@ def _is_hole(engine: Engine, offset: int) -> bool:
 
 
 def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether a record of the cluster lies at an offset that does not match its CRC."""
+    """Return whether the record at an offset is of the cluster, and does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
