@@ -1,14 +1,14 @@
-"""How commands reach the nodes of a cluster, whichever answers: a file that each node keeps in its store.
+"""Client settings for commands: each node keeps a file in its store with the addresses of all nodes.
 
-    STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this one first; `http_ca`: the other
-    STORE/access/nodes.pem         the certificates that they show there, as the shared log tells them
+    STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this one first; `http_ca`: nodes.pem
+    STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
 
-A node makes its certificate for itself, so that no authority vouches for it, and another machine has not got
-it. What nodes trust of each other stands in the shared log (`peers`); here that is given to commands. Both
-files are the same on all nodes but for the order, hold no secret (of the token only where it lies, which
-should be the same on all), and may be copied to another machine.
+Node certificates are self-made, so no authority signs them, and other machines do not have them. Nodes trust
+the certificates in the shared log (`peers`); these files pass them on to commands. The files of all nodes
+differ only in the order, hold no secret (of the token only the path, which should be the same on all nodes),
+and may be copied to other machines.
 
-Weak spot: a node that has told nothing of itself yet is missing at the others, unless it leads.
+Weak spot: a node that has not announced itself yet is missing from the files of others, unless it leads.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The URL of each node's HTTP interface, and the certificate that it shows there, as PEM; empty of http://."""
+"""The URL of each node's HTTP interface, and its certificate there, as PEM; "" for http://."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the file of settings for commands; `token` is the file of the token that they send."""
+    """Return the settings file for commands; `token` is the file of the token that they send."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -66,6 +66,6 @@ async def keep(
             try:
                 await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
-            except OSError as error:  # a disk without room: commands know what they knew
+            except OSError as error:  # a full disk: the old files remain
                 log.warning("the file for commands was not written", reason=str(error))
         await pause(LOOK_SECONDS)

@@ -1,10 +1,10 @@
-"""The acts of a node that follows or stands: the engine and the replica as the election has them.
+"""The acts of a node that follows or stands: calls to the engine and the replica, ordered by the election.
 
-Each method carries out one act and returns its answer for the election, without a trace in `Acts`. It waits
-for the engine or the disk, so a node calls it in a worker thread; the election has one act under way, and
-`look` and `complain` run beside it. The simulation calls the same methods.
+Each method carries out one act and returns its answer to the election; `Acts` itself keeps no result. An act
+waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; `look` and
+`complain` run concurrently with it. The simulation calls the same methods.
 
-A replica belongs to these acts from `open` on, and to the event loop once the node leads
+The replica belongs to these acts from `open` on, and to the event loop once the node leads
 (`services.cluster.leading.lead`).
 """
 
@@ -48,18 +48,18 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, crc_at
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""How many records of the shared log, BEATs too, lie behind a checkpoint before the next."""
+"""The number of shared log records, BEATs included, after a checkpoint at which the next one is due."""
 
 
 class Clocks(NamedTuple):
-    """The clocks of a node, in ms: wall time, and one that never goes back."""
+    """The clocks of a node, in ms: wall time, and a monotonic clock."""
 
     wall: Callable[[], int]
     monotonic: Callable[[], int]
 
 
 class Acts:
-    """The acts of the node `me`; `tell` takes inputs that come amid an act, with their time."""
+    """The acts of the node `me`; `tell` receives inputs during an act, with their time."""
 
     def __init__(
         self,
@@ -78,22 +78,22 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.Clocks(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The face of this node to others, as of its last look; of the loop."""
+        """The certificate of this node, as of its last look; used in the loop."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The replica that was opened last; None while a copy replaces it; of the loop."""
+        """The replica opened last; None while a copy replaces it; used in the loop."""
 
     def begins(self, act: Act) -> None:
-        """Let go of the replica, in the loop, if an act replaces it."""
+        """Release the replica, in the loop, if an act replaces it."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.note(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def ends(self, answer: Input) -> None:
-        """Take in, in the loop, the replica or the face of this node that an answer carries."""
+        """Apply, in the loop, the replica or the certificate in an answer."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.recall(answer.replica.last_led)
@@ -102,12 +102,12 @@ class Acts:
 
     @property
     def open_replica(self) -> Replica:
-        """The replica, of which there is one."""
+        """The open replica."""
         assert self.replica is not None, "an act without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return where the shared log cannot be read on, if an act has failed for that; in the loop."""
+        """Return where the shared log cannot be read on, if that is why an act failed; in the loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -121,9 +121,9 @@ class Acts:
         return Opened(replica.fold.epoch, replica.fold.leads, seen_by(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
-        """Take what the log has now, up to some MiB, behind what was read before if that is to be checked.
+        """Take the present records of the log, up to some MiB; first check the records read before if asked.
 
-        Raise `Unknown`, `Halted`, `Trimmed`, `NoCluster`, or OSError where the replica is void.
+        Raise `Unknown`, `Halted`, `Trimmed`, `NoCluster`, or OSError if the replica is void.
         """
         replica = self.open_replica
         if must_check:
@@ -135,11 +135,11 @@ class Acts:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Take what the log has now, up to some MiB; see `read`."""
+        """Take the present records of the log, up to some MiB; see `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
-        read_ms = self.clocks.monotonic()  # what is silent since was so while the records are taken, too
+        read_ms = self.clocks.monotonic()  # silence is measured from the read, not from the folding
         for one in up_to_gap(self.engine, fold, found):
             if self.witness.is_another(one):
                 self.witness.require_kept(self.engine, fold)
@@ -154,27 +154,27 @@ class Acts:
         return ReadDone(len(found), seen_by(fold), fold.is_founded, is_listed, self._health.unfit())
 
     def has_many_records(self, replica: Replica) -> bool:
-        """Return whether so many records lie behind the checkpoint that they should not be kept for it."""
+        """Return whether the records after the checkpoint are too many to keep for it."""
         shared = replica.core.shared_in_checkpoint
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def complain(self, complaint: tuple[int, int]) -> None:
-        """Say in the shared log that clients call, and that the leader of an epoch does not answer."""
+        """Note in the shared log that clients call, and that the leader of an epoch does not answer."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
-            with suppress(Unknown, Refused):  # then it is said again
+            with suppress(Unknown, Refused):  # the complaint is repeated
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def look(self, has_read_all: bool) -> LookDone:
-        """Look after the room on the disk, and the copy; raise `StoreDamaged`, or OSError."""
+        """Check the free disk space, and the copy; raise `StoreDamaged`, or OSError."""
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
         shown = self.look_after_copy(replica, has_read_all)
         return LookDone(seen_by(replica.fold), has_room, shown)
 
     def look_after_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Tell of a new checkpoint, once it is read back; return the face of this node to others.
+        """Announce a new checkpoint, once it is read back; return the current certificate of this node.
 
         Raise `StoreDamaged`, or OSError.
         """
@@ -184,7 +184,7 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH behind what was read; raise `Refused`, `Unknown`, or OSError."""
+        """Append an EPOCH after the records read; raise `Refused`, `Unknown`, or OSError."""
         self.open_replica.require_may_stand()
         fold = self.open_replica.fold
         me = self.me._replace(certificate=self.show().certificate)
@@ -195,9 +195,9 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read on; behind the EPOCH, see whether that is the newest, and what was read before still there.
+        """Read on; after the EPOCH, check that it is the newest, and that earlier records are still there.
 
-        Raise `Unknown`, or `Halted`: also where the process has read what its fold has yet to read again.
+        Raise `Unknown`; raise `Halted` also if a record that this process has read before is lost.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -208,7 +208,7 @@ class Acts:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch the copy of another node, beyond the record that this one cannot read, if that is why.
+        """Fetch the copy of another node, one beyond the unreadable record `where` if that is the reason.
 
         Raise `Unknown`, `TooOld`, `CopyRefused`, or OSError.
         """
@@ -218,7 +218,7 @@ class Acts:
         return Copied(self.copying.get(found, where))
 
     def shown_over_http(self) -> str:
-        """Return the certificate that this node shows over HTTP, as PEM; empty of http://."""
+        """Return the certificate of this node's HTTP interface, as PEM; "" for http://."""
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 
@@ -232,4 +232,4 @@ CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
     Act.CONFIRM: Acts.confirm,
     Act.COPY: Acts.copy,
 }
-"""The method of each act, by the act."""
+"""The method of each act."""

@@ -1,4 +1,4 @@
-"""What a node of a cluster refuses with."""
+"""Errors of a cluster node."""
 
 from __future__ import annotations
 

@@ -1,35 +1,35 @@
-"""What a node's copy proves against the shared log: a machine without I/O, clock or settings.
+"""The evidence of accepted records that a node's copy carries: a machine without I/O, clock or settings.
 
-A copy holds what the cluster accepted, up to an end. The file `evidence` (`services.cluster.evidence_file`)
-keeps that end, the chain there, and the record of a leader that was folded last. So an engine that has lost
-records, or was restored from a backup, is told from one that has not been read so far yet. The bytes behind
-the checkpoint stay where they are until the shared log has been read past the evidence and agrees.
+A copy holds the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`) keeps
+that end, the chain there, and the last record of a leader that was folded. With it a node distinguishes an
+engine that has lost records, or was restored from a backup, from one that it has not read so far yet. The
+bytes after the checkpoint remain until the shared log has been read past the evidence and agrees.
 
     state      the copy                                      what ends it
     OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
     AGREED     holds nothing that the shared log lacks       -
 
-Before anything is read on, `sharedlog.witness` looks for the record of the evidence in the engine: one that
-is gone, or is another one, halts the node in time.
+Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine: if it is
+missing or replaced, the node halts in time.
 
-A flush that the shared log has accepted, against the bytes that lie in its place (`MEETS`):
+An accepted flush, compared with the bytes on disk at its place (`MEETS`):
 
-    in place             below the accepted end                at or above it
+    on disk              below the accepted end                at or above it
     the same bytes       advance                               advance
-    no sound record      write: a power cut has taken it       cut: no flush ended there
+    no sound record      write: lost in a power cut            cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-The record of the evidence, once the fold has taken it or stepped over it (`READS`):
+The record of the evidence, once the fold has taken or skipped it (`READS`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-The file `durable` of a store whose version kept no evidence says how far a follower had it accepted. The
-first start makes evidence of that, with NO_RECORD: AGREED once the history is as long, and has met the bytes
-in place.
+Stores of versions without evidence have a file `durable` with the accepted end of a follower. The first start
+converts it to evidence with NO_RECORD: AGREED once the history is as long, and was compared with the bytes on
+disk.
 
-To lead and to write new evidence takes AGREED. A copy of another node, or the whole shared log, that replaces
-this one must cover the evidence (`REPLACES`):
+AGREED is required to lead and to write new evidence. Another node's copy, or the whole shared log, may
+replace this copy only if it covers the evidence (`REPLACES`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
@@ -39,9 +39,9 @@ this one must cover the evidence (`REPLACES`):
     not so far                     -                       same                     take if all are there
                                    -                       anything else            refuse
 
-Cost: some comparisons a record, and of each flush behind a checkpoint one read of what lies in its place.
-Weak spot: after a power cut the evidence may be a second old, or ahead of the bytes (`evidence_file`); where
-the engine has lost records that only the lost second tells of, no node can know.
+Cost: some comparisons a record, and one read of the bytes on disk for each flush after a checkpoint. Weak
+spot: after a power cut the evidence may be a second old, or ahead of the bytes (`evidence_file`); a loss of
+records that only that second covers cannot be detected.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
 
 NO_RECORD: Final = 0
-"""In the place of the record where only an end is known: the log's first record is no leader's."""
+"""The record number of evidence that has only an end: the first record of the log is not a leader's."""
 
 
 class Evidence(NamedTuple):
-    """What a node has seen accepted: `record` is that of a leader which the fold took last.
+    """The accepted history as a node knows it: `record` is the last record of a leader that was folded.
 
-    `end` and `chain` are of the history once that was taken; `crc` is the CRC-32 of its bytes. With NO_RECORD
-    only `end` counts.
+    `end` and `chain` are those of the history after that record; `crc` is the CRC-32 of its bytes. With
+    NO_RECORD only `end` counts.
     """
 
     cluster: bytes
@@ -72,20 +72,20 @@ class Evidence(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Up to where that is."""
+        """The position, as a part of a sentence."""
         of_record = f", with record {self.record} of the shared log" if self.record != NO_RECORD else ""
         return f"up to byte {self.end} of the log{of_record}"
 
 
 class State(Enum):
-    """How the copy compares with the shared log."""
+    """The relation of the copy to the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
 
 
 class Look(Enum):
-    """The record of the evidence, as the engine has it."""
+    """The record of the evidence, as found in the engine."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -94,7 +94,7 @@ class Look(Enum):
 
 
 class InPlace(Enum):
-    """What lies where an accepted flush belongs."""
+    """The bytes on disk where an accepted flush belongs."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -102,7 +102,7 @@ class InPlace(Enum):
 
 
 class Trace(Enum):
-    """What another copy, which has read past the evidence's record, knows of the chain there."""
+    """The chain at the evidence, as known to another copy that has read past its record."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -111,7 +111,7 @@ class Trace(Enum):
 
 
 class Verdict(Enum):
-    """What a node does."""
+    """The action of a node."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -131,7 +131,7 @@ MEETS: Final = {
     (InPlace.OTHER, True): Verdict.HALT,
     (InPlace.OTHER, False): Verdict.SET_ASIDE,
 }
-"""By what lies there, and whether it lies below the accepted end."""
+"""By the bytes on disk, and whether they are below the accepted end."""
 REPLACES: Final = {
     **{(Trace.SAME, look): Verdict.TAKE for look in Look},
     **{(Trace.ANOTHER, look): Verdict.REFUSE for look in Look},
@@ -143,9 +143,9 @@ REPLACES: Final = {
 
 
 class Read(NamedTuple):
-    """How far a fold has read: the end and chain of the history, and the offset of the record after it.
+    """The progress of a fold: the end and chain of the history, and the offset of the next record.
 
-    `last` is the offset and the CRC-32 of the record that was taken last; None if none was.
+    `last` is the offset and the CRC-32 of the last record taken; None if there is none.
     """
 
     end: int
@@ -155,10 +155,10 @@ class Read(NamedTuple):
 
 
 class CopyProof:
-    """What the copy of one node proves. Evidence of another cluster, as before a restore, proves nothing.
+    """The evidence of one node's copy. Evidence of another cluster, as before a restore, is ignored.
 
-    `claimed` is what its file says, `checkpoint` where its fold begins, `trace` what that fold knows of the
-    chain at the evidence. Raise `Halted`: the checkpoint is of another history.
+    `claimed` is the evidence in the file, `checkpoint` the start of the fold, `trace` the fold's knowledge of
+    the chain at the evidence. Raise `Halted` if the checkpoint is of another history.
     """
 
     def __init__(self, cluster: bytes, claimed: Evidence | None, checkpoint: Read, trace: Trace) -> None:
@@ -172,13 +172,13 @@ class CopyProof:
 
     @property
     def accepted_end(self) -> int:
-        """The log offset up to which this node has seen the history accepted; 0 without evidence."""
+        """The log offset up to which the history is known to be accepted; 0 without evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
     def meet(self, in_place: InPlace, offset: int) -> Verdict:
-        """Return what to do about the bytes at `offset`, where an accepted flush differs from them first.
+        """Return the action for the bytes at `offset`, the first difference from an accepted flush.
 
-        Raise `Halted`: the copy and the shared log have two histories.
+        Raise `Halted` if the copy and the shared log have two histories.
         """
         verdict = MEETS[in_place, offset < self.accepted_end]
         if verdict is Verdict.HALT:
@@ -189,9 +189,9 @@ class CopyProof:
         return verdict
 
     def read(self, read: Read) -> None:
-        """Take in that the fold has taken a record; raise `Halted` where that is not the evidence's.
+        """Check the fold after it has taken a record; raise `Halted` if it contradicts the evidence.
 
-        Without a fault the fold is, behind that record, where it was when the evidence was written.
+        In a sound log the fold is then in the same state as when the evidence was written.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -204,7 +204,7 @@ class CopyProof:
         self.state = State.AGREED
 
     def accepted(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return the evidence to write once the copy has all up to `end`; None if it tells nothing new.
+        """Return the evidence to write once the copy has all up to `end`; None if there is no news.
 
         `led` is the offset and the CRC-32 of the newest record of a leader that the fold has taken.
         """
@@ -231,12 +231,12 @@ class CopyProof:
 
 
 def _is_before(read: Read, claimed: Evidence) -> bool:
-    """Return whether a fold has yet to reach the evidence."""
+    """Return whether a fold has not yet reached the evidence."""
     return read.end < claimed.end if claimed.record == NO_RECORD else read.next_offset <= claimed.record
 
 
 def traced(fold: Fold, claimed: Evidence | None) -> Trace:
-    """Return what a fold, as a checkpoint keeps it, knows of the chain at the evidence."""
+    """Return the chain at the evidence, compared with a fold from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return Trace.NOT_READ
     if claimed.record == NO_RECORD:
@@ -249,5 +249,5 @@ def traced(fold: Fold, claimed: Evidence | None) -> Trace:
 
 
 def covers(claimed: Evidence | None, trace: Trace, look: Look) -> Verdict:
-    """Return whether a copy may take the place of one with this evidence."""
+    """Return whether a copy may replace one with this evidence."""
     return Verdict.TAKE if claimed is None else REPLACES[trace, look]

@@ -1,36 +1,36 @@
-"""The file `evidence`: what a node has seen accepted, on its disk (`services.cluster.evidence`).
+"""The file `evidence`: the accepted history as a node knows it, on its disk (`services.cluster.evidence`).
 
-The file has three slots of 4,096 bytes, so that no two lie in one sector or page. A slot, big-endian:
+The file has three slots of 4,096 bytes, so that no two share a sector or page. A slot, big-endian:
 
     offset width  field
     0      8      "TWEVID01"
-    8      8      number of the write; the sound slot with the largest counts
+    8      8      number of the write; the valid slot with the largest number counts
     16     16     cluster id                               as in `sharedlog.record`
     32     8      end: CommitLog offset that was accepted  `Fold.end`
     40     8      chain there                              `Fold.chain`
     48     8      epoch                                    `Fold.epoch`
     56     8      offset in the shared log of the newest   `Fold.last_led`
                   record of a leader
-    64     4      CRC-32 of that record's bytes            likewise
+    64     4      CRC-32 of that record's bytes            `Fold.last_led`
     68     4      CRC-32 of the 68 bytes before
 
 Rules
 1. Leader and follower write after each flush and each BEAT that the shared log has accepted, unsynced, once
    the bytes up to `end` are in the log's files.
-2. Once a second the log's files and then this file are synced. The slot that was written is on disk then.
-3. A slot that is on disk stays as it is until another one is: writes between two syncs go to one slot, those
-   during a sync to the third. So a power cut may tear two slots, and the third is sound.
-4. An opening writes the file anew beside it, synced, and renames it: what a dead process wrote may be in
-   memory only. A sync that failed ends the copy (`services.cluster.replica`), and so leads to an opening.
+2. Once a second the log's files and then this file are synced. The slot written before is then on disk.
+3. A slot on disk is not overwritten until another one is on disk: writes between two syncs go to one slot,
+   and writes during a sync to the third. So a power cut may tear two slots, and the third is valid.
+4. Each opening writes a new file, syncs it, and renames it: the writes of a dead process may be in memory
+   only. A failed sync ends the copy (`services.cluster.replica`), and so leads to an opening.
 
-What a stop takes: of a killed process nothing, but of the flush under way. A power cut takes what was written
-since the last sync, a second and the time of one sync: the evidence is older then, or, where the system wrote
-its slot before the log, names an end beyond the last sound record. Both are told from a sound copy: bytes
-below the end that are no record are written again from the shared log, and `cluster restore` says what is
-missing of them. While the engine keeps its promise nothing of that is lost.
+Losses: a killed process loses only the flush in progress. A power cut loses the writes since the last sync,
+up to a second and the duration of a sync. The evidence is then older; if the system wrote its slot before the
+log, its end is beyond the last sound record. Neither is mistaken for a sound copy: bytes below the end that
+are no record are written again from the shared log, and `cluster restore` reports the missing ones. As long
+as the engine keeps accepted records, none of them is lost.
 
-Cost: one write of 72 bytes a flush, two syncs a second. Weak spot: with all slots damaged a node does not
-know what it had accepted, and halts (`EvidenceSpoiled`); a restore takes all sound records then.
+Cost: one write of 72 bytes a flush, two syncs a second. Weak spot: if all slots are damaged, the accepted end
+is unknown, and the node halts (`EvidenceSpoiled`); a restore then takes all sound records.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ class EvidenceSpoiled(Halted):
 
 
 class EvidenceFile:
-    """The file on `disk`, made anew with what it held; `write` and `sync` may be called by two threads."""
+    """The file on `disk`, newly written with its content; `write` and `sync` may run in two threads."""
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """Where writes go. The one before it is on disk, or the sync that takes it there is under way."""
+        """The slot of the next write. The slot before it is on disk, or is being synced."""
         self._is_unsynced = False
-        """Whether the slot was written since it became that; a sync of nothing must not go on to the next."""
+        """Whether the slot was written since the last sync; without a write, a sync keeps the slot."""
         self.written = evidence
-        """What was written last."""
+        """The evidence written last."""
         if evidence is not None:
             self._begin(evidence)
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Return the file of a store, which may have none yet; raise `Halted`, or OSError."""
+        """Return the file of a store, which need not exist yet; raise `Halted`, or OSError."""
         number, evidence = _newest(disk)
         return cls(disk, evidence, number)
 
     def write(self, evidence: Evidence) -> None:
-        """Keep new evidence, unsynced; raise OSError."""
+        """Write new evidence, unsynced; raise OSError."""
         with self._lock:
             if self.written is None:
                 self._begin(evidence)
@@ -90,7 +90,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Take what was written to disk; raise `SyncFailed`, after which the file is to be opened anew."""
+        """Sync the writes; raise `SyncFailed`, after which the file must be opened again."""
         with self._lock:
             if not self._is_unsynced:
                 return
@@ -98,7 +98,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Make the file, durably; the process may end anywhere in this."""
+        """Create the file durably; the process may be killed at any point."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")
@@ -108,7 +108,7 @@ class EvidenceFile:
 
 
 def read(disk: Disk) -> Evidence | None:
-    """Return what the file of a store says; None if there is no file. Raise `Halted`, or OSError."""
+    """Return the evidence in a store; None if there is no file. Raise `Halted`, or OSError."""
     return _newest(disk)[1]
 
 
@@ -136,7 +136,7 @@ def encode(number: int, evidence: Evidence) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, Evidence] | None:
-    """Return the number and the content of a slot; None if it is not what was written."""
+    """Return the number and the content of a slot; None if the slot is damaged."""
     head, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head) or not head.startswith(_MAGIC):
         return None

@@ -1,26 +1,26 @@
-"""A cluster that begins with a store: one that was a broker's alone, or what is left of another cluster.
+"""A cluster founded on an existing store: of a single broker, or the rest of another cluster.
 
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
-The GENESIS says where the history goes on. What lies before that is in this store only, so every other node
-copies it first (`copies.transfer`), and the shared log is trimmed no earlier than by the usual rules.
+The GENESIS has the offset at which the history continues. Earlier data is only in this store, so every other
+node copies it first (`copies.transfer`), and the shared log is trimmed by the usual rules only.
 
-    create --from    a store that was a broker's alone; all that it holds
-    restore          a node's store; all sound records up to the end of its evidence; all of them where that
-                     is spoiled or was not kept (`Left`). What the cluster accepted behind that is lost, and
-                     what is damaged before it. The refusal says how much: the operator must name the offset,
-                     and how many bytes are damaged (`LossNotAccepted`). These stay where they are (`holes`).
-                     Sound bytes behind the offset are set aside (`tail`)
+    create --from    the whole store of a single broker
+    restore          a node's store: all sound records up to the end of its evidence; all sound records if the
+                     evidence is damaged or was not kept (`Left`). Records that the cluster accepted later are
+                     lost, as are damaged records before. The refusal states how much: the operator must name
+                     the offset, and the number of damaged bytes (`LossNotAccepted`). These remain in place
+                     (`holes`). Sound bytes after the offset are set aside (`tail`)
 
 Rules
-1. The store is written before the log is, and named last: whoever is killed on the way has a broker's store,
-   and a shared log without a record, which is no cluster.
-2. The epoch goes on from the store's: handles of an older one stay what they were.
-3. A copy of another node that was about to take a store's place (`copies.transfer`) takes it where it has
-   begun to, or has no less; else it is deleted, as is an order to refetch: what was restored is not replaced.
+1. The store is written before the log, and gets its node name last: after a kill in between there are a
+   broker's store, and a shared log without a record, which is no cluster.
+2. The epoch continues from the store's: handles of older epochs keep their meaning.
+3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if it has
+   at least as much; else it is deleted, as is an order to refetch: a restored store must not be replaced.
 
-Cost: `restore` reads the log through. Weak spot: without evidence it may take records that the cluster
-has never accepted.
+Cost: `restore` reads the whole log. Weak spot: without evidence it may take records that the cluster has
+never accepted.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""How many damaged places a sentence names."""
+"""The maximum number of damaged ranges in a sentence."""
 
 
 class Founded(NamedTuple):
-    """The cluster's id, and the CommitLog offset from which on the shared log has it."""
+    """The cluster id, and the CommitLog offset at which the shared log begins."""
 
     cluster: bytes
     end: int
 
 
 class Left(NamedTuple):
-    """What a node's store has left of its cluster's log, as CommitLog offsets.
+    """The rest of its cluster's log in a node's store, as CommitLog offsets.
 
-    All sound records up to `end` are there, and `damaged` is what lies between them. `checkpoint` is the
-    newest. Up to `accepted_end` the node has seen the log accepted: where `unproven` says why it has no
-    evidence, at least that far, and all sound records count. Else what lies up to `beyond_end` is not taken.
+    The store has all sound records up to `end`; `damaged` are the ranges between them. `checkpoint` is the
+    newest. The log is known to be accepted up to `accepted_end`; if there is no evidence, for the reason in
+    `unproven`, at least that far, and all sound records count. Else bytes up to `beyond_end` are not taken.
     """
 
     checkpoint: int
@@ -86,25 +86,25 @@ class Left(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """How much of the keep files is damaged: they have the halves that retention cut off the log."""
+    """The number of damaged bytes in keep files, which hold the halves of segments that retention deleted."""
 
     @property
     def damaged_bytes(self) -> int:
-        """How much of the log up to `end` is damaged, and of the keep files."""
+        """The number of damaged bytes in the log up to `end`, and in keep files."""
         return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
-        """How much this node has seen accepted and has no sound bytes of."""
+        """The number of bytes known to be accepted without sound bytes in the store."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
     @property
     def unproven_bytes(self) -> int:
-        """How much is taken of which nothing tells that the cluster has accepted it."""
+        """The number of bytes taken without evidence that the cluster has accepted them."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return what a restore tells."""
+        """Return the facts that a restore reports."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -118,7 +118,7 @@ class Left(NamedTuple):
         }
 
     def said(self) -> str:
-        """Return how much there is, and what is missing."""
+        """Return a description of the remaining and the missing data."""
         missing = (
             f"{self.missing_bytes} bytes that this node has seen accepted are missing"
             if self.missing_bytes
@@ -146,13 +146,13 @@ class Left(NamedTuple):
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def accepted_by(self) -> str:
-        """Return the options by which an operator accepts what is lost."""
+        """Return the options with which an operator accepts the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class Restored(NamedTuple):
-    """A cluster that was begun anew: its id, where its log begins, what the store had left, and its node."""
+    """A refounded cluster: its id, the start of its log, the rest that the store had, and its node."""
 
     cluster: bytes
     end: int
@@ -161,7 +161,7 @@ class Restored(NamedTuple):
 
 
 def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> Founded:
-    """Begin a cluster with a store that was a broker's alone, which becomes that of `node`.
+    """Found a cluster on the store of a single broker, which becomes that of `node`.
 
     Raise `ClusterExists`, `Unknown`, a `StoreError`, or `ConfigurationError` for a store of a virtual clock.
     """
@@ -177,10 +177,10 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> Restored:
-    """Begin a cluster anew with what a node's store has left, which becomes that of `node`; None: its own.
+    """Found a cluster again on the rest in a node's store, which becomes that of `node`; None: its own name.
 
-    Raise `LossNotAccepted` unless `accepted_loss` is the offset behind which all is lost, and
-    `accepted_damage` the number of bytes before it that are damaged, if any are; or a `StoreError`.
+    Raise `LossNotAccepted` unless `accepted_loss` is the offset after which all is lost, and
+    `accepted_damage` the number of damaged bytes before it, if there are any; or a `StoreError`.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -205,7 +205,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the name of the node whose store this is; raise `ConfigurationError`."""
+    """Return the name of the node that owns a store; raise `ConfigurationError`."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -214,7 +214,7 @@ def name_in(root: Path) -> str:
 
 
 def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return which of the numbers that an operator has accepted is not that of the store."""
+    """Return the operator's numbers that differ from those of the store."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -224,7 +224,7 @@ def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None)
 
 
 def _trouble_at(engine: SharedLog) -> str:
-    """Return what keeps a cluster from being begun at the URL; empty if nothing does."""
+    """Return the reason why no cluster can be founded at the URL; "" if one can."""
     try:
         _require_nothing_there(engine)
     except TidewheelError as error:
@@ -233,7 +233,7 @@ def _trouble_at(engine: SharedLog) -> str:
 
 
 def _require_nothing_there(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log is another cluster's, or what keeps it from being reached."""
+    """Raise `ClusterExists` if the shared log has a cluster, or the error of the engine."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -243,7 +243,7 @@ def _require_nothing_there(engine: SharedLog) -> None:
 
 @contextmanager
 def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Give the disk of a store that nobody else has open."""
+    """Lock a store, and provide its disk."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -257,10 +257,10 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def what_is_left(disk: Disk) -> Left:
-    """Return what a node's store has left: every sound record that the node has seen accepted.
+    """Return the rest in a node's store: all sound records known to be accepted.
 
-    Where no evidence says how far that was, as of a store of an older program, that is every sound record.
-    The whole log is read. Raise a `StoreError`, or OSError.
+    Without evidence of the accepted end, as in a store of an older program, all sound records count. The
+    whole log is read. Raise a `StoreError`, or OSError.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -286,14 +286,14 @@ def what_is_left(disk: Disk) -> Left:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Let another node's copy take the store's place where it has begun to, or waits and has no less."""
+    """Replace the store by a pending copy if its move has begun, or if it has at least as much."""
     copy_end = transfer.waiting_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= what_is_left(disk).end:
         transfer.take_over(disk)
 
 
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store with what it has left, cut its log there, and keep in it what is damaged of that.
+    """Recover a store with its rest, cut its log there, and record its damage in the file `holes`.
 
     Raise a `StoreError`, or OSError.
     """
@@ -306,7 +306,7 @@ def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Bro
 
 
 def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return where the last sound record before `until` ends, and what is damaged before `until`."""
+    """Return the end of the last sound record before `until`, and the damage before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.joined(scan.damaged)
@@ -314,10 +314,10 @@ def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Dam
 
 
 def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return the log's first bytes, if they are gone and retention has not deleted them.
+    """Return the first bytes of the log as damage if they are missing and retention has not deleted them.
 
-    The checkpoint says how far it had, and records of retention behind that. Where a power cut has taken such
-    a record and not the deletion, bytes that retention has deleted are named as gone.
+    The extent of retention is in the checkpoint, and in records of retention after it. If a power cut lost
+    such a record and not the deletion, bytes that retention has deleted are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -330,7 +330,7 @@ def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> l
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset where the files end; 0 without any."""
+    """Return the log offset at which the files end; 0 without files."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 
@@ -353,7 +353,7 @@ def _found(
     disk.delete(layout.REFETCH)
     position = Position(core.end_offset, CHAIN_AT_GENESIS)
     epoch = max(core.epoch.number, 0 if left is None else left.epoch)
-    # What is left of a cluster goes on at its version: nodes of it may not have been upgraded.
+    # A restored cluster keeps its version: some of its nodes may not have been upgraded.
     finalized = SUPPORTED if left is None else max(shared.fold.finalized, core.store.version)
     facts: dict[str, Any] = {
         "segment_bytes": segment_bytes,
@@ -371,7 +371,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(
-        layout.EVIDENCE
-    )  # of the cluster that is lost: until here its log may be back, lacking its end
+    disk.delete(layout.EVIDENCE)  # of the lost cluster: kept until now, as its log may return without its end
     return cluster, position.end

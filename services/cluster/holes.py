@@ -1,22 +1,22 @@
 """The file `holes`: damage of a node's log and keep files that an operator has accepted (`cluster restore`).
 
-A restore takes the sound records behind damage as well. The bytes of the damage stay as they are, at their
-place, and the broker steps over them as over any damage (docs/damage.md). The file keeps a node from taking
-them for damage of its own disk, for which it would need the copy of another node: none has these bytes.
+A restore also takes the sound records after damage. The damaged bytes remain unchanged in place, and the
+broker skips them like any damage (docs/damage.md). The file prevents a node from treating them as new damage
+of its disk, for which it would need the copy of another node: no node has these bytes.
 
     holes   JSON: log, a list of [first offset, end offset], ascending and apart; keep, the number of damaged
             bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
 
 Rules
-1. Only a restore writes it, before the new cluster begins. It goes to other nodes with each copy.
-2. Damage outside of the holes is damage: the copy is void, as ever.
-3. What a read meets (a message, an entry of a queue) names one place, and after a restore also the gap that a
-   hole has left in a queue. So the segment of that place is read through before it is believed.
+1. Only a restore writes the file, before the new cluster begins. Each copy passes it on to other nodes.
+2. Damage outside of the holes makes the copy void.
+3. A read of a message or a queue entry reports one damaged place, and after a restore also the gap that a
+   hole has left in a queue. So the whole segment is read before the copy counts as damaged.
 
-Cost: one read of a small file for each opening and each copy; one read of a segment for each place that a
-read has met. Weak spot: timers and halves whose records lie in a hole are told, and are no reason to get a
-copy; nor are then those that a damaged file of timers has cost this node alone. A spoiled file counts as
-none: the node needs a copy then, or another restore.
+Cost: one read of a small file for each opening and each copy; one read of a segment for each damaged place
+that a read has met. Weak spot: timers and halves whose records are in a hole are reported, and do not make
+the node fetch a copy; neither do those that a damaged timer file has cost this node alone. A damaged `holes`
+file counts as empty: the node then needs a copy, or another restore.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The damaged places of the log, ascending, and how many bytes of keep files are damaged."""
+    """The damaged ranges of the log, ascending, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
 
     @property
     def are_there(self) -> bool:
-        """Whether anything is damaged."""
+        """Whether there is any damage."""
         return bool(self.log or self.keep_bytes)
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes of a store; none without a file, or of a spoiled one. Raise OSError."""
+    """Return the holes of a store; none if the file is missing or damaged. Raise OSError."""
     size = disk.size(layout.HOLES)
     content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
     if crc != _crc(content):
@@ -54,7 +54,7 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Keep what is known to be damaged, durably; without any there is no file. Raise OSError."""
+    """Write the known damage durably; delete the file if there is none. Raise OSError."""
     found = {
         "log": [[one.first_offset, one.end_offset] for one in joined(holes.log)],
         "keep": holes.keep_bytes,
@@ -70,7 +70,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Make the segments that are gone, of zeros, so that the log is in one piece. Raise OSError."""
+    """Create missing segments as zeros, to make the log contiguous. Raise OSError."""
     there = layout.segment_offsets(disk)
     for one in damaged:
         at = one.first_offset
@@ -86,7 +86,7 @@ def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None
 
 
 def joined(damaged: Iterable[Damage]) -> list[Damage]:
-    """Return damaged places, ascending, in which those that touch are one: a scan parts them by segments."""
+    """Return damaged ranges, ascending, with adjacent ones joined: a scan splits them by segment."""
     found: list[Damage] = []
     for one in damaged:
         if found and found[-1].end_offset >= one.first_offset:
@@ -96,12 +96,12 @@ def joined(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return what of the log from `since` up to `end` is not what was written, and is no hole.
+    """Return the damage of the log from `since` up to `end`, without the holes.
 
-    A record begins at `since`, unless that was told of another history; then its segment is read whole. Raise
-    a `StoreError`, or OSError.
+    A record begins at `since`, unless that offset is of another history; then its whole segment is read.
+    Raise a `StoreError`, or OSError.
     """
-    offsets = layout.segment_offsets(disk)  # retention deletes what was told of before
+    offsets = layout.segment_offsets(disk)  # `since` may be in a segment that retention has deleted
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))
     found = _damage(disk, segment_bytes, max(since, begins_at), end)
     if found and found[0].first_offset == since > begins_at:
@@ -113,7 +113,7 @@ def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[
 def _damage(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     scan = LogScan(disk, segment_bytes, since, end)
     scan.check()
-    # What lies behind `end` is not looked at, and so none of the scan's business.
+    # Damage after `end` is not checked here.
     found = [
         Damage(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end
     ]

@@ -8,7 +8,7 @@ from sharedlog.versions import OLDEST
 
 
 class Member(NamedTuple):
-    """A node as its EPOCH describes it: its name, where clients reach it (`HOST:PORT`), its HTTP's URL."""
+    """A node as described by its EPOCH: its name, its address for clients (`HOST:PORT`), its HTTP URL."""
 
     node: str
     listen: str
@@ -17,7 +17,7 @@ class Member(NamedTuple):
     key: str = ""
     """The id of its key of users' secrets (`services.cluster.one_key`)."""
     certificate: str = ""
-    """Its certificate as PEM; empty where other nodes dial it in plaintext (`services.cluster.peers`)."""
+    """Its certificate as PEM; "" if other nodes connect to it in plaintext (`services.cluster.peers`)."""
     supports: int = OLDEST
     """The newest version of records that its program supports (`sharedlog.versions`)."""
 

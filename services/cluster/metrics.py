@@ -1,4 +1,4 @@
-"""What Prometheus scrapes of a node, whether it leads or follows."""
+"""Prometheus metrics of a node, whether it leads or follows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measured
 
 LOOK_EACH_MS: Final = 2_000
-"""How seldom progress is measured for `cluster status`: each look costs a look at all message groups."""
+"""The minimum time between measurements of progress for `cluster status`: each visits all message groups."""
 
 
 class ClusterMetrics(Collector):
-    """The families of one node."""
+    """The metric families of one node."""
 
     def __init__(
         self,
@@ -37,17 +37,17 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker, while this node leads."""
+        """The broker of this node; None while it does not lead."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
     @property
     def unanswered(self) -> str:
-        """Why the shared log does not answer, or what it says instead; empty if it does."""
+        """The reason why the shared log does not answer, or its refusal; "" if it answers."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
-        """Return what `/readyz` says beside that the node is ready."""
+        """Return the warnings that `/readyz` adds to the readiness of the node."""
         node = self._node
         clock, reopened = node.clocks.engine_is_off(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
@@ -56,7 +56,7 @@ class ClusterMetrics(Collector):
         return [*own, *of_log, *self._sessions.sentences(), *clocks]
 
     def view(self) -> dict[str, Any]:
-        """Return what is known beside the node's own view, as JSON can hold it."""
+        """Return the JSON fields that extend the status of the node."""
         unaccepted_bytes = 0 if self.live is None else self.live.unflushed_bytes()
         return {
             "unaccepted_bytes": unaccepted_bytes,
@@ -67,7 +67,7 @@ class ClusterMetrics(Collector):
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
-        """Return what is due and is not done where this node leads, as JSON can hold it; looked at seldom."""
+        """Return overdue work if this node leads, for JSON; measured at most every LOOK_EACH_MS."""
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():
             self._looked_ms, self._progress = None, None
@@ -77,7 +77,7 @@ class ClusterMetrics(Collector):
         return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family."""
+        """Yield all metric families."""
         role = GaugeMetricFamily("tidewheel_cluster_role", "1 for what the node does.", labels=("role",))
         for one in Role:
             role.add_metric((one.value,), int(one is self._node.role))
@@ -108,7 +108,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _paces(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield how far behind the node is, and how it came to lead."""
+        """Yield the lag of the node, and its last takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -136,7 +136,7 @@ class ClusterMetrics(Collector):
             yield took_over
 
     def _scrubbed(self) -> Iterator[Metric]:
-        """Yield what a leader has found in the shared log's records, and how old that is."""
+        """Yield the faults that a leader has found in the shared log, and the ages of the passes."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -146,7 +146,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _followers(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield how far each follower is behind, of a leader."""
+        """Yield the lag of each follower, if this node leads."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",
@@ -164,7 +164,7 @@ class ClusterMetrics(Collector):
         yield lag_seconds
 
     def text(self) -> bytes:
-        """Return them as Prometheus reads them."""
+        """Return the metrics in the text format of Prometheus."""
         return generate_latest(self)
 
 

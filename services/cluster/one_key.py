@@ -1,10 +1,10 @@
-"""All nodes of a cluster have one key of users' secrets: what a leader seals, the next one must open.
+"""All nodes of a cluster share one key of users' secrets: a leader opens secrets that earlier leaders sealed.
 
-An EPOCH tells the id of its writer's key (`services.auth.vault.id_of`), which says nothing of the key itself;
-the id of no key is "". A node with another one than who led last halts, before it stands.
+An EPOCH has the id of its writer's key (`services.auth.vault.id_of`), which reveals nothing of the key
+itself; the id of no key is "". A node whose key differs from that of the last leader halts before it stands.
 
-A cluster changes its key, or gets its first, when all nodes were stopped and who led last comes first: that
-one may differ from itself.
+To change its key, or to get its first one, a cluster is stopped, and the last leader is started first: it may
+differ from its own last EPOCH.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.cluster.errors import OtherKey
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `OtherKey` if `node` has another key than who led last, as the EPOCH of that one `leads` says."""
+    """Raise `OtherKey` if the key of `node` differs from that of the last leader; `leads` is its EPOCH."""
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:
         return

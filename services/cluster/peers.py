@@ -1,21 +1,21 @@
-"""Connections from one node to another: over TLS where the other one serves it, and to that one only.
+"""Connections between nodes: over TLS if the other node serves it, with its certificate pinned.
 
-    a node says in the shared log     its certificate: the first of its chain alone, as PEM, which is public
-                                      (EPOCH and BEAT of who leads, CHECKPOINT of who gives copies)
-    who dials it trusts               exactly that certificate, whoever has signed it: the shared log is what
-                                      nodes trust already, and no authority is asked
-    it says none                      where only its own machine reaches it and its ports take plaintext
+    a node announces its          certificate in the shared log: only the first of its chain, as PEM, which is
+                                  public (EPOCH and BEAT of the leader, CHECKPOINT of nodes that give copies)
+    a node that connects to it    trusts exactly that certificate, whatever its issuer: nodes trust the shared
+                                  log already, and no authority is involved
+    there is no certificate       if only its own machine reaches the node, and its ports take plaintext
 
-A certificate that is renewed is said anew within seconds. Who dials meanwhile meets one that it does not know
-yet, has sent nothing, and asks again (`forwarding`, `http_forwarding`). With `--tls-clients` a node is a
-client of the others', and shows its certificate as such: it must be one that those authorities vouch for.
+A renewed certificate is announced within seconds. A connection in that time meets an unknown certificate,
+sends nothing, and is retried (`forwarding`, `http_forwarding`). With `--tls-clients` a node is also a TLS
+client of the others, and presents its certificate as such: those authorities must have issued it.
 
-A network that drops what it is given, in silence, leaves a connection that nobody ends. So whoever is not
-there is given up after `CONNECT_SECONDS`, and a connection of whose other end nothing is heard, not even that
-it has what was sent, after `SILENT_SECONDS`; a node that is there may answer as late as the caller says.
+A network that drops packets silently leaves half-open connections. So a connection attempt is given up after
+`CONNECT_SECONDS`, and a connection without any traffic, not even TCP acknowledgements, after
+`SILENT_SECONDS`; the answer of a live node may take as long as the caller allows.
 
-Cost: a handshake a connection, HTTP makes one a request; some 50 us of either node's processor a gRPC call.
-Weak spot: gRPC compares a name too, so it is told one that stands in the certificate; one without a name
+Cost: a handshake a connection, in HTTP one a request; some 50 us of CPU time on either node a gRPC call. Weak
+spot: gRPC also compares a host name, so it is given one from the certificate; a certificate without a name
 cannot be a node's.
 """
 
@@ -35,7 +35,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""How long a certificate may be that stands in the shared log, and so in every checkpoint."""
+"""The maximum length of a certificate, which is in the shared log, and so in every checkpoint."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -43,7 +43,7 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""What a socket is asked for, where the system has it: questions to a silent end, a second apart."""
+"""Socket options, if the system has them: keepalive probes to a silent peer, a second apart."""
 
 
 class OtherCertificate(ConnectionError):
@@ -51,7 +51,7 @@ class OtherCertificate(ConnectionError):
 
 
 class Identity(NamedTuple):
-    """What a node shows: its certificate, as others are told it; as a client its chain and key, if asked."""
+    """A node's certificate, as announced to others; its chain and key, if it is a client with TLS."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -59,12 +59,12 @@ class Identity(NamedTuple):
 
 
 def follow(files: TlsFiles) -> Callable[[], Identity]:
-    """Return what gives what a node shows, which follows its files; raise `ConfigurationError`."""
+    """Return a function that returns the current certificate of the files; raise `ConfigurationError`."""
     return Following(files, shown).current
 
 
 def shown(files: TlsFiles) -> Identity:
-    """Return what a node shows that serves with these files; raise `ConfigurationError`, or OSError."""
+    """Return the certificate of a node with these TLS files; raise `ConfigurationError`, or OSError."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -83,7 +83,7 @@ def shown(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a name or an address of which a certificate says that it is its; "" if there is none."""
+    """Return a host name or address from a certificate; "" if there is none."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -98,9 +98,9 @@ def name_in(certificate: str) -> str:
 
 
 def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Return a connection to the HTTP interface that `url` names, of the node with this certificate.
+    """Return a connection to the HTTP interface at `url`, of the node with this certificate.
 
-    An answer may take up to `seconds`. Raise `OtherCertificate`, or another OSError: it was sent nothing.
+    An answer may take up to `seconds`. Raise `OtherCertificate`, or another OSError; nothing was sent then.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -124,7 +124,7 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Let a connection end of whose other end nothing is heard."""
+    """Enable keepalive probes, which end a connection to a silent peer."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -134,7 +134,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Tell another node something; return whether it has taken that in."""
+    """Post facts to another node; return whether it accepted them."""
     try:
         connection = connected_to(url, certificate, seconds)
     except OSError:
@@ -149,7 +149,7 @@ def post(
 
 
 def other_certificate(where: str, reason: str) -> str:
-    """Return the sentence for an address at which another certificate is shown than the shared log says."""
+    """Return the sentence for an address with another certificate than the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -157,16 +157,16 @@ def other_certificate(where: str, reason: str) -> str:
 
 
 def _trusting(certificate: str) -> ssl.SSLContext:
-    """Return a context that takes one certificate and no other, whatever names it says."""
+    """Return a context that accepts exactly one certificate, whatever host names it has."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be its own signer's
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be self-signed
     context.load_verify_locations(cadata=certificate)
     return context
 
 
 def _require_let_in(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Shake hands with ourselves as another node will; raise `ConfigurationError` if that is not let in."""
+    """Do a handshake with this node's own server, as another node will; raise `ConfigurationError`."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)

@@ -1,21 +1,21 @@
-"""The bytes of a node's log behind its checkpoint, until the shared log has shown what they are worth.
+"""The tail: the bytes of a node's log after its checkpoint, until the shared log confirms or replaces them.
 
     checkpoint          accepted end                      end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
-        ^ flushes from the shared log are compared with what lies in their place, then written there
+        ^ flushes from the shared log are compared with the bytes at their place, then written there
 
-`services.cluster.evidence` decides; here is what it decides about, and what is done:
+`services.cluster.evidence` decides the action; this module compares, and carries it out:
 
-    advance, write   the flush is written where it belongs, also over the same bytes: these may be in memory
-                     only. Zeros that close a segment are made zeros
+    advance, write   the flush is written at its place, also over equal bytes: these may be in memory only.
+                     Zeros that close a segment are written as well
     set aside        the sound records from there on go to the file `aside/<20 digits of their offset>`, up to
-                     ASIDE_BYTES_MAX, synced; the file before is deleted. Then they are cut
+                     ASIDE_BYTES_MAX, synced; the previous file is deleted. Then they are cut
     cut              later segments are deleted, the last one first; the segment is cut there and allocated
 
-After a cut, as after the last byte of the files, nothing is compared any more.
+After a cut, or past the end of the files, comparison ends.
 
-Cost: a read of each flush that the checkpoint does not cover, once for each opening. Weak spot: only the last
-tail that was set aside is kept, up to its first damage; of a restore's tail all up to the last sound record.
+Cost: a read of each flush after the checkpoint, once for each opening. Weak spot: only the last tail that was
+set aside is kept, up to its first damage; in a restore, up to its last sound record.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """What lies behind the checkpoint at `end_offset`, in segments of `segment_bytes`."""
+    """The tail after the checkpoint at `end_offset`, in segments of `segment_bytes`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset where the files end: those of later flushes are none of the tail."""
+        """The log offset of the end of the files: flushes after it are not in the tail."""
         self.is_there = self._end > end_offset
-        """Whether there is anything to compare with."""
+        """Whether there are bytes left to compare with."""
 
     def meet(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Make room for a flush that the shared log has accepted, whose bytes are written next.
+        """Prepare the tail for a flush that the shared log has accepted, and that is written next.
 
         Raise `Halted` if the tail is of another history, or OSError.
         """
@@ -69,9 +69,9 @@ class Tail:
         self.is_there = self.is_there and self._end > flush[-1].end
 
     def end_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Cut the tail at `offset`, which no accepted record reaches beyond, and set aside what was sound.
+        """Cut the tail at `offset`, the end of the accepted records; set sound records after it aside.
 
-        That goes to `sound_until`; by default up to where sound records lie back to back.
+        The part set aside ends at `sound_until`; by default, at the end of the contiguous sound records.
         """
         if not self.is_there:
             return
@@ -94,7 +94,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[InPlace, int]:
-        """Return what lies in a flush's place, and the offset of the first piece that differs."""
+        """Compare the bytes at a flush's place; return the result, and the offset of the first difference."""
         unsound_at: int | None = None
         differing = (part for part in flush if not self._is_equal(part))
         for offset, piece, zeros in (one for part in differing for one in _pieces(part)):
@@ -109,7 +109,7 @@ class Tail:
         return (InPlace.EQUAL, flush[-1].end) if unsound_at is None else (InPlace.UNSOUND, unsound_at)
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether BYTES without zeros lie in one segment; False where that is not sure."""
+        """Return whether BYTES without zeros, in one segment, are on disk; False if in doubt."""
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
         return is_in_one and self._disk.read(path, position, len(part.body)) == part.body
@@ -123,7 +123,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the zeros behind a piece are there, or the file ends before."""
+        """Return whether the zeros after a piece are on disk, or the file ends before."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -136,13 +136,13 @@ class Tail:
         return holds_other(self._disk.view(path), position, offset, self._imported_until)
 
     def _clear_closed(self, flush: Sequence[SharedRecord]) -> None:
-        """Make zeros of what a flush leaves unused at the ends of segments."""
+        """Clear the unused ends of the segments that a flush closes."""
         for part in flush:
             if part.zeros:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Make the rest of the segment zeros in which an offset lies, if that begins before it."""
+        """Clear the rest of the segment from `offset` on, if `offset` is not the start of a segment."""
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return
@@ -153,7 +153,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Keep records that no reader has seen accepted; where the disk has no room, say so and go on."""
+        """Keep records that are not known to be accepted; if the disk is full, log it and continue."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -174,7 +174,7 @@ class Tail:
 
 
 def _pieces(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (log offset, bytes, zeros behind them) of each record of BYTES, blanks too."""
+    """Yield (log offset, bytes, count of zeros after them) of each record of BYTES, blanks included."""
     at, body = 0, part.body
     while at < len(body):
         length, magic = _HEAD.unpack_from(body, at)

@@ -1,4 +1,4 @@
-"""The tasks of a node: one act at a time, and what runs beside it, which ends with the role."""
+"""The tasks of a node: one act at a time, and concurrent tasks, which end with the role."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Tasks:
         self._beside: set[asyncio.Task[None]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, is_beside: bool) -> None:
-        """Start a task; one that runs beside the act ends with the role."""
+        """Start a task; one with `is_beside` ends with the role."""
         task = self._loop.create_task(coroutine)
         for kept in (self._all, self._beside) if is_beside else (self._all,):
             kept.add(task)
@@ -28,17 +28,17 @@ class Tasks:
             self._broken(error)
 
     def end_beside(self) -> None:
-        """Cancel what runs beside the act: its answer is of the past."""
+        """Cancel the tasks beside the act: their answers would be outdated."""
         for task in self._beside:
             task.cancel()
 
     async def beside_ended(self) -> None:
-        """Return once nothing runs beside the act."""
+        """Wait until no task runs beside the act."""
         if self._beside:
             await asyncio.wait(self._beside)
 
     async def end(self) -> None:
-        """Cancel all, and wait for their ends."""
+        """Cancel all tasks, and wait for their ends."""
         for task in self._all:
             task.cancel()
         if self._all:
