@@ -1,17 +1,17 @@
-"""A node in an asyncio loop: carries out what its election says, and tells others what it knows.
+"""A node in an asyncio loop: carries out the acts of its election, and serves its state to other components.
 
     election --act--> worker thread, timer or lead --answer--> election
     worker thread --record that was read--> election
-    operator, process, core --order, failure, wish for a proof--> election
+    operator, process, core --order, failure, request for a proof--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) decides, in the loop alone; one `give` is one input.
-2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). While the node follows the
-   core belongs to them; while it leads, to the loop (`services.cluster.leading.lead`).
-3. What runs beside the one act (a look, a BEAT, a question to clients, the follower's word to its leader)
-   ends with the role in which it was begun: its answer is of the past then.
-4. A failure that the election has no row for is a bug, and so is any error of the shell's own: it ends
-   `run`, and with it the process.
+1. The election (`services.cluster.election.machine`) decides, and runs in the loop; one `give` is one input.
+2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The core belongs to them
+   while the node follows, and to the loop while it leads (`services.cluster.leading.lead`).
+3. Tasks beside the current act (a look, a BEAT, a question to clients, a follower's report to its leader) end
+   with the role in which they began: their answers would be outdated.
+4. A failure without a row in the election is a bug, as is any other error of the node itself: it ends `run`,
+   and with it the process.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ Result = TypeVar("Result")
 
 
 class TookOver(NamedTuple):
-    """A takeover: when, in ms since 1970, and why."""
+    """A takeover: its time, in ms since 1970, and its reason."""
 
     at_ms: int
     why: str
 
 
 class ClusterNode:
-    """One node. `me` is what its EPOCHs say, with what `show` gives then; `clock` is wall time in ms."""
+    """One node. `me` is the content of its EPOCHs, updated by `show`; `clock` is wall time in ms."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class ClusterNode:
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
-        """The lead of this node, from the moment when the log names it until clients are served no more."""
+        """The lead of this node, from its confirmation by the log until clients are no longer served."""
         self.took_over: TookOver | None = None
-        """The last time when this node began to lead."""
+        """The last takeover by this node."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
-        """Tells whether any client answers this node."""
+        """Returns whether any client answers this node."""
         self.let_go: Callable[[], None] = _noop
-        """Called once another replica has taken a replica's place: its core is garbage, in cycles."""
+        """Called after a replica was replaced: the old core is garbage, in reference cycles."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
         """When the shared log was read last; 0 for never."""
@@ -99,7 +99,7 @@ class ClusterNode:
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Follow and lead until the node leaves; raise what is a bug."""
+        """Follow and lead until the node leaves; raise any bug."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -108,22 +108,22 @@ class ClusterNode:
             self._end_timer()
             await self._tasks.end()
             if self.lead is not None:
-                with suppress(Exception):  # the bug that ends the node is raised already
+                with suppress(Exception):  # the bug that ended the node is raised already
                     await self.lead.end()
 
     def leave(self) -> None:
-        """Stop following, or leading, as soon as that can be."""
+        """Stop following, or leading, as soon as possible."""
         self.give(inputs.Leave())
 
-    # What the election says.
+    # Inputs and outputs of the election.
 
     def give(self, given: Input, now_ms: int | None = None) -> None:
-        """Give the election an input, and carry out what it says; a bug ends `run`."""
+        """Pass an input to the election, and carry out its outputs; a bug ends `run`."""
         if self._over.done():
             return
         try:
             self._take(given, monotonic_ms() if now_ms is None else now_ms)
-        except Exception as bug:  # whoever gave the input, a timer or a worker thread, takes no error
+        except Exception as bug:  # the caller, a timer or a worker thread, does not handle errors
             self._break(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
@@ -138,7 +138,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _told_of(self) -> tuple[Role, int, str | None]:
-        """Return what others wait for a change of."""
+        """Return the values whose changes others wait for."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -158,7 +158,7 @@ class ClusterNode:
             self._tasks.start(self._answer(act, argument), is_beside=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return what carries out an act and returns its answer."""
+        """Return the coroutine that carries out an act and returns its answer."""
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
@@ -166,7 +166,7 @@ class ClusterNode:
         return self._work(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
-        """Carry out an act, and give the election its answer."""
+        """Carry out an act, and pass its answer to the election."""
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
@@ -184,7 +184,7 @@ class ClusterNode:
             self.give(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Do what goes with an answer."""
+        """Apply an answer before the election takes it."""
         self.acts.ends(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -212,7 +212,7 @@ class ClusterNode:
             self.give(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Let the election have what a worker thread has read amid an act."""
+        """Pass an input to the election that a worker thread has produced during an act."""
         self._loop.call_soon_threadsafe(self.give, given, now_ms)
 
     def _break(self, bug: BaseException) -> None:
@@ -252,7 +252,7 @@ class ClusterNode:
         lead = self._led
         try:
             answer = await lead.end()
-        except FAILURES:  # a full disk, which takes no checkpoint at the end, keeps nobody from leaving
+        except FAILURES:  # a full disk prevents the last checkpoint, not the hand-over
             await self._let_go(lead, to)
             raise
         await self._let_go(lead, to)
@@ -267,66 +267,66 @@ class ClusterNode:
             self._break(bug)
 
     def _proof_wanted(self) -> None:
-        """Ask for a proof in the loop's next turn: one serves all that wait by then."""
+        """Request a proof in the loop's next turn: it serves all requests until then."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
 
     def _ask_for_proof(self) -> None:
-        if self.role is Role.LEADING:  # else it is asked for once the lead has begun
+        if self.role is Role.LEADING:  # else it is requested once the lead has begun
             self._is_proof_asked = False
             self.give(inputs.ProofWanted())
 
-    # What others know of this node.
+    # The state of this node, for other components.
 
     @property
     def role(self) -> Role:
-        """What this node does."""
+        """The role of this node."""
         return self.election.role
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that this node has read of."""
+        """The newest epoch that this node has read."""
         return self.election.leadership.epoch
 
     @property
     def known_leader(self) -> Member | None:
-        """Who leads; None too where this node is said to, and does not: it did, or a process before it."""
+        """The leader; None also if the log names this node and it does not lead, as after a restart."""
         return self.election.leadership.known(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The answer of the shared log that is none; empty while it answers, or is not asked."""
+        """The reason why the shared log gives no answer; "" while it answers, or is not in use."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each broken record of the shared log at which another node waits, of its leader."""
+        """A sentence for each broken record at which another node waits; none unless this node leads."""
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
-        """Return the epoch and who leads in it, once this node knows; raise TimeoutError if not in time."""
+        """Return the epoch and its leader, once this node knows them; raise TimeoutError if not in time."""
         async with asyncio.timeout(seconds):
             while (leader := self.known_leader) is None:
                 await self._changed.wait()
         return self.epoch, leader
 
     async def moved_from(self, epoch: int) -> None:
-        """Return when this node has read of another epoch."""
+        """Return once this node has read another epoch."""
         while self.epoch == epoch:
             await self._changed.wait()
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """From which record on each node reads that has told so."""
+        """The next record of each node that has announced its holding."""
         return {node: one.next_record for node, one in self._held().items()}
 
     @property
     def reached_at(self) -> dict[str, str]:
-        """The URL of each node's HTTP interface, this one's first, and what it shows there, as PEM."""
+        """The URL of each node's HTTP interface, this node's first, and its certificate there, as PEM."""
         held, leader = self._held(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
@@ -338,18 +338,18 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def follows_me(self, secret: str) -> bool:
-        """Return whether the sender of this secret follows this node, which leads."""
+        """Return whether this node leads and the sender of the secret follows it."""
         return self.lead is not None and self.lead.is_followed_by(secret)
 
     def position_told(self, node: str, end: int, unfit: str | None) -> None:
-        """Take in what a follower tells of itself; one that has led until a moment ago need not know."""
+        """Record the report of a follower; ignore it if this node no longer leads."""
         if self.lead is not None:
             self.lead.position_told(node, end, unfit)
 
     async def _tell_leader(self) -> None:
-        """Tell the leader again and again how far this node is; whether it hears changes nothing here.
+        """Report this node's position to the leader periodically; failures have no effect here.
 
-        By a thread of the node's own: clients' requests that wait for the leader may have all others.
+        Use the node's own threads: forwarded requests that wait for the leader may occupy all others.
         """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
@@ -372,16 +372,16 @@ _MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _taken_for_granted() -> bool:
-    """Say that clients are reached, where nobody can tell."""
+    """Assume that clients are reached, if there is no check."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing, where nobody looks after memory."""
+    """Do nothing, if no callback is set."""
 
 
 def is_no_history(error: Exception) -> bool:
-    """Return whether a node halts because the shared log is not one history, or is gone."""
+    """Return whether a node halts because the shared log is inconsistent, or gone."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
@@ -391,5 +391,5 @@ def say(line: Line) -> None:
 
 
 def monotonic_ms() -> int:
-    """Return a clock of this machine that never goes back, in ms."""
+    """Return the time of a monotonic clock of this machine, in ms."""
     return time.monotonic_ns() // 1_000_000

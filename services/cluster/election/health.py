@@ -1,17 +1,17 @@
-"""Whether a node should lead: its clock is right, and its disk has room.
+"""The fitness of a node to lead: a correct clock, and room on its disk.
 
-    each follower --why it is unfit, or that it is not--> leader (`followers`)
-    the leader is unfit, and a follower is fit    it says that it leaves, and to whom
-    the leader is unfit, and none is fit          it leads on, and looks again
+    each follower --why it is unfit, or that it is fit--> leader (`followers`)
+    the leader is unfit, and a follower is fit    it leaves, and names that follower
+    the leader is unfit, and none is fit          it continues to lead, and checks again
 
-    unfit    its clock is off (`pace`)       what comes early or late is what the leader's clock makes of it
-             its disk has no room           a leader without room refuses new messages
+    unfit    its clock is off (`pace`)       the leader's clock determines when messages are delivered
+             its disk has no room            a leader without room refuses new messages
 
-A leader is never deposed for that: it knows of another before it goes. So a cluster whose engine's clock is
-wrong, where all nodes are off, stays as it is. A node that is unfit and follows stands later than the others
+An unfit leader is never deposed: it leaves only if it knows of a fit node. So in a cluster whose engine has a
+wrong clock, and all nodes seem off, the leader stays. An unfit follower stands later than the others
 (`silence`).
 
-Weak spot: what a leader delivers between the step of its clock and the hand-over goes by that clock.
+Weak spot: between a step of its clock and the hand-over, a leader delivers by the wrong clock.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import Pace
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""How long a leader that is unfit waits from one hand-over to the next: it may have come to nothing."""
+"""How long an unfit leader waits before it repeats a hand-over, which may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""Room that a node must have to be fit, in segments: it makes a reserve of one when it leads."""
+"""Free space that makes a node fit, in segments: a leader reserves one."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """The clock of a node, compared with the engine's (`pace`), and the room on its disk."""
+    """A node's clock, compared with the engine's (`pace`), and the room on its disk."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -43,13 +43,13 @@ class Health:
         self._is_off_told = False
 
     def unfit(self) -> str:
-        """Return why this node should lead only where no other can; empty if it may."""
+        """Return why this node should lead only if no other can; "" if it is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def tell_clock(self) -> None:
-        """Log when this node's clock begins or ends to be off."""
+        """Log when this node's clock becomes wrong, or right again."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

@@ -1,7 +1,7 @@
 """The inputs of the election: answers to its acts, records that were read, ticks and orders.
 
-Each is a value that a worker thread or the loop has made, and nothing changes it afterwards. A field of type
-Any is for the shell alone, or for a later act: the machine passes it on.
+Each is an immutable value from a worker thread or the loop. The machine does not use fields of type Any: they
+are for the node alone, or for a later act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Seen(NamedTuple):
-    """How far a node has read, and the counts of what it has stepped over."""
+    """The progress of a node's reading, and the counts of the records it has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class Seen(NamedTuple):
 
 
 def seen_by(fold: Fold) -> Seen:
-    """Return what a fold has seen."""
+    """Return the progress of a fold."""
     return Seen(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """OPEN: the newest EPOCH that the checkpoint knows (0: none), its facts, what was seen, the replica."""
+    """OPEN: the newest EPOCH in the checkpoint (0: none), its facts, the progress, and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,25 +41,25 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """READ and CATCH_UP: the number of records, 0 at the end of the log, and what the node knows then."""
+    """READ and CATCH_UP: the number of records, 0 at the end of the log, and the state of the node."""
 
     records: int
     seen: Seen
     is_founded: bool
     is_listed: bool
-    """Whether the log says what this node holds."""
+    """Whether the log has this node's holding."""
     unfit: str
-    """Why this node should lead only where no other can; empty if it may."""
+    """Why this node should lead only if no other can; "" if it is fit."""
 
 
 class Appended(NamedTuple):
-    """APPEND_EPOCH: the candidate and the offset of its EPOCH; None if the engine tells no offset."""
+    """APPEND_EPOCH: the candidate and the offset of its EPOCH; None if the engine returns no offset."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """CONFIRM: whether the EPOCH is the newest; None while it was not read back."""
+    """CONFIRM: whether the EPOCH is the newest; None until it is read back."""
 
     has_won: bool | None
 
@@ -78,7 +78,7 @@ class Beaten(NamedTuple):
 
 
 class LookDone(NamedTuple):
-    """LOOK: of a leader also the fittest follower, and complaints: (node, (epoch, number))."""
+    """LOOK: for a leader also the fittest follower, and complaints: (node, (epoch, number))."""
 
     seen: Seen
     has_room: bool = True
@@ -89,33 +89,33 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """ASK_CLIENTS: whether any client answers this node, asked for a node that complains."""
+    """ASK_CLIENTS: whether any client answers this node, checked because `node` complained."""
 
     node: str
     is_reached: bool
 
 
 class Ended(NamedTuple):
-    """HAND_OVER: clients are served no more."""
+    """HAND_OVER: clients are no longer served."""
 
 
 class CopiesFound(NamedTuple):
-    """COPY, under way: the newest EPOCH in the log (0: none), and its facts."""
+    """COPY, in progress: the newest EPOCH in the log (0: none), and its facts."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """COPY: a copy was fetched, from where it says."""
+    """COPY: a copy was fetched from `source`."""
 
     source: str
 
 
 class Failed(NamedTuple):
-    """An act came to an error, one of FAILURES.
+    """An act has failed with an error in FAILURES.
 
-    What an operator may do where the log is not one history; where the log cannot be read on.
+    `ways_on` is advice for the operator if the log is inconsistent, `where` the record that cannot be read.
     """
 
     act: Act
@@ -125,13 +125,13 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """A record was read, and what became of it."""
+    """A record was read, with its outcome."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """Time has passed; of a leader, when its newest proven append began, and its news of itself."""
+    """Time has passed; from a leader, the start of its newest proven append, and its news."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
@@ -148,17 +148,17 @@ class SteppedDown(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The process is to end."""
+    """The process is about to end."""
 
 
 class Move(NamedTuple):
-    """Another node is to lead: the one named, or any."""
+    """The lead is to move to the named node, or to any."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """A BEAT is to say these facts; `written` is of the shell."""
+    """A BEAT is to carry these facts; `written` is for the node."""
 
     facts: Mapping[str, Any]
     written: Any = None
@@ -179,7 +179,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which an input counts; one that is not listed counts in all but HALTED and LEFT."""
+"""The stages in which an input counts; an unlisted one counts in all but HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -188,4 +188,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The same of a failure, by its act; one of a LOOK always counts."""
+"""The same for a failure, by its act; one of LOOK always counts."""

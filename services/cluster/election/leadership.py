@@ -1,10 +1,10 @@
-"""The leader as the shared log names it: who holds the newest epoch, when it was heard, whether it left.
+"""The leader according to the shared log: the newest EPOCH, the last sign of life, and whether it left.
 
     EPOCH of a newer epoch   its writer leads; its facts are the leader's identity
-    BEAT that says `leaves`  no leader; the successor it names, or any other node, need not wait for silence
+    BEAT with `leaves`       no leader; the successor it names, or any other node, need not wait for silence
     any other live record    the leader is alive; a BEAT may carry a renewed certificate
 
-Pure state: each method takes the time as an argument, by a clock that never goes back, in ms.
+Pure state: each method takes the time as an argument, of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sharedlog.fold import Outcome, Step, told_anew
 from sharedlog.record import Kind, SharedRecord
 
 _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
-"""Outcomes of records that prove nothing of the newest leader."""
+"""Outcomes of records that do not prove that the newest leader is alive."""
 
 
 class Leadership:
-    """The leader, as the node `me` has read of it in the shared log."""
+    """The leader, as known to the node `me` from the shared log."""
 
     def __init__(self, me: Member, now_ms: int) -> None:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH; None if there is none, or if that node leaves."""
+        """The writer of the newest EPOCH; None if there is none, or if that node has left."""
         self.facts: Mapping[str, Any] = {}
         """The facts of the newest EPOCH."""
         self.names = {me.node}
-        """Every node that has led, this one, and none that was forgotten since."""
+        """All nodes that have led, and this one, without forgotten ones."""
         self.silence = Silence(now_ms)
         self.one_name = OneName(me.node)
         self.has_read_all = False
@@ -52,13 +52,13 @@ class Leadership:
 
     @property
     def why_stand(self) -> str:
-        """Why a node that stands now does so."""
+        """The reason to stand now."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
 
     def known(self, *, leads: bool) -> Member | None:
-        """Return the leader; None too where the log names this node, and it does not lead, or no longer."""
+        """Return the leader; None also if the log names this node and it does not lead."""
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
@@ -68,14 +68,14 @@ class Leadership:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def know(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Take in the EPOCH of a leader, unless a later one is known."""
+        """Record the EPOCH of a leader, unless a later one is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def record_taken(self, step: Step, now_ms: int) -> bool:
-        """Take in what a record proves of the leader; return whether it is a new EPOCH."""
+        """Update the state from a record; return whether it is a new EPOCH."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -96,7 +96,7 @@ class Leadership:
         self.silence.heard(now_ms)
 
     def _left(self, now_ms: int, to: str) -> None:
-        """Take in that the leader leaves: to the node `to`, or to any but itself, which may say so twice."""
+        """Record that the leader leaves, to the node `to` or to any other; it may announce this twice."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

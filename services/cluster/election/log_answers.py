@@ -1,6 +1,6 @@
-"""The answers of the shared log, as a node notes them and warns of them where they change.
+"""The answers of the shared log to a node, and the warnings about their changes.
 
-Pure state: times are of a clock that never goes back, in ms.
+Pure state: times are of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""By count of `Seen`."""
+"""Warnings by count of `Seen`."""
 
 
 class LogAnswers:
-    """The newest answer; `say` takes a line for the log."""
+    """The newest answer; `say` writes a line to the log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The newest answer that is none; empty while the shared log answers."""
+        """The reason of the newest failure; "" while the shared log answers."""
         self.stood_in_vain = ""
-        """Why this node could not stand though it can read; empty once any node leads."""
+        """Why this node could not stand though it can read; "" once any node leads."""
         self.seen = Seen()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Note the reason why the shared log gives no answer."""
+        """Record the reason why the shared log gives no answer."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -39,13 +39,13 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Note that the shared log answers."""
+        """Record that the shared log answers."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""
 
     def note_seen(self, seen: Seen) -> None:
-        """Warn of what was stepped over since the last time."""
+        """Warn of records skipped since the last call."""
         for name, sentence in _WARNINGS.items():
             if (count := getattr(seen, name)) > getattr(self.seen, name):
                 self._say("warning", sentence, count=count, next_record=seen.next_record)

@@ -1,4 +1,4 @@
-"""The election as a state machine: the next act of a node, by what it has read and been answered.
+"""The election as a state machine: the next act of a node, by the records and answers it has received.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
@@ -15,25 +15,25 @@
 
 The table itself is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An input
 (`services.cluster.election.inputs`) is an answer to an act, a record that was read, a tick or an order. The
-methods here make events of inputs, and return acts, lines for the log among them. `services.cluster.node`
-carries the acts out, and so does the simulation. The machine reads no clock, no file and no network.
+methods here translate inputs to events, and return acts, log lines included. `services.cluster.node` carries
+out the acts, as does the simulation. The machine reads no clock, no file and no network.
 
 Rules
-1. In every stage one act is under way, or one WAIT. Its answer counts in that stage only, and is dropped
-   elsewhere. A tick may come early: the node then acts early. Looks, complaints, BEATs and questions to
-   clients run beside it.
-2. Only the shared log decides who leads: LEADING is entered by an EPOCH of this node alone, read back as the
-   newest, and left for good once an append was not proven. The core is then thrown away (OPENING): it may
-   hold records that were never accepted.
+1. In every stage one act is in progress, or one WAIT. Its answer counts in that stage only, and is dropped in
+   others. A tick may come early: the node then acts early. Looks, complaints, BEATs and questions to clients
+   run concurrently.
+2. Only the shared log decides which node leads. A node enters LEADING only by its own EPOCH, read back as the
+   newest, and leaves it for good after an unproven append. The core is then discarded (OPENING): it may hold
+   records that were never accepted.
 3. An engine that gives no answer is asked again without end; a log that contradicts itself is never read
-   again (HALTED). Where a record is broken, the node needs a copy that reaches beyond it (COPYING).
-4. An order to leave ends the node in the next stage in which it holds no right to lead, at once where it
-   waits. A leader hands over first, also where its own disk has failed: it has its right still.
-5. A node that is unfit to lead (`health`) stands later. A follower complains of a leader that clients do not
-   reach through it (`reach`).
+   again (HALTED). If a record is broken, the node needs a copy that reaches past it (COPYING).
+4. An order to leave ends the node in the next stage without a right to lead, or at once if it waits. A leader
+   hands over first, even if its own disk has failed, as it still leads.
+5. A node that is unfit to lead (`health`) stands later. A follower complains of a leader that does not answer
+   the calls it forwards (`reach`).
 
-Cost: a lookup and a few comparisons an input. Weak spot: the table has no guards. They are the methods below,
-so a row says what follows from an event, not when the event comes.
+Cost: a lookup and a few comparisons an input. Weak spot: the table has no guards. They are in the methods
+below, so a row gives the consequence of an event, not its conditions.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
 )
-"""Errors of acts that the machine takes (`Failed`); any other is a bug of the node."""
+"""Errors of acts that the machine handles (`Failed`); any other is a bug of the node."""
 _HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The machine of the node `me`; all times are of one clock that never goes back, in ms.
+    """The machine of the node `me`; all times are of one monotonic clock, in ms.
 
-    `draw` gives the holder of an EPOCH, another one each time.
+    `draw` returns a new holder for each EPOCH.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -94,18 +94,18 @@ class Election:
         self.copying = ""
         """Why this node needs a copy, and why it has none yet."""
         self.reopened = ""
-        """Why its replica was opened again; empty once that has read all there is."""
+        """Why the replica was opened again; "" once it has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
-        """Whether what was read before is to be looked for in the log before it is read on."""
+        """Whether to verify earlier records in the log before reading on."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the core of the lead is void; it may be so before clients are served."""
+        """Whether the core of the lead is void, perhaps already before clients are served."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log that a look has found, with which this role ends."""
+        """The failure of the copy or the log, found by a look, with which this role ends."""
         self._where: Unreadable | None = None
-        """The record at which a failure says that the log cannot be read on."""
+        """The record that cannot be read, according to a failure."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
@@ -114,7 +114,7 @@ class Election:
         return [Output(Act.OPEN)]
 
     def take(self, given: Input, now_ms: int) -> list[Output]:
-        """Take an input in; return what is to be done, in order."""
+        """Apply an input; return the resulting acts, in order."""
         kind = type(given)
         if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
             return []
@@ -124,7 +124,7 @@ class Election:
         return outputs
 
     def _on(self, event: Event, argument: Any = None) -> None:
-        """Follow the table."""
+        """Apply a row of the table."""
         row = TABLE.get((self.stage, event))
         if row is None:
             return
@@ -173,7 +173,7 @@ class Election:
             self._on(Event.CURRENT, holder)
 
     def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Look and complain if that is due; then read on, wait, or stand."""
+        """Look and complain if due; then read on, wait, or stand."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -183,7 +183,7 @@ class Election:
             self._fail(self._failure, now_ms)
             return
         self.reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
-        # What the log says of this node may be of a copy that is gone, until all was read.
+        # Until the whole log was read, this node's holding may be that of a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain(now_ms)
         if not given.records:
@@ -198,7 +198,7 @@ class Election:
             self._on(Event.CAUGHT_UP)
 
     def _complain(self, now_ms: int) -> None:
-        """Say in the shared log that clients call, and that the leader does not answer, if so."""
+        """Note in the shared log that clients call and the leader does not answer, if so."""
         epoch = self.leadership.epoch
         if (number := self.reach.complain(epoch, now_ms)) is not None:
             self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
@@ -310,7 +310,7 @@ class Election:
         else:
             self._say("info", "stood, and another was first", reason=str(error))
             self.leadership.silence.lost()
-        self._must_check = True  # for the engine may lack what this node has read
+        self._must_check = True  # the engine may lack records that this node has read
         self._on(Event.LOST)
 
     def _fail(self, error: Exception, now_ms: int) -> None:

@@ -1,12 +1,12 @@
-"""Two processes that are one node: who does not lead, and reads that another of its name does, halts.
+"""Detect two processes with the same node name: the one that is not leader halts.
 
-An EPOCH names its node, and its holder was drawn by the process that stands. Once a process has read all
-there was, appends of its own name under a holder that it did not draw are another's: the first ones may be
-what a process before it had under way when it ended, or all that it wrote last, where an engine had told of
-the past (a standby that is behind); one that comes LIVES_MS after the first is of a process that lives.
+An EPOCH has the name of its node, and a holder drawn by the candidate's process. Once a process has read the
+whole log, appends under its own name with an unknown holder come from another process. The first ones may be
+the last appends of an earlier process of this node, or all its latest records, if the engine had returned an
+old state (a lagging standby). An append LIVES_MS after the first one proves that the other process is alive.
 
-Times are those at which this node read, by a clock that never goes back, in ms. Weak spot: two that both
-follow a third are found when one of them leads.
+Times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes that both follow
+a third node are detected once one of them leads.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from services.cluster.errors import NameTaken
 
 LIVES_MS: Final = 3_000
-"""For how long appends of a process that has ended may still come; one that leads writes more often."""
+"""How long appends of an ended process may still arrive; a leader writes more often."""
 
 
 class OneName:
-    """What a node named `node` has read of others of its name."""
+    """Appends of other processes with the name `node`."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -29,11 +29,11 @@ class OneName:
         self._has_heard = False
 
     def drew(self, holder: bytes) -> None:
-        """Note a holder of this process."""
+        """Record a holder of this process."""
         self._drawn.add(holder)
 
     def heard(self, leader: str, holder: bytes, now_ms: int) -> None:
-        """Take in that an append of the node `leader` was accepted, behind all there was at the start."""
+        """Record an accepted append of the node `leader`, later than the log at the start."""
         if leader != self._node or holder in self._drawn:
             return
         if self._first_ms is None:

@@ -1,24 +1,24 @@
-"""How far behind the shared log a node reads, and how its clock differs from the engine's.
+"""A node's lag behind the shared log, and the skew of its clock against the engine's.
 
-    lag in records    what the engine has, less what this node has read; asked for once in ASK_MS at most
-    lag in ms         the age of the newest record that was read, none once a read has found no more; and
+    lag in records    records in the engine less records read by this node; requested at most once in ASK_MS
+    lag in ms         the age of the newest record that was read, zero once a read has found no more; plus
                       the time since that read
     skew              this node's clock less the engine's
 
-What a read has found is as new as the read at most, and what this node appended as old as the moment before
-at least. So the engine's time of a record lies between two of a node's. Both are kept by the clock that never
-goes back, the narrowest of the newest SAMPLES, and the wall clock is looked at when the skew is asked for: a
-step of it shows at once.
+A record that a read has found is at most as new as the read; a record that this node appended is at least as
+old as the start of the append. So the engine's time of a record is bounded by two times of a node. Both
+bounds are kept by the monotonic clock, the narrowest of the newest SAMPLES. The wall clock is read only when
+the skew is requested, so a step of it shows at once.
 
-    reads              when it was read, less the engine's time: the skew is at most so much
-    own appends        when it began, less the engine's time: the skew is at least so much
+    reads              time of the read less the engine's time: an upper bound of the skew
+    own appends        start of the append less the engine's time: a lower bound of the skew
 
-A clock is off when that is proven, by more than OFF_MS. Who follows has no appends: whether it runs ahead or
-all of SAMPLES reads were slow nobody knows, and it counts as off. Records that lay there before the node read
-on are no measure of its clock, so they count for the lag alone.
+A clock is off if the bounds prove a difference of more than OFF_MS. A follower has no appends: it cannot
+distinguish a fast clock from SAMPLES slow reads, and then counts as off. Records appended before the node
+began to read measure the lag only, not its clock.
 
-Weak spot: a lag in bytes no record tells: what a node has not read, it does not know the length of. An engine
-whose own clock steps is believed: then all nodes are off, and none better than another.
+Weak spot: there is no lag in bytes, as the size of unread records is not known. An engine whose own clock
+steps is trusted: all nodes are then off, and none is preferred.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sharedlog.errors import Unknown
 ASK_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""By how much a clock differs that is off."""
+"""The difference above which a clock is off."""
 
 
 class Pace:
-    """What the reads of one node have told; `clock` is wall time, `monotonic` never goes back, both in ms."""
+    """The measurements of one node; `clock` is wall time, `monotonic` a monotonic clock, both in ms."""
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
         self._clock, self._monotonic = clock, monotonic
@@ -50,10 +50,10 @@ class Pace:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """Between what the clock that never goes back, less the engine's, lies."""
+        """The bounds of the monotonic clock less the engine's."""
 
     def read(self, found: list[Stored], end: Callable[[], int]) -> None:
-        """Take in what a read has found; `end` asks for the offset behind the last record."""
+        """Record the result of a read; `end` returns the offset after the last record."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
             self._has_all, self._age_ms, self._lag_records = True, 0, 0
@@ -69,19 +69,19 @@ class Pace:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def appended(self, began_ms: int, found: list[Stored]) -> None:
-        """Take in the newest record, just read back, of a leader whose newest append began at `began_ms`."""
+        """Record the newest record, just read back, by a leader whose last append began at `began_ms`."""
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
             self._at_least.append(began_ms - found[-1].appended_ms)
             self._narrow()
 
     def follows(self) -> None:
-        """Take in that the node leads no more: its appends are of the past."""
+        """Record that the node no longer leads: its appends are outdated."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Keep the bounds for those that look from other threads."""
+        """Publish the bounds to readers in other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -89,7 +89,7 @@ class Pace:
 
     @property
     def skew_ms(self) -> int | None:
-        """By how much the clock is ahead of the engine's, or less; None if nobody knows."""
+        """How far the clock is ahead of the engine's, at most; None if that is not known."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 
@@ -106,7 +106,7 @@ class Pace:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return what is known, as JSON can hold it; None for what is not."""
+        """Return the known values, for JSON; None for unknown ones."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

@@ -1,23 +1,23 @@
-"""A leader that reaches the shared log and no client: who finds that out, and when the leader leaves for it.
+"""A leader that reaches the shared log and no client: its detection, and the leader's decision to leave.
 
-    clients --call--> follower --the call goes on--> leader      nothing comes back for UNREACHED_MS
-    follower --note: unreached, by its epoch--> shared log       a fact beside what the follower holds
-    leader --question--> every client that has a connection      nobody answers: it leaves, to that follower
+    clients --call--> follower --forwarded call--> leader        no answer for UNREACHED_MS
+    follower --note: unreached, by its epoch--> shared log       a fact in the follower's holding
+    leader --question--> every client that has a connection      no answer: it leaves, to that follower
 
-Silence in the log cannot tell such a leader: it writes. A note changes no right, and readers of an older
-version step over it. Whether the leader leaves is for itself to say: it asks its own clients first, so a
-follower that is cut off, or wrong, deposes nobody who serves anybody.
+Such a leader writes, so silence in the log does not reveal it. A note changes no right, and readers of an
+older version skip it. Only the leader decides to leave: it asks its own clients first, so a follower that is
+partitioned, or wrong, does not depose a leader that serves clients.
 
 Rules
-1. Nothing is complained of unless clients call: `failed` is told of their calls only, and the last one failed
+1. A follower complains only if clients call: `failed` is called for their calls only, and the last one failed
    within RECENT_MS.
-2. A complaint counts once, and in its epoch. As long as it holds it is repeated.
-3. Two nodes that cannot see each other could hand the lead to and fro, each while it has no client. So a node
-   that has left leaves again only behind a pause, which doubles; it is short again once the node has not left
-   for CALM_PAUSES of them.
+2. A complaint counts once, and in its epoch. It is repeated as long as it holds.
+3. Two nodes that cannot reach each other could pass the lead back and forth while neither has clients. So a
+   node that has left leaves again only after a pause, which doubles each time; it is reset once the node has
+   not left for CALM_PAUSES pauses.
 
 Times are of one machine's monotonic clock, in ms. Weak spot: clients of the leader that use HTTP alone have
-no connection on which they could be asked, so they are not counted.
+no connection for the question, so they are not counted.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHED_MS: Final = 3_000
-"""How long nothing comes back from the leader before a follower complains."""
+"""How long the leader must leave calls unanswered before a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
-"""How long a follower waits before it says the same again."""
+"""How long a follower waits before it repeats a complaint."""
 PAUSE_MIN_MS: Final = 10_000
 PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
 
 
 class Reach:
-    """Whether the calls that a follower passes on reach the leader of an epoch."""
+    """Whether the calls that a follower forwards reach the leader of an epoch."""
 
     def __init__(self) -> None:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """Since when nothing has come back; None if something has, or nothing was asked."""
+        """Start of the period without answers; None after an answer, or without calls."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
     def answered(self, now_ms: int) -> None:
-        """Note that the leader has answered a call, whatever it said."""
+        """Record that the leader has answered a call, with any status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Note that a call to the leader of an epoch, which began at `began_ms`, was not answered."""
+        """Record that a call to the leader of an epoch, begun at `began_ms`, was not answered."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -58,7 +58,7 @@ class Reach:
         self._failed_ms = now_ms
 
     def complain(self, epoch: int, now_ms: int) -> int | None:
-        """Return the number of the complaint to be made now of the leader of an epoch; None: of none."""
+        """Number the next complaint of the leader of an epoch, and return it; None if none is due."""
         if self._since_ms is None or epoch != self._epoch:
             return None
         if now_ms - self._since_ms < UNREACHED_MS or now_ms - self._failed_ms > RECENT_MS:
@@ -70,7 +70,7 @@ class Reach:
 
 
 class Leaving:
-    """When a leader heeds complaints."""
+    """The leader's decision which complaints to check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -78,14 +78,14 @@ class Leaving:
         self._pause_ms = PAUSE_MIN_MS
 
     def heed(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
-        """Return whether a node's complaint is to be looked into: each once, and none amid the pause."""
+        """Record a complaint; return whether to check it: each once, and none during the pause."""
         if self._heard.get(node) == complaint:
             return False
         self._heard[node] = complaint
         return self._left_ms is None or now_ms >= self._left_ms + self._pause_ms
 
     def left(self, now_ms: int) -> None:
-        """Note that the leader leaves for a complaint."""
+        """Record that the leader leaves because of a complaint."""
         if self._left_ms is not None:
             is_calm = now_ms >= self._left_ms + CALM_PAUSES * self._pause_ms
             self._pause_ms = PAUSE_MIN_MS if is_calm else min(2 * self._pause_ms, PAUSE_MAX_MS)

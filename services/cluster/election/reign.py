@@ -1,14 +1,14 @@
-"""The lead of a node as a part of the election: BEATs, looks, and when the lead goes to another node.
+"""The lead of a node as a part of the election: BEATs, looks, and the end of the lead.
 
     an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
     an operator's order waits                   a BEAT at once for each order, with its facts
     the leader has news of itself               a BEAT at the next tick
     nothing was written for BEAT_MS             a BEAT at the next tick: a sign of life
     LOOK_SECONDS since the last look            a look at copy, disk, clock and log
-    unfit, and a follower is fit                the lead is over: to that one (`health`)
-    a node complains, and no client answers     the lead is over: to that one (`reach`)
+    unfit, and a follower is fit                the lead is over: to that follower (`health`)
+    a node complains, and no client answers     the lead is over: to that node (`reach`)
 
-One BEAT and one look are under way at a time. Pure state: times are of a clock that never goes back, in ms.
+At most one BEAT and one look are in progress. Pure state: times are of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reign:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an append of this lead was proven, beyond the EPOCH itself."""
+        """Whether an append of this lead after its EPOCH was proven."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
@@ -55,13 +55,13 @@ class Reign:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Write a BEAT, and look, if that is due."""
+        """Write a BEAT, and look, if due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
     def take(self, given: OfReign, now_ms: int) -> None:
-        """Take in a wish for a proof, an order, or that a BEAT was proven; write the next BEAT if due."""
+        """Apply a request for a proof, an order, or a proven BEAT; write the next BEAT if due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
         elif isinstance(given, Order):
@@ -77,23 +77,23 @@ class Reign:
         self._is_beating, self._is_proof_wanted = True, False
         self._put(Act.BEAT, self._orders.popleft() if self._orders else Order(news))
 
-    # Looks, also of a follower.
+    # Looks, also by a follower.
 
     def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Look beside all else, one look at a time."""
+        """Start a look if due; only one is in progress at a time."""
         if not self._is_looking and now_ms >= self._look_due_ms:
             self._is_looking = True
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
             self._put(Act.LOOK, has_read_all)
 
     def look_ended(self, now_ms: int | None = None) -> None:
-        """Note that no look is under way; of a leader, from when on the next one is awaited."""
+        """Record that no look is in progress; for a leader, restart the interval at `now_ms`."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def successor(self, given: LookDone, now_ms: int) -> str:
-        """Return a fit node, where this one is not; else ask clients if another node complains."""
+        """Return a fit node if this one is unfit; else ask clients if another node complains."""
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
             self._handed_over_ms = now_ms
@@ -107,7 +107,7 @@ class Reign:
         return ""
 
     def is_unreached(self, given: ClientsAsked, now_ms: int) -> bool:
-        """Return whether the lead is over for a complaint: no client answers here either."""
+        """Return whether the lead ends due to a complaint: no client answers this node either."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
             self._leaving.left(now_ms)

@@ -1,6 +1,6 @@
 """The table of the election: the stages of a node, its act in each, and the next stage after each event.
 
-See `machine` for the picture, and for the conditions under which an input is an event.
+`machine` has the diagram, and the conditions under which an input is an event.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Event = Enum(
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The consequences of an input that change the stage."""
+"""The events by which an input changes the stage."""
 
 
 class Act(Enum):
@@ -59,7 +59,7 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""Acts that run beside the one of the stage."""
+"""Acts that run beside the act of the stage."""
 
 
 class Wait(Enum):
@@ -73,7 +73,7 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""How often a node looks after its copy, and a leader after the trim."""
+"""How often a node checks its copy, and a leader trims the log."""
 EPOCH_SECONDS: Final = 3.0
 """How long a candidate waits for its EPOCH to be read back."""
 
@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An act to be carried out, with its argument as `Act` says."""
+    """An act to carry out, with its argument as in `Act`."""
 
     act: Act
     argument: Any = None
@@ -107,7 +107,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""Stages in which a node may have a right to lead: one that is to leave goes on through them."""
+"""Stages in which a node may have a right to lead; a node that leaves completes them first."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),

@@ -1,15 +1,15 @@
-"""One lead of a node: the core decides, clients are served, followers tell how far they are.
+"""One lead of a node: the core decides, clients are served, followers report their positions.
 
     begin      the core writes to the shared log from now on, and is served
-    beat       a BEAT; one that is not proven lets the core go (`SharedSink`)
-    look       copy, trim, clock and log, each in a worker thread; what the election decides by
-    end        clients are served no more; `hand_over` says so in the log, if this node may still
+    beat       append a BEAT; if it is not proven, the core is released (`SharedSink`)
+    look       check copy, trim, clock and log, each in a worker thread, for the decisions of the election
+    end        stop serving clients; `hand_over` announces it in the log, if this node still leads
 
-What to do when is the election's (`services.cluster.election.machine`). The core belongs to the event loop as
-long as the lead lasts, so all but the calls to disk and engine is done there.
+The election decides when each happens (`services.cluster.election.machine`). The core belongs to the event
+loop during the lead, so only calls to disk and engine run elsewhere.
 
-Weak spot: a takeover takes over the core as it is, so all that `Broker.begin` derives is derived between the
-EPOCH and the first answer.
+Weak spot: a takeover keeps the core as it is, so `Broker.begin` derives all its state between the EPOCH and
+the first answer.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Leading(Protocol):
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """Set when the core has met a bug."""
+        """Done when the core has met a bug."""
 
     @property
     def answers(self) -> Answers:
-        """The answers that wait."""
+        """The waiting answers."""
 
     def fail(self, error: OSError) -> None:
-        """Let the core go: an append was not accepted."""
+        """Release the core: an append was not accepted."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
-"""Serve a core while the block lasts; the second argument is called once when the core was let go."""
+"""Serve a core within a block; the second argument is called once when the core was released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Do something in a worker thread."""
+"""Run a function in a worker thread."""
 
 
 class Told(NamedTuple):
-    """Whom a lead tells what happens by itself: the core was let go, a proof is wanted, a bug was met."""
+    """Callbacks of a lead: the core was released, a proof is wanted, the core has met a bug."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -70,7 +70,7 @@ class Told(NamedTuple):
 
 
 class Lead:
-    """A lead of the replica that `acts` has open."""
+    """A lead with the open replica of `acts`."""
 
     def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: Told) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
@@ -88,7 +88,7 @@ class Lead:
 
     @property
     def fold(self) -> Fold:
-        """What this node has read, its own records too."""
+        """The fold of this node, which includes its own records."""
         return self._replica.fold
 
     async def begin(self) -> Begun:
@@ -100,17 +100,17 @@ class Lead:
         return Begun(self._began_ms)
 
     def tick(self) -> Tick:
-        """Return what the election goes by from time to time."""
+        """Return the periodic input of the election."""
         self._followers.moved(self.fold.end)
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return what a leader has to tell of itself that the log does not say yet."""
+        """Return the leader's certificate, if the log does not have it yet."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
     async def beat(self, order: Order) -> Beaten | None:
-        """Write a BEAT; return None where it was not proven, and the core was let go."""
+        """Write a BEAT; return None if it was not proven, and the core was released."""
         assert self._served is not None, "a lead has begun before its first BEAT"
         clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
         try:
@@ -122,9 +122,9 @@ class Lead:
         return Beaten(self._sink.proven_ms, self._news())
 
     async def look(self, has_read_all: bool) -> LookDone:
-        """Look after copy, trim, clock and log.
+        """Check copy, trim, clock and log.
 
-        Raise `StoreDamaged` where the copy is none, `Halted` where the log has lost what was written.
+        Raise `StoreDamaged` if the copy is void, `Halted` if the log has lost records.
         """
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.settles():
@@ -145,16 +145,16 @@ class Lead:
     def _look_at_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.look_after_copy(self._replica, has_read_all)
-        with suppress(LogDamaged):  # the scrub tells, and other nodes where they meet it
+        with suppress(LogDamaged):  # reported by the scrub, and by other nodes that read the record
             acts.copying.trim(self.fold)
-        if self._sink.proven_ms > self._began_ms:  # the EPOCH was appended before, nobody knows when
+        if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
             self.compare_clock()
         with suppress(Unknown):
             acts.witness.look_behind(acts.engine, self.fold)
         return shown
 
     async def _look_at_damage(self) -> None:
-        """Hold all answers while other nodes cannot read on at a record that is broken (`log_damage`)."""
+        """Hold all answers while other nodes cannot read on at a broken record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
@@ -178,25 +178,25 @@ class Lead:
     def compare_clock(self) -> None:
         """Compare this node's clock with the engine's time of the newest record; waits for the engine."""
         began_ms = self._sink.proven_ms
-        with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or behind it
+        with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
-            if not self._is_over:  # else the node has stepped down meanwhile, and that is of the past
+            if not self._is_over:  # else the node has stepped down, and the result is outdated
                 self._health.pace.appended(began_ms, found)
 
     async def end(self) -> Ended:
-        """Serve clients no more; raise the bug of the core, if it has met one, else what the disk refuses."""
+        """Stop serving clients; raise the bug of the core, if it has met one, else errors of the disk."""
         self._is_over = True
         try:
             await self._stack.aclose()
         finally:
             if self._served is not None and self._served.broken.done():
-                self._served.broken.result()  # a bug is not survived, and the next leader hears the silence
+                self._served.broken.result()  # the process ends, and the next leader stands after silence
         return Ended()
 
     async def hand_over(self, to: str) -> None:
-        """Say that this node leaves, if it may still: the next one need not wait for silence.
+        """Announce that this node leaves, if it still leads: its successor need not wait for silence.
 
-        A leader whose own disk has failed has its right; one whose append was not proven has none.
+        A leader whose own disk has failed still leads; one with an unproven append does not.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))
@@ -204,7 +204,7 @@ class Lead:
     # Followers.
 
     def lags(self) -> dict[str, dict[str, Any]]:
-        """Return how far each follower is behind."""
+        """Return the lag of each follower."""
         self._followers.moved(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 
@@ -213,7 +213,7 @@ class Lead:
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def position_told(self, node: str, end: int, unfit: str | None) -> None:
-        """Take in what a follower tells of itself."""
+        """Record the report of a follower."""
         self._followers.moved(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.told(node, end, unfit)

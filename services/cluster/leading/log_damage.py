@@ -1,25 +1,25 @@
-"""A record of the shared log that another node cannot read: what the leader does until a node is beyond it.
+"""Records of the shared log that another node cannot read: the leader's actions until a node is past them.
 
-    another node   cannot read on at a record --> says so, with the reason, in the shared log (`holdings`)
-                   asks for a copy that reaches beyond it, again and again (`services.cluster.copies.copying`)
-    the leader     reads the record again, and its own one before, and holds both to what it has taken
-                   (`sharedlog.faults`)
+    another node   cannot read on at a record --> reports it, with the reason, in the shared log (`holdings`)
+                   repeatedly requests a copy that reaches past it (`services.cluster.copies.copying`)
+    the leader     reads the record again, and its own record before it, and compares both with the records
+                   that it has applied (`sharedlog.faults`)
 
     state    entered when                                        the leader
-    WHOLE    the leader finds each record that is named sound    acknowledges: the other node's disk is bad
-    HELD     one is broken, and no node has what follows it      refuses all answers, and takes a checkpoint
-    COPIED   one is broken, and another node has what follows    acknowledges, and tells of the record
+    WHOLE    the leader finds all reported records sound         acknowledges: the other node's disk is bad
+    HELD     one is broken, and no node has the later records    refuses all answers, and takes a checkpoint
+    COPIED   one is broken, and another node has the later ones  acknowledges, and reports the record
 
 Rules
-1. The word of a node is looked into once for each record. Nothing but the leader's own look can hold answers:
-   a node with a bad disk stops nobody.
-2. In HELD what was accepted lies on the engine behind a record that no other node can pass, and on this node
-   alone. So nobody is told that anything was accepted.
-3. A node has what follows once it tells of a checkpoint behind the record, or while it tells, beside the log,
-   that it has read up to where the leader was when the fault was found.
-4. A node that has got its copy says what it holds, without the word: the record is broken for nobody then.
+1. Each report is checked once. Only the leader's own check can hold answers: a node with a bad disk does not
+   stop the cluster.
+2. In HELD, accepted records are in the engine only after a record that no other node can pass, and otherwise
+   on this node alone. So no client gets an acknowledgement.
+3. A node has the later records once it announces a checkpoint past the record, or while it reports, outside
+   of the log, an end at or past that of the leader when the fault was found.
+4. A node that has fetched its copy announces its holding without the report: no node waits then.
 
-Cost: one read of the engine for each record that a node names. Weak spot: where no other node is left to get
+Cost: one read of the engine for each record that a node reports. Weak spot: if no other node is left to fetch
 a copy, answers are refused until that node is forgotten (`tidewheel cluster forget`).
 """
 
@@ -32,11 +32,11 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 WORDS_MAX: Final = 1_000
-"""How many words of nodes are remembered as looked into."""
+"""The maximum number of reports remembered as checked."""
 
 
 class State(StrEnum):
-    """What the leader knows of the shared log."""
+    """The state of the shared log, as the leader knows it."""
 
     WHOLE = "whole"
     HELD = "held"
@@ -50,31 +50,31 @@ _THEN: Final = {
 
 
 class Word(NamedTuple):
-    """A node, and where it cannot read on."""
+    """A report: a node, and the record at which it cannot read on."""
 
     node: str
     where: Unreadable
 
 
 class LogDamage:
-    """What the leader `me` knows of broken records since it began to lead."""
+    """The broken records known to the leader `me` since it began to lead."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """What is wrong with each broken record that a node waits behind."""
+        """The fault of each broken record at which a node waits."""
         self._ends: dict[int, int] = {}
-        """How far the leader's history went when it found the fault of a record."""
+        """The end of the leader's history when it found the fault of a record."""
         self._looked: dict[Word, None] = {}
 
     def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[Word]:
-        """Return the words of other nodes that were not looked into."""
+        """Return the reports of other nodes that have not been checked."""
         words = (Word(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in words if one not in self._looked]
 
     def looked_into(self, word: Word, fault: str, end: int) -> None:
-        """Take in what is wrong with the record of a word ("": nothing), and where the history ends."""
+        """Record the fault of a reported record ("": none), and the end of the history."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -88,7 +88,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Return the state by what nodes say, what they hold, and how far each is that told so just now."""
+        """Return the state by the reports, the holdings, and the ends that nodes have just reported."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -103,11 +103,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has told of no checkpoint yet from which others can read on."""
+        """Return whether this node has announced no checkpoint yet from which others can read on."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return what `cluster status` says; nothing of a log that is whole."""
+        """Return the sentences for `cluster status`; none if the log is whole."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,11 +1,11 @@
-"""What an operator tells the leader: let another lead, wait for a node no longer, finalize a version.
+"""Orders of an operator to the leader: move the lead, forget a node, finalize a version.
 
-    move             --a BEAT that the leader leaves, and to whom--> that node stands at once
-    forget           --a BEAT: `sharedlog.holdings` lets go of the node
+    move             --a BEAT that the leader leaves, and its successor--> that node stands at once
+    forget           --a BEAT: `sharedlog.holdings` removes the node
     set-version      --a BEAT: `sharedlog.versions`, once every node supports it
 
-Each is told to the node that leads, which writes it between its own BEATs (`ClusterNode.led`), and is
-answered when the shared log has it. What cannot be is refused with a sentence, and changes nothing.
+The leader writes each order as a BEAT between its own (`ClusterNode.led`), and answers once the shared log
+has it. An impossible order is refused with a sentence, and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = structlog.get_logger()
 
 
 async def move(node: ClusterNode, to: str = "") -> Member:
-    """Let another node lead, `to` if it is given; return who leads then.
+    """Move the lead to another node, to `to` if given; return the new leader.
 
-    Raise `OrderRefused` where this node does not lead, or there is nobody else.
+    Raise `OrderRefused` if this node does not lead, or there is no other node.
     """
     _led(node)
     epoch, me = node.epoch, node.me.node
@@ -57,7 +57,7 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
 
 async def forget(node: ClusterNode, gone: str) -> None:
-    """Let the cluster no longer wait for a node that is gone for good; raise `OrderRefused`."""
+    """Stop waiting for a node that is gone for good; raise `OrderRefused`."""
     fold = _led(node)
     if gone == node.me.node:
         raise OrderRefused(f"Node {gone} leads: stop it first.")
@@ -91,21 +91,21 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def names(node: ClusterNode) -> set[str]:
-    """Return the nodes of which a node has read, less those that were forgotten since."""
+    """Return the names of all nodes known to a node, without forgotten ones."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
 def _led(node: ClusterNode) -> Fold:
-    """Return what a node has read while it leads; else raise `OrderRefused`."""
+    """Return the fold of a node that leads; else raise `OrderRefused`."""
     if node.role is not Role.LEADING or node.lead is None:
         raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.lead.fold
 
 
 async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write facts into the shared log; raise `OrderRefused` where that is not known to be done in time."""
+    """Write facts to the shared log; raise `OrderRefused` if that is not confirmed in time."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):

@@ -1,1 +1,1 @@
-"""Whether the shared log is set as it must be, answers, and has all its records."""
+"""Checks of the shared log: its settings, its answers, and its records."""

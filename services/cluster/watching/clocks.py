@@ -1,16 +1,16 @@
-"""Whose clock is off, this node's or the engine's? Nodes tell each other how theirs differ from the engine's.
+"""Detection of a wrong clock, this node's or the engine's, by comparing the skews of several nodes.
 
-    the leader      each BEAT has its clock, and the engine notes when it took it
-    a follower      tells its skew beside its position (`followers`)
+    the leader      each BEAT has its clock, and the engine records the time of the append
+    a follower      reports its skew with its position (`followers`)
 
-    this node's clock is off (`pace`), another's is alike    the engine's is off
-    this node's clock is off, no other's is alike            this node's is off, or that is not known
+    this node's clock is off (`pace`), another's agrees      the engine's is off
+    this node's clock is off, no other's agrees              this node's is off, or that is not known
 
-The word of another counts for FRESH_MS. An engine whose clock is off changes nothing but that every node
-counts as unfit: timers and leases go by the clock of the leader.
+The skew of another node counts for FRESH_MS. A wrong clock of the engine makes every node count as unfit, and
+has no other effect: timers and leases use the clock of the leader.
 
 Weak spot: two nodes whose clocks are off alike, as by one wrong time server, blame the engine. A BEAT that
-waited for its append makes the leader's clock look behind by as much.
+waited for its append makes the leader's clock look slow by as much.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ log = structlog.get_logger()
 
 
 class Clocks:
-    """How the clocks of this node and of others differ from the engine's; `monotonic` never goes back."""
+    """The skews of the clocks of this node and others against the engine's; `monotonic` in ms."""
 
     def __init__(self, pace: Pace, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """By node: by how much its clock is ahead of the engine's, in ms, and when that was told."""
+        """By node: how far its clock is ahead of the engine's, in ms, and when that was reported."""
 
     def told(self, node: str, skew_ms: int) -> None:
-        """Take in the skew of another node."""
+        """Record the skew of another node."""
         self._told[node] = skew_ms, self._monotonic()
 
     def led(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Take in what a record says of the leader's clock, if it does."""
+        """Record the leader's clock from a BEAT that has it."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.told(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log each change of whether the engine's clock is off, until cancelled."""
+        """Log whenever the engine's clock becomes wrong or right, until cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
@@ -62,7 +62,7 @@ class Clocks:
             was_off = bool(said)
 
     def engine_is_off(self) -> str:
-        """Return that the engine's clock is off, and by how much; empty where nothing proves that."""
+        """Return the sentence that the engine's clock is off, and by how much; "" without proof."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

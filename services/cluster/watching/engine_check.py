@@ -1,15 +1,15 @@
-"""Is the engine of the shared log set as it must be? A leader asks when it takes over, and then for ever.
+"""The check of the engine's settings: by a leader when it takes over, and periodically after that.
 
-    asked      at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
-               by any node to which the engine owes an answer (`services.cluster.watching.unanswered`)
-    trouble    new messages are refused with it (`EngineTrouble`); what ends messages goes on
-    none       new messages are taken
-    no answer  changes nothing: that the engine is away, the appends tell
+    checked    at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
+               by any node that waits for an answer of the engine (`services.cluster.watching.unanswered`)
+    trouble    new messages are refused with it (`EngineTrouble`); calls that end messages are answered
+    none       new messages are accepted
+    no answer  has no effect: the appends show that the engine is down
 
-A setting that turned bad takes nothing away from what lies there, and may cost it with the next power cut:
-so the leader goes on, and promises nothing more.
+A setting that became unsafe loses no stored records now, but may lose them in the next power cut: so the
+leader continues, and makes no new promises.
 
-Weak spot: what was sent between the moment when a setting turned bad and the next check was promised.
+Weak spot: messages sent between the change of a setting and the next check were acknowledged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""How long a check waits for the next one while there is trouble: who has mended it wants to go on."""
+"""The interval of checks while there is trouble: the operator waits for the fix to take effect."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""Refuse new messages with an error; None: take them again."""
+"""Refuse new messages with an error; None: accept them again."""
 
 
 class EngineCheck:
-    """The watch over one engine; `trouble` asks it, in a worker thread."""
+    """The watch over one engine; `trouble` queries it, in a worker thread."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """What is wrong with it, as far as this node has asked while it leads."""
+        """The trouble found by this node while it leads."""
         self._stop: Stop | None = None
-        """To refuse new messages, while this node leads."""
+        """The callback to refuse new messages, while this node leads."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Watch during the block, in which this node leads; `broken` receives a bug."""
+        """Watch during the block, while this node leads; `broken` receives a bug."""
         self._stop = stop
         try:
             async with watched(self._watch(), broken):
@@ -71,9 +71,9 @@ class EngineCheck:
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def look(self) -> list[str]:
-        """Ask once; while this node leads, stop new messages or take them again. Return what is wrong.
+        """Check once; if this node leads, refuse or accept new messages. Return the trouble.
 
-        Raise `Unknown`, `Refused` or `Halted`, which change nothing.
+        Raise `Unknown`, `Refused` or `Halted`, which have no effect.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,10 +1,10 @@
-"""A leader looks at the shared log's records, a little each LOOK_SECONDS, and tells what is wrong with them.
+"""The scrub by a leader: it verifies the shared log, some records each LOOK_SECONDS, and reports faults.
 
     look       `sharedlog.scrub`, in a worker thread: rows by their numbers, records by their CRC
-    a fault    is logged once; `/readyz`, `cluster status` and a metric have it until a later pass is whole
-    no answer  is logged; the next look goes on where that one began
+    a fault    is logged once; `/readyz`, `cluster status` and a metric show it until a later pass is complete
+    no answer  is logged; the next look resumes at the same place
 
-Weak spot: a fault is up to one pass old when it is told, and stops nothing.
+Weak spot: a fault is reported up to one pass late, and has no other effect.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""How long a leader leads before it looks: what waited for a leader comes first."""
+"""The delay of the first look after a takeover: calls that waited for a leader come first."""
 
 log = structlog.get_logger()
 
 
 class Scrubbing:
-    """The looks at one log; `begin` gives the state of those that a leader begins with."""
+    """The looks at one log; `begin` returns the initial state for a lead."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class Scrubbing:
 
     @property
     def faults(self) -> list[str]:
-        """A sentence for each fault of the log, as far as this node has looked while it leads."""
+        """A sentence for each fault of the log that this node has found while it leads."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return what `/readyz` says of the log; nothing of one without a fault."""
+        """Return the sentences for `/readyz`; none for a log without faults."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the looks' ages, as JSON can hold it; None while this node does not lead."""
+        """Return the faults and the ages of the passes, for JSON; None while this node does not lead."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Look during the block, in which this node leads; `broken` receives a bug."""
+        """Look during the block, while this node leads; `broken` receives a bug."""
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):

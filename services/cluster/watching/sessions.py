@@ -1,14 +1,14 @@
-"""Would the engine let this node in again? A session is tried now and then, while those that stand go on.
+"""Trial sessions: a periodic check that the engine still accepts new sessions of this node.
 
-    let in     tried again after TRY_SECONDS
-    refused    told (log, `/readyz`, `cluster status`, a metric), tried again after AGAIN_SECONDS
+    accepted   tried again after TRY_SECONDS
+    refused    reported (log, `/readyz`, `cluster status`, a metric), tried again after AGAIN_SECONDS
 
-A session that stands is never asked for its password again, so that a node with a password of before goes on,
-and is out with the next restart of the engine, or cut of the network: all nodes at once. The same goes for a
-rule of pg_hba.conf, a role without LOGIN, and a limit of connections.
+The engine never checks the password of an open session again. So a node with an outdated password continues
+until the engine restarts or the network fails, and then all nodes fail at once. The same holds for a rule of
+pg_hba.conf, a role without LOGIN, and a limit of connections.
 
-Cost: one session of the engine in TRY_SECONDS a node, for a moment, and a thread for as long as that takes:
-some 15 s at most. Weak spot: what is refused between two tries nobody knows.
+Cost: a short session of the engine in TRY_SECONDS a node, and a thread meanwhile: for some 15 s at most. Weak
+spot: refusals between two trials are not detected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Sessions:
-    """The tries of one node; `attempt` opens a session and ends it, in a worker thread."""
+    """The trials of one node; `attempt` opens and closes a session, in a worker thread."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Sessions:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """Why no session was opened when it was tried last; empty if one was."""
+        """Why the last trial was refused; "" if it succeeded."""
 
     def sentences(self) -> list[str]:
-        """Return what `/readyz` says of that; nothing where sessions are opened."""
+        """Return the sentences for `/readyz`; none while sessions are accepted."""
         if not self.refused:
             return []
         return [
@@ -50,11 +50,11 @@ class Sessions:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the state, for JSON."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:
-        """Try for ever."""
+        """Repeat the trials until cancelled."""
         while True:
             await self._pause(AGAIN_SECONDS if self.refused else TRY_SECONDS)
             try:

@@ -1,15 +1,14 @@
-"""Why does the shared log not answer? A node whose call hangs asks the engine how it is set, and says that.
+"""Diagnosis of a shared log that does not answer: a node whose call hangs checks the engine's settings.
 
     call to the engine --unanswered for ANSWER_MS--> the engine's `trouble`, again every AGAIN_SECONDS
-    failed             --> it is not over until a call of that kind is answered, or a new record is read
-    answered           --> nothing is said any more
+    failed             --> not over until a call of that kind is answered, or a new record is read
+    answered           --> the report ends
 
-A PostgreSQL that waits for a standby which is gone answers no append, whoever leads or stands, and a
-candidate that waits is no leader that would ask (`engine_check`). `trouble` waits for no
-append, so it tells which standby is missed. It changes nothing: the call waits on, and what comes of it
-counts.
+A PostgreSQL that waits for a missing standby answers no append, of a leader or a candidate, and a waiting
+candidate does not run the leader's check (`engine_check`). `trouble` does not wait for appends, so it can
+name the missing standby. The check has no other effect: the call keeps waiting, and its outcome counts.
 
-Weak spot: a call that fails at once is not one that hangs; why it failed is in the log, and tried again.
+Weak spot: a call that fails at once does not hang; its error is logged, and the call is retried.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sharedlog.engine import Engine, Head, Stored
 from sharedlog.errors import Halted, Refused, Unknown
 
 ANSWER_MS: Final = 3_000
-"""How long a call may take that is not worth a word."""
+"""How long a call may take before it is reported."""
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 5.0
 NOTHING_WRONG: Final = (
@@ -39,14 +38,14 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine that can tell for how long a call has waited; `clock` never goes back, in ms."""
+    """An engine that measures how long calls have waited; `clock` is monotonic, in ms."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The kinds of calls of which the last that ended was not answered, since a new record was read."""
+        """The kinds of calls whose last result was no answer, since a new record was read."""
         self._newest = -1
 
     @property
@@ -55,11 +54,11 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether calls are answered, if with a no, as far as those that have ended tell."""
+        """Return whether completed calls were answered, refusals included."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return for how long the oldest call has waited; 0 if there is none."""
+        """Return how long the oldest call has waited; 0 if there is none."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -79,7 +78,7 @@ class WatchedEngine:
             found = self._engine.read(offset, bytes_max)
         if found and found[-1].offset > self._newest:
             self._newest = found[-1].offset
-            self._failed.clear()  # somebody's append was taken
+            self._failed.clear()  # an append of some node was accepted
         return found
 
     def bounds(self) -> tuple[int, int]:
@@ -88,7 +87,7 @@ class WatchedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`: nobody waits for that."""
+        """See `Engine`; not measured, as no caller waits for it."""
         self._engine.trim(offset)
 
     def trouble(self) -> list[str]:
@@ -113,7 +112,7 @@ class WatchedEngine:
 
 
 class Unanswered:
-    """The watch over a node's calls; `look` asks the engine what is wrong with its settings."""
+    """The watch over a node's calls; `look` queries the engine for trouble with its settings."""
 
     def __init__(
         self,
@@ -127,19 +126,19 @@ class Unanswered:
 
     @property
     def seconds(self) -> float:
-        """For how long the engine owes an answer; 0 as long as that is not worth a word."""
+        """How long the engine has owed an answer; 0 below ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """What is to be said; empty if it answers."""
+        """The report; "" if the engine answers."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
 
     async def watch(self) -> None:
-        """Watch for ever."""
+        """Watch until cancelled."""
         while True:
             await self._pause(LOOK_SECONDS)
             while self.seconds:
@@ -148,7 +147,7 @@ class Unanswered:
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
-                await self._look()  # what a leader refused meanwhile it takes again
+                await self._look()  # makes a leader accept messages again
 
     async def _find_out(self) -> None:
         found = await self._look()
