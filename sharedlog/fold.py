@@ -342,7 +342,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _finalize(self, offset: int, version: int) -> None:
-        """Raise the cluster's version, never lower it; halt if this program does not support it."""
+        """Set the finalized version; halt if this program does not support it."""
         if why := versions.unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
