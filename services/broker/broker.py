@@ -439,7 +439,7 @@ class Broker:
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Note a step of the clock, before the next call with a time.
 
-        The remaining time of each lease stays the same. Timers due in between count as late by the step.
+        The remaining time of each lease stays the same. Timers due in between count as delayed by the step.
         """
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:

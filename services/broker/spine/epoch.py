@@ -1,4 +1,4 @@
-"""The epoch: a counter of changes of leadership over this log; 0 while a store is not in a cluster.
+"""The epoch: a counter of leadership changes over this log; 0 while a store is not in a cluster.
 
 A shared log decides which node leads, and from which epoch on. Rules that follow:
 

@@ -196,5 +196,5 @@ def readable(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the body given to clients, or the size unpacked in vain to make it."""
+    """Return the size of the delivered body, or of the data unpacked in vain to produce it."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

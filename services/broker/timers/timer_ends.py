@@ -144,7 +144,7 @@ class TimerEnds:
         return None if found is None else Named(*found)
 
     def name(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
-        """Assign the names of a timer to it."""
+        """Assign a timer's names to it."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
