@@ -1,15 +1,15 @@
-"""What this node's copy is worth to others, and what theirs are to this one.
+"""Announcements of copies in the shared log: this node's own, and those of other nodes.
 
-    own copy   a checkpoint is on disk --read back, from the place told before--> CHECKPOINT, for all to read
-    others'    the CHECKPOINTs in the shared log, as far as it reaches back (`sharedlog.holdings`)
+    own copy   a checkpoint is on disk --read back, from the last announced position--> CHECKPOINT
+    others'    the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
 
 Rules
-1. What is told is true: the snapshot's file and every record of the log up to it were read from the disk
-   again and match their CRCs. What was read for an earlier word is not read once more.
-2. It is told again when the log says something else of this node: a record may come late, or be lost.
-3. Damage is no copy: `StoreDamaged`, and the node gets another's (`services.cluster.node`).
+1. An announced copy is sound: the snapshot file and every record of the log up to it were read back from
+   disk, and match their CRCs. Records read for an earlier announcement are not read again.
+2. An announcement is repeated if the log has another one for this node: a record may be late, or lost.
+3. A damaged copy is not announced: `StoreDamaged`, and the node fetches another's (`services.cluster.node`).
 
-Cost: each byte of the log is read once more than it was written, in a worker thread: 2 us a record of 1 KB.
+Cost: each byte of the log is read back once, in a worker thread: 2 us a record of 1 KB.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""How long a word may be on its way before it is said again."""
+"""How long an announcement may be in flight before it is repeated."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which gives it away at the URL `http` and shows `certificate` there."""
+    """The copy of the node `name`, which serves it at the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -47,18 +47,18 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """What another node must say to get the copy; drawn anew by each process."""
+        """The secret that another node sends to get the copy; drawn anew by each process."""
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy: a look at one that was given up meanwhile says nothing of the next."""
+        """The number of the copy: a check of an abandoned copy must not apply to the next one."""
 
     def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return the record that tells of the newest checkpoint; None if the log has it.
+        """Return the record that announces the newest checkpoint; None if the log has it.
 
-        A node without a checkpoint tells that it needs the whole log. Read the checkpoint back; raise
-        `StoreDamaged` if it is not what was written, or OSError.
+        A node without a checkpoint announces that it needs the whole log. Read the checkpoint back; raise
+        `StoreDamaged` if it is damaged, or OSError.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -83,13 +83,13 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def checked(self, end: int) -> None:
-        """Note that the log was read through up to `end`."""
+        """Record that the log was verified up to `end`."""
         self._checked_end = end
 
     def hold(self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None) -> bytes:
-        """Return the record that tells that this node has no copy, and will read on from `next_record`.
+        """Return the record announcing that this node has no copy, and will read on from `next_record`.
 
-        It tells, too, where the node cannot read on, until it has the copy.
+        With `unreadable`, the record also reports where the node cannot read on, until it has the copy.
         """
         with self._lock:
             self.number += 1
@@ -97,7 +97,7 @@ class OwnCopy:
         return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
 
     def _held(self, next_record: int, finalized: int) -> Holding:
-        """Return what a node without a copy tells: where it serves all the same, for who looks for nodes."""
+        """Return the holding of a node without a copy; its HTTP address helps to find all nodes."""
         return Holding(
             next_record,
             http=self._http,
@@ -107,18 +107,18 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return the record that repeats what the log knows of this node, and that it reaches no leader."""
+        """Return the record that repeats this node's holding, and reports that it reaches no leader."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable(self, known: Holding, where: Unreadable) -> bytes:
-        """Return the record that repeats what the log knows of this node, and that it cannot read on."""
+        """Return the record that repeats this node's holding, and reports that it cannot read on."""
         return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read what a checkpoint rests on, from what was told before; raise `StoreDamaged`.
+        """Read a checkpoint back, from the position announced before; raise `StoreDamaged`.
 
-        Return False if newer checkpoints have taken its place meanwhile.
+        Return False if newer checkpoints have replaced it meanwhile.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -142,16 +142,16 @@ class OwnCopy:
 
 
 def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return what is said of where a node cannot read on, beside what it holds."""
+    """Return the facts that report where a node cannot read on, in addition to its holding."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class Found(NamedTuple):
-    """What the shared log tells a node without a fold.
+    """The facts of the shared log for a node without a fold.
 
-    The first record that is left, the copies of others from which the log can be read on (the newest first),
-    the newest EPOCH, if it is left (with the certificate that its leader has told since), the cluster's
-    version, as far as a node with a copy knew it, and what the node itself has said that it holds.
+    The first record left; the copies of other nodes from which the log can be read on (the newest first); the
+    newest EPOCH, if it is left, with its leader's current certificate; the cluster's version, as known to the
+    nodes with a copy; and this node's own holding.
     """
 
     first: int
@@ -162,7 +162,7 @@ class Found(NamedTuple):
 
 
 def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
-    """Return what the shared log tells the node `name`, whose copy is to reach beyond a record.
+    """Return the facts of the shared log for the node `name`, which needs a copy past the record `beyond`.
 
     Raise `Unknown`.
     """
@@ -183,7 +183,7 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1)
 
 
 def copies_told(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return what each node holds, as JSON can hold it; secrets left out."""
+    """Return the holding of each node, for JSON, without secrets."""
     return {
         node: {
             "next_record": one.next_record,

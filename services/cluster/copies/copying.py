@@ -1,24 +1,24 @@
-"""What a node does about its copy of the store: tells of it, lets the log go that all have, gets another's.
+"""A node's handling of copies: announces its own, trims the log, and fetches the copy of another node.
 
     tell      a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
-    trim      all nodes have what lies before a record    --> the leader lets the engine trim that
-    get       HOLD, so that nothing behind is trimmed     --> another node's copy (`transfer`), whole
-              a record cannot be read                     --> a copy beyond it (`log_damage`), or none
+    trim      all nodes have the records before one       --> the leader makes the engine trim them
+    get       HOLD, which prevents trimming after it      --> another node's copy (`transfer`), whole
+              a record cannot be read                     --> a copy past it (`log_damage`), or none
               no node gives one, the log is whole         --> an empty disk, and the log from its beginning
-    opened    a copy was got, and the replica is open     --> read through, once: the sender's disk may have
-                                                              spoiled what came along with sums that are right
+    opened    a copy was fetched, and the replica is open --> verified as a whole, once: data corrupted by the
+                                                              sender's disk arrives with valid checksums
 
 Rules
-1. A word that the engine did not take is said again (`OwnCopy`); a trim is tried again at the next look.
-2. Of several copies the newest is asked for first, at the next try the one after it: it may be bad.
+1. An announcement that the engine did not accept is repeated (`OwnCopy`); a trim is retried at the next look.
+2. The newest of several copies is requested first, at each retry the next one: a copy may be damaged.
 3. A copy of a version that this program does not support is not fetched.
 4. A copy, or the log from its beginning, must cover the evidence of the copy that it replaces
    (`services.cluster.evidence`).
 
-All of it waits for the engine, the disk or another node: it runs in a worker thread, one call at a time.
+All calls wait for the engine, the disk or another node: they run in a worker thread, one at a time.
 
-Cost: a copy is read twice and written once; see `checkpoints` and `transfer` for what telling and sending
-cost.
+Cost: a copy is read twice and written once; `checkpoints` and `transfer` have the costs of announcing and
+sending.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""How much of the log before the evidence is compared, where a copy has forgotten the chain there."""
+"""How much of the log before the evidence is compared, if a copy has forgotten the chain there."""
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
@@ -57,31 +57,31 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class Copying:
-    """The copy on `disk` of the node `name`, and the copies that other nodes tell of in `engine`."""
+    """The copy on `disk` of the node `name`, and the copies of other nodes, as announced in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """Words of the own copy go one after the other, and none of one that was given up follows."""
+        """Serializes announcements of the own copy, so that none of an abandoned copy follows."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The record of which it was said that it cannot be read, and the epoch whose leader was told."""
+        """The unreadable record that was last reported, and the epoch of the leader at that time."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch
-        """Get the copy of another node: its URL, its certificate, its secret, the disk to get it on.
+        """Fetch the copy of another node: its URL, its certificate, its secret, the disk to write to.
 
-        The last argument raises `CopyRefused` where the copy must not take the own one's place.
+        The last argument raises `CopyRefused` if the copy must not replace the own one.
         """
         self.trimmed_below = 0
-        """The record before which this node has let the shared log be trimmed."""
+        """The record before which this node has trimmed the shared log."""
 
     def tell(self, replica: Replica, now_ms: int) -> None:
-        """Tell of a new checkpoint, once it is read back; raise `StoreDamaged`."""
+        """Announce a new checkpoint, once it is read back; raise `StoreDamaged`."""
         number = self._own.number
         try:
             stored = self._own.to_tell(replica, now_ms)
         except StoreDamaged:
             raise
-        except (OSError, StoreError) as error:  # a segment was deleted meanwhile, or the like
+        except (OSError, StoreError) as error:  # for example, a segment was deleted meanwhile
             log.warning("the checkpoint is read back later", reason=str(error))
             return
         if stored is not None:
@@ -90,7 +90,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim(self, fold: Fold) -> None:
-        """Let go of what every node has; the leader's records are read up to here."""
+        """Trim the records that every node has, by the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -98,9 +98,9 @@ class Copying:
                 self.trimmed_below = below
 
     def look(self, where: Unreadable | None = None) -> Found:
-        """Return what the shared log tells a node without a copy; raise `Unknown`, or `TooOld`.
+        """Return the facts of the shared log for a node without a copy; raise `Unknown`, or `TooOld`.
 
-        Tell each leader once where this node cannot read on, if that is why it needs one.
+        With `where`, report the unreadable record once to each leader.
         """
         beyond = -1 if where is None else where.record
         found = look_for_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -115,7 +115,7 @@ class Copying:
         return found
 
     def get(self, found: Found, where: Unreadable | None = None) -> str:
-        """Get one of the copies that were found, or begin anew with the whole log; return from where.
+        """Fetch one of the copies found, or start over with the whole log; return the source.
 
         Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
         """
@@ -144,7 +144,7 @@ class Copying:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if a copy, or the whole log, lacks what the own copy has seen accepted."""
+        """Raise `CopyRefused` if a copy, or the whole log, does not cover the evidence of the own copy."""
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
             return
@@ -165,16 +165,16 @@ class Copying:
             )
 
     def _look_at(self, claimed: Evidence) -> Look:
-        """Return what the engine has of the record of the evidence; raise `Unknown`."""
+        """Look up the record of the evidence in the engine; raise `Unknown`."""
         if claimed.record == NO_RECORD:
             return Look.TRIMMED
         crc = crc_at(self._engine, claimed.record)
         return Look.SAME if crc == claimed.crc else _LOOKS.get(crc, Look.ANOTHER)
 
     def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
-        """Return whether the shared log has all that a copy lacks of what the own copy has seen accepted.
+        """Return whether the shared log has all accepted records that a copy lacks.
 
-        All of it is read: a row that is lost between the copy and the evidence is lost with the own copy.
+        Read them all: a row lost between the copy and the evidence would be lost with the own copy.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -185,7 +185,7 @@ class Copying:
         return fold.knows(Position(claimed.end, claimed.chain)) is True
 
     def opened(self, replica: Replica) -> None:
-        """Read through what was fetched, the first time that it is open; raise `StoreDamaged`."""
+        """Verify a fetched copy, when it is opened for the first time; raise `StoreDamaged`."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

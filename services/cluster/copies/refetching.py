@@ -1,8 +1,8 @@
-"""What an operator may do with the copy of a node that halts: keep it, restore from it, or have it replaced.
+"""An operator's options for the copy of a node that halts: keep it, restore from it, or have it replaced.
 
-refetch                     the file `refetch` is written; the copy goes once another one covers its evidence
-refetch, loss accepted      evidence and copy go at once; the byte must be the one up to which, by the
-                            evidence, the log was accepted (0: the evidence is spoiled, or there is none)
+refetch                     the file `refetch` is written; a copy that covers the evidence replaces this one
+refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the
+                            evidence (0: the evidence is damaged or missing)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""What an operator does whose shared log is not one history."""
+"""Advice for an operator whose shared log is inconsistent."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -31,7 +31,7 @@ _SEEN: Final = (
 
 
 def ways_on(disk: Disk) -> str:
-    """Return how much of the log a node that halts has seen accepted, and what an operator does."""
+    """Return the accepted end of a node that halts, and advice for the operator."""
     claimed = _claimed(disk)
     return (
         AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, said=claimed.said, end=claimed.end)
@@ -39,7 +39,7 @@ def ways_on(disk: Disk) -> str:
 
 
 def _claimed(disk: Disk) -> Evidence | None:
-    """Return what the node has seen accepted; None where that is not known."""
+    """Return the evidence of the node; None if it is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceSpoiled, OSError):
@@ -47,7 +47,7 @@ def _claimed(disk: Disk) -> Evidence | None:
 
 
 def refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Let the store's node get another's copy at its next start; raise `LossNotAccepted`, or OSError."""
+    """Make the node fetch another's copy at its next start; raise `LossNotAccepted`, or OSError."""
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")
         disk.sync(layout.REFETCH)

@@ -1,16 +1,16 @@
-"""A copy of a node's store (`store snapshot`) becomes a node's again: it reads on where its checkpoint ends.
+"""A copy of a node's store (`store snapshot`) rejoins the cluster: it reads on at the end of its checkpoint.
 
-    the copy's checkpoint --reads on from record N--> the shared log --has N, and all behind--> a node's store
+    the copy's checkpoint --next record: N--> the shared log --has N and all later records--> a node's store
 
-A snapshot opens as a broker's alone, so that nobody takes it for the node beside the one that it was made of.
-With the shared log, or its engine's own backup, it is more than that: what came after it lies there.
+A snapshot opens as a single broker's store, so it is not mistaken for the node from which it was made. The
+shared log, or its engine's own backup, has the records after it.
 
-    the log begins behind N    it was trimmed: nothing joins the two (`Trimmed`)
+    the log begins after N     it was trimmed: the two cannot be joined (`Trimmed`)
     the log ends before N      the engine's backup is older than the snapshot (`Halted`)
     another cluster's          `Halted`
 
-Weak spot: of another history of the same cluster the node tells when it reads on, and halts then. What the
-copy holds behind its checkpoint counts for nothing: the shared log has it, or nothing has.
+Weak spot: another history of the same cluster is detected when the node reads on, which then halts. Data of
+the copy after its checkpoint is ignored: if it was accepted, the shared log has it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sharedlog.fold import Fold
 
 
 def rejoin(engine: SharedLog, root: Path, node: str) -> int:
-    """Make a copy of a node's store that of `node`; return from which record on it reads.
+    """Make a copy of a node's store that of `node`; return the next record that it reads.
 
     Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown`, with nothing changed.
     """

@@ -1,6 +1,6 @@
-"""A node's copy of the store goes to another node: its newest checkpoint, whole or not at all.
+"""Transfer of a node's copy of the store to another node: its newest checkpoint, as a whole or not at all.
 
-    GET /api/cluster/copy   the files, one after the other, of the newest checkpoint of the node that is asked
+    GET /api/cluster/copy   the files of the node's newest checkpoint, in sequence
 
 The stream:
 
@@ -9,34 +9,34 @@ The stream:
     then for each file, and once more for the end:
     4               header_bytes, big-endian
     header_bytes    JSON: path, length, room_bytes; at the end: end (CommitLog offset), segment_bytes, files
-    16              BLAKE2b of all bytes of the stream so far, save these sums
+    16              BLAKE2b of all bytes of the stream so far, without these checksums
     length          the file's first bytes; zeros follow up to room_bytes
-    16              again
+    16              BLAKE2b, as above
 
-Whoever receives keeps them apart, in the folder `fetched`, until all of them are on disk. Then they take the
-store's place, in steps of which each may be the last before a kill or a power cut:
+The receiver keeps the files in the folder `fetched` until all of them are on disk. Then they replace the
+store, in steps that may each be interrupted by a kill or a power cut:
 
     files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
     by one--> the folder is deleted
 
-    found at a start      what is done
-    fetched, no marker    deleted: a copy that is not whole counts for nothing
+    found at a start      action
+    fetched, no marker    deleted: an incomplete copy is useless
     fetched/whole         the old store is deleted (again), and the copy moved
-    fetched/moving        what has not been moved is moved
-    fetched/whole, spoiled by the disk    as no marker: the store stays
-    fetched/moving, the same              the store is deleted, as no list tells which files are missing
+    fetched/moving        the remaining files are moved
+    fetched/whole, damaged on disk        as without a marker: the store stays
+    fetched/moving, damaged on disk       the store is deleted, as its missing files are not known
 
-What an earlier attempt has renamed is seen where it is now, and may be in memory only: the attempt was killed
-before the sync of the folder, or that sync failed. So a start syncs the folder of a marker that it finds, and
-all folders of the copy's files before the marker goes.
+Renames of an earlier attempt may be in memory only, although they are visible: the attempt was killed before
+the sync of the folder, or the sync failed. So a start syncs the folder of a marker that it finds, and all
+folders of the copy's files before it deletes the marker.
 
-Files of two nodes are never mixed. Queues and key index are derived, and come along where that is cheaper
-than to make them anew (`services.store.copying_derived`).
+Files of two nodes are never mixed. Queues and key index are derived data, and are transferred if that is
+cheaper than rebuilding them (`services.store.copying_derived`).
 
-Cost: the store goes over the network once, and lies on the disk twice until it is whole. Weak spot: the files
-are checked on their way, so what the sender's disk has spoiled comes too; whoever receives reads the log
-through before it is used (`services.cluster.node`), drops a key index that is spoiled, and holds queues to
-the CRCs in the snapshot.
+Cost: the store is sent over the network once, and is on disk twice until it is whole. Weak spot: checksums
+cover the transfer, so data corrupted on the sender's disk is transferred too; the receiver verifies the log
+before use (`services.cluster.node`), drops a damaged key index, and checks queues against the CRCs in the
+snapshot.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""How long the other node may send nothing."""
+"""The timeout for data from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -80,7 +80,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""All that a store holds, save what says whose it is, and up to where it has seen the log accepted."""
+"""The whole content of a store, except for its identity and its evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -89,7 +89,7 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A copy that is whole and has not taken the store's place: files 0, 1, ... have these paths there."""
+    """A whole copy that has not replaced the store yet: files 0, 1, ... are to have these paths."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
@@ -106,9 +106,9 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether its log and this store's have the same bytes before `end`, at least one record's.
+        """Return whether the copy and this store have equal log bytes before `end`, of at least one record.
 
-        That is all that both begin before, up to `bytes_max`. False where they have no bytes in common.
+        Compare the range that both have, up to `bytes_max`. Return False if they have no bytes in common.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -132,7 +132,7 @@ class FetchedCopy:
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return where this store's segment begins in which a log offset lies, and the next one, or `end`."""
+        """Return the start of this store's segment with a log offset, and the start of the next, or `end`."""
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(
             (one for one in firsts if one > offset), default=end
@@ -143,7 +143,7 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """Where bytes come from."""
+    """A source of bytes."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes; none at the end. Raise OSError."""
@@ -169,10 +169,10 @@ def stream(root: Path) -> Generator[bytes]:
 
 
 def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Get the copy of the node whose HTTP interface is `url`; it takes the store's place (`take_over`).
+    """Fetch the copy of the node whose HTTP interface is `url`; `take_over` makes it the store.
 
-    `certificate` is what that node is known by, where it serves HTTP over TLS; see `receive` for `require`.
-    Raise `CopyRefused` if it is not to be had, or OSError of the disk.
+    `certificate` is that of the node, if it serves HTTP over TLS; `receive` describes `require`. Raise
+    `CopyRefused` if the copy is not available, or OSError of the disk.
     """
     try:
         connection = connected_to(url, certificate, READ_SECONDS)
@@ -195,9 +195,9 @@ def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require)
 
 
 def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Keep a copy apart until it is whole; raise `CopyRefused`, or OSError of the disk.
+    """Write a copy next to the store until it is whole; raise `CopyRefused`, or OSError of the disk.
 
-    `require` raises `CopyRefused` of a copy that must not take the store's place.
+    `require` raises `CopyRefused` for a copy that must not replace the store.
     """
     discard(disk)
     received = _Received(source)
@@ -208,7 +208,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
         kept = f"{layout.FETCHED}/{len(paths)}"
         _keep(received, header, kept, disk)
         if header["path"].startswith(layout.KEYINDEX) and not keyindex.holds_what_was_written(disk, kept):
-            disk.delete(kept)  # spoiled on the sender's disk; an index that lacks a file is made anew
+            disk.delete(kept)  # corrupted on the sender's disk; an index that lacks a file is rebuilt
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
@@ -225,9 +225,9 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
 
 
 def take_over(disk: Disk) -> bool:
-    """Let a copy that is whole take the store's place; return whether there was one.
+    """Replace the store by a whole copy; return whether there was one.
 
-    Raise OSError, or `StoreDamaged` where the disk has spoiled the list of files that are being moved.
+    Raise OSError, or `StoreDamaged` if the list of files to be moved is damaged.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
@@ -251,15 +251,15 @@ def take_over(disk: Disk) -> bool:
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
-        disk.sync_folder("" if folder == "." else folder)  # its folders may be new, and unsynced, too
-    # The marker goes last and alone: a folder may be deleted in part, and then it still says what to do.
+        disk.sync_folder("" if folder == "." else folder)  # its subfolders may be new and unsynced
+    # The marker is deleted separately, after all moves: deletion of the folder may be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
 
 
 def _delete_store(disk: Disk) -> None:
-    """Delete what a copy replaces; files of queues that the disk does not let go may stay aside."""
+    """Delete the data that a copy replaces; queue files that cannot be deleted may be left aside."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
             dispatch.delete_files(disk)
@@ -268,7 +268,7 @@ def _delete_store(disk: Disk) -> None:
 
 
 def _listed(disk: Disk, path: str) -> list[str] | None:
-    """Return the files of the copy that a marker lists; None without one, or if it lists none."""
+    """Return the file list of a marker; None if the marker is missing or invalid."""
     if (size := disk.size(path)) < 0:
         return None
     try:
@@ -284,19 +284,19 @@ def _may_be_moved(path: str) -> bool:
 
 
 def is_moving(disk: Disk) -> bool:
-    """Return whether a copy has begun to take the store's place."""
+    """Return whether a copy has begun to replace the store."""
     return disk.size(_MOVING) >= 0
 
 
 def waiting_end(disk: Disk) -> int:
-    """Return where the log of a copy ends that is whole and waits for the store's place; -1 without one."""
+    """Return the end of the log of a whole copy that has not replaced the store; -1 without one."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def wipe(disk: Disk) -> None:
-    """Let a node begin without a store; raise OSError."""
-    if is_moving(disk):  # killed amid a move: the rest first, as what is left would be a store
+    """Delete the store, so that the node starts empty; raise OSError."""
+    if is_moving(disk):  # killed during a move: finish it, as its rest would be a store
         with suppress(StoreDamaged):
             take_over(disk)
     discard(disk)
@@ -304,7 +304,7 @@ def wipe(disk: Disk) -> None:
 
 
 def discard(disk: Disk) -> None:
-    """Forget a copy that nobody wants; its marker goes first, for a folder may be deleted in part."""
+    """Delete an unwanted copy; its marker first, as the folder may be deleted only in part."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -334,7 +334,7 @@ def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) ->
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
         disk.allocate(path, header["room_bytes"])
-    disk.write(path, 0, b"")  # a file of no bytes is one, too
+    disk.write(path, 0, b"")  # also creates an empty file
     position = 0
     while position < header["length"]:
         chunk = received.exactly(min(_CHUNK_BYTES, header["length"] - position))
@@ -350,7 +350,7 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _Received:
-    """A stream as it comes, and the sum of it."""
+    """A received stream, and its checksum."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
@@ -366,13 +366,13 @@ class _Received:
         return header
 
     def exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise `CopyRefused` where the copy ends before."""
+        """Return the next `count` bytes; raise `CopyRefused` if the stream ends before."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Raise `CopyRefused` if what has come is not what was sent."""
+        """Raise `CopyRefused` if the bytes so far do not match the next checksum."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -387,7 +387,7 @@ class _Received:
 
 
 class _Checked:
-    """An answer over the network, whose failures are told from those of the disk."""
+    """An answer over the network, whose failures are distinguished from those of the disk."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url
