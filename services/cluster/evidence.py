@@ -19,7 +19,7 @@ An accepted flush, compared with the bytes on disk at its place (`MEETS`):
     no sound record      write: lost in a power cut            cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-The record of the evidence, once the fold has taken or skipped it (`READS`):
+The record of the evidence, once the fold has taken or skipped it (`CopyProof.read`):
 
     same record, end and chain     AGREED
     anything else                  HALT

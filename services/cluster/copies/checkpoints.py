@@ -7,7 +7,7 @@ Rules
 1. An announced copy is sound: the snapshot file and every record of the log up to it were read back from
    disk, and match their CRCs. Records read for an earlier announcement are not read again.
 2. An announcement is repeated if the log has another one for this node: a record may be late, or lost.
-3. A damaged copy is not announced: `StoreDamaged`, and the node fetches another's (`services.cluster.node`).
+3. A damaged copy is not announced: `StoreDamaged`, and the node fetches another's (`copying`).
 
 Cost: each byte of the log is read back once, in a worker thread: 2 us a record of 1 KB.
 """

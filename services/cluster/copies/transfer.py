@@ -35,7 +35,7 @@ cheaper than rebuilding them (`services.store.copying_derived`).
 
 Cost: the store is sent over the network once, and is on disk twice until it is whole. Weak spot: checksums
 cover the transfer, so data corrupted on the sender's disk is transferred too; the receiver verifies the log
-before use (`services.cluster.node`), drops a damaged key index, and checks queues against the CRCs in the
+before use (`copies.copying`), drops a damaged key index, and checks queues against the CRCs in the
 snapshot.
 """
 

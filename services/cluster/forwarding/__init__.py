@@ -1,1 +1,1 @@
-"""The answers of a node to clients while another one leads."""
+"""Answers of a node to clients while another node leads."""

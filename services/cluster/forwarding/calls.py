@@ -1,31 +1,30 @@
-"""A node that does not lead answers clients all the same: each call goes on, as bytes, to the leader.
+"""Forwarding of client calls by a node that does not lead: each call is sent, as bytes, to the leader.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
-    unary, receive    asked again of the next leader while nothing was answered, until the caller's deadline
-                      is near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, and where a leader refuses
-                      what one before may have done (WRITES)
-    Telemetry         a stream to the leader for each stream of a client; when a leader is gone, a new one to
-                      the next, which is told what must be known of the client (`presence`)
+    unary, receive    retried with the next leader while there is no answer, until the caller's deadline is
+                      near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, also if a leader refuses a call that
+                      an earlier leader may have carried out (WRITES)
+    Telemetry         a stream to the leader for each stream of a client; after a change of leaders, a new
+                      one, which begins with the kept state of the client (`presence`)
 
 Rules
-1. Who may do what, and every verdict, is the leader's; this node reads of messages only what presence needs.
-2. A call that came by forwarding is never forwarded again (FORWARDED): two nodes that each take the other
-   for the leader answer UNAVAILABLE, and the node that has the client asks anew.
-3. A repeated call is one that was not answered: what it stores is stored once, by its id and content
-   (`services.broker.repeats`). A refusal is a promise that nothing was done, and after an attempt that got
-   no answer it tells nothing of that one: it may still be in a leader's line, and but for sends a leader
-   does not look for what was done under the one before. So the client is told that nobody knows.
-4. Telemetry and SyncLiteSubscription of a node's own clients come here while it leads, too (`switch`), and
-   its broker, `local`, answers them: so a client's stream outlives the lead of its node.
-5. A stream that the leader ends is over, unless it steps down: it says UNAVAILABLE to other nodes then.
-   What it says counts, whatever became of a write (`services.cluster.forwarding.leader_stream`).
-6. A network that drops what it is given, in silence, is a leader that does not answer: a connection on which
-   what was sent does not arrive for SILENT_MS, or a question whether the leader is there gets no answer, is
-   given up, and its calls are asked again.
+1. The leader authorizes calls and decides their outcomes; this node parses messages only for presence.
+2. A forwarded call is never forwarded again (FORWARDED): two nodes that each take the other for the leader
+   answer UNAVAILABLE, and the node of the client retries.
+3. A repeated call is one without an answer: its message is stored once, by id and content
+   (`services.broker.repeats`). A refusal promises that nothing was done, but not by an earlier attempt
+   without an answer: that may still be queued at a leader, and except for sends, a leader does not look for
+   the results of earlier leaders. So the client is answered that the outcome is unknown.
+4. Telemetry and SyncLiteSubscription of a node's own clients are handled here also while it leads (`switch`),
+   and answered by its broker, `local`: so a client's stream outlives the lead of its node.
+5. A stream ends when the leader ends it, unless that steps down: then it answers other nodes UNAVAILABLE. The
+   leader's status counts, whatever the result of a write (`services.cluster.forwarding.leader_stream`).
+6. A leader behind a network that drops packets silently counts as unresponsive: a connection without TCP
+   acknowledgements, or answers to keepalive pings, for SILENT_MS is closed, and its calls are retried.
 
-Cost: a round trip and some 300 us of processor time a call (`benchmarks/cluster.py`). Weak spot: the leader
-counts a node's connections by the node's address; clients it counts by theirs (`vouching`).
+Cost: a round trip and some 300 us of CPU time a call (`benchmarks/cluster.py`). Weak spot: the leader limits
+connections by the node's address, and clients by their own (`vouching`).
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ FORWARDED: Final = "x-tidewheel-forwarded"
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""How long an attempt waits after one that failed, at first and at most; the next EPOCH ends the wait."""
+"""The delay after a failed attempt, at first and at most; the next EPOCH ends the delay."""
 CALL_SECONDS: Final = 30.0
-"""How long a call may take that names no deadline."""
+"""The timeout of a call without a deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -77,22 +76,22 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""How a call ends of which nobody knows whether the leader has got it."""
+"""Statuses after which the leader may or may not have received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
-"""How the names of header fields begin that go on to the leader."""
+"""Prefixes of the header fields that are forwarded to the leader."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""The methods of which a refusal tells that nothing was done; field 1 of each one's reply is its status."""
+"""Methods whose refusal promises that nothing was done; field 1 of their replies is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
-    """What is known of a method: its path, and whether its request and its reply are streams."""
+    """A method: its path, and whether its request and its reply are streams."""
 
     path: str
     takes_stream: bool
@@ -100,12 +99,12 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that the RPC has in the broker's table."""
+        """The name of the RPC in the broker's table."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
     def method(self) -> str:
-        """The name that the method has within its service."""
+        """The name of the method within its service."""
         return self.path.rpartition("/")[2]
 
 
@@ -115,9 +114,9 @@ class Moved(Exception):
 
 @dataclass
 class Attempt:
-    """A call to the leader of an epoch: through which channel, with which header fields, within how long.
+    """A call to the leader of an epoch: its channel, header fields and timeout.
 
-    `local` is the broker of this node, if that leads.
+    `local` is the broker of this node, if this node leads.
     """
 
     channel: grpc.aio.Channel
@@ -128,15 +127,15 @@ class Attempt:
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
-    """Whether an attempt before this one may have done what is asked."""
+    """Whether an earlier attempt may have carried out the call."""
     has_answered: bool = False
-    """Whether the client was told something that another attempt would tell anew."""
+    """Whether the client has received a reply that another attempt would repeat."""
     not_its_own: str = ""
-    """Why what answered is not known to be the leader."""
+    """Why the answering peer is not known to be the leader."""
 
     @contextmanager
     def may_fail(self) -> Iterator[None]:
-        """Let the block fail for want of this leader, unless the client was told something."""
+        """Suppress failures of the block that allow another attempt, unless the client has a reply."""
         try:
             yield
         except Moved:
@@ -145,7 +144,7 @@ class Attempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_not_its_own(error):
                 self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
-            else:  # somebody is there, if with another certificate: clients are told so
+            else:  # a peer responds, perhaps with another certificate: clients get its error
                 self.reach.answered(monotonic_ms())
             if self.has_answered or not _may_ask_again(error):
                 raise
@@ -155,7 +154,7 @@ class Attempt:
 
 
 class Asked(NamedTuple):
-    """A call of a client at this node, and when it came, in ms since 1970."""
+    """A call of a client at this node, and its time of arrival, in ms since 1970."""
 
     connection: Connection
     stream_id: int
@@ -165,10 +164,9 @@ class Asked(NamedTuple):
 
 
 class Forwarding:
-    """Answers the calls of all connections by the leader that `node` knows.
+    """Answers the calls of all connections through the leader known to `node`.
 
-    `key` is what all nodes of the cluster have for users' secrets, empty if nobody is asked who it is;
-    `clock` is wall time in ms.
+    `key` is the cluster's key for users' secrets, empty without authentication; `clock` is wall time in ms.
     """
 
     def __init__(
@@ -181,15 +179,15 @@ class Forwarding:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node, while it leads."""
+        """The broker of this node; None while it does not lead."""
 
     def lead(self, serving: Serving) -> None:
-        """Let the broker of this node answer; who led before is called no more."""
+        """Answer through the broker of this node; stop calling the previous leader."""
         self.local = serving
         self._channels.close_idle()
 
     def lead_no_more(self) -> None:
-        """Let the leader elsewhere answer."""
+        """Answer through the leader elsewhere."""
         self.local = None
 
     async def close(self) -> None:
@@ -197,7 +195,7 @@ class Forwarding:
         await self._channels.close()
 
     def leave(self) -> None:
-        """End the Telemetry streams, which have no end of their own."""
+        """End the Telemetry streams, which do not end by themselves."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()
             connection.end(stream_id)
@@ -225,7 +223,7 @@ class Forwarding:
         connection.start(call.stream_id, self._guarded(asked, talk))
 
     async def _guarded(self, asked: Asked, serve: Callable[..., Awaitable[None]], *given: bytes) -> None:
-        """Serve a call; end it with a status where that fails."""
+        """Serve a call; end it with a status if that fails."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -263,17 +261,17 @@ class Forwarding:
                     return
 
     async def _sync_here(self, asked: Asked, message: bytes) -> None:
-        """Answer another node's SyncLiteSubscription by the broker of this one."""
+        """Answer a SyncLiteSubscription from another node through the broker of this one."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
         reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
         asked.connection.reply(asked.stream_id, reply)
 
-    # Who is there.
+    # Presence of clients.
 
     async def _sync_lite(self, asked: Asked, message: bytes) -> None:
-        """Forward what a client subscribes to, and keep it if the leader takes it."""
+        """Forward a client's subscription, and keep it if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -294,7 +292,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _talk(self, asked: Asked) -> None:
-        """Forward both ways; a leader's end is not the client's, whose stream goes on with the next one."""
+        """Forward a stream both ways; when a leader ends it, continue the client's with the next leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.came(client_id)
         said = Heard(kept)
@@ -318,7 +316,7 @@ class Forwarding:
             del self._talks[connection, stream_id]
 
     async def _converse(self, attempt: Attempt, asked: Asked, said: Heard, kept: Kept) -> None:
-        """Tell a leader what a client says, and the client what the leader says, until that says no more."""
+        """Send a client's messages to the leader, and its replies to the client, until the replies end."""
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
             told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
@@ -335,13 +333,13 @@ class Forwarding:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
-        """Tell a leader what the client of a stream subscribes to, until it has taken that."""
+        """Send the subscriptions of a stream's client to a leader, until it has accepted them."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
             said, left = left, []
-            for key in said:  # one that is refused holds up no other
+            for key in said:  # a refused one does not hold up the others
                 async with kept.lock:
                     message = whole_set(key, kept.lite[key]) if key in kept.lite else None
                     if message is not None and not await _was_synced(attempt, sync, message):
@@ -350,7 +348,7 @@ class Forwarding:
                 await asyncio.sleep(REPEAT_SECONDS)
 
     async def _export(self, asked: Asked) -> None:
-        """Forward a stream of what a client has measured to one leader; for the next it opens another."""
+        """Forward a stream of client metrics to one leader; the client opens another for the next."""
         said = Heard(Kept())
         hearing = asyncio.create_task(said.hear(asked.connection, asked.stream_id))
         try:
@@ -365,7 +363,7 @@ class Forwarding:
             hearing.cancel()
 
     async def _talk_here(self, asked: Asked) -> None:
-        """Answer another node's stream by the broker of this one; once that steps down, say UNAVAILABLE."""
+        """Answer another node's stream through the broker of this one; end UNAVAILABLE if it steps down."""
         local, connection = self.local, asked.connection
         if local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
@@ -383,7 +381,7 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return what a call returns; raise `Moved` once another node leads than the one that was called."""
+        """Return the result of a call; raise `Moved` once another node leads than the called one."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
         try:
@@ -394,14 +392,14 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # A failure holds this frame, this frame the task, and that the failure and the call. As long as a
-            # call is kept, gRPC dials on for its closed channel.
+            # A failure refers to this frame, this frame to the task, and the task to the failure and the
+            # call. As long as the call exists, gRPC reconnects its closed channel.
             del calling
 
     async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
-        """Yield an attempt at the leader, and again until the deadline is near; raise TimeoutError then.
+        """Yield attempts at the leader until the deadline is near; then raise TimeoutError.
 
-        `stands`: the call is one that goes on with the next leader, so this node vouches for it.
+        `stands`: the call continues with the next leader, so this node vouches for it.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -433,7 +431,7 @@ class Forwarding:
         raise TimeoutError
 
     def _fields(self, asked: Asked, *, vouches: bool) -> tuple[tuple[str, str], ...]:
-        """Return the header fields of a call that go on to the leader."""
+        """Return the header fields of a call for the leader."""
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
             *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
@@ -450,14 +448,14 @@ async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` for a reply that refuses: an attempt before may have done what this one has not."""
+    """Raise `Refused` for a refusal: an earlier attempt may have carried out the call."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
-    """Return a leader's answer to a SyncLiteSubscription, be it this node or another."""
+    """Return the answer to a SyncLiteSubscription, of this node's broker or of another leader."""
     if attempt.local is None:
         return await _asked_of(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -465,7 +463,7 @@ async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
 
 
 async def _was_synced(attempt: Attempt, asked: Asked, message: bytes) -> bool:
-    """Return whether a leader has taken what a client subscribes to."""
+    """Return whether a leader has accepted a client's subscription."""
     try:
         return is_taken(await _synced_by(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -477,7 +475,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return who signed a call, as it says; empty if nobody did."""
+    """Return the user named in a call's signature, unverified; "" without one."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -485,7 +483,7 @@ def _user_of(head: Head) -> str:
 
 
 async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
-    """Send the client what the leader says, until the leader's stream ends."""
+    """Send the leader's replies to the client, until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
         attempt.reach.answered(monotonic_ms())
@@ -493,12 +491,12 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
 
 
 def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call has met no leader, rather than a leader's refusal."""
+    """Return whether a call has reached no leader, rather than being refused by one."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the leader's status as this node tells it."""
+    """Return the leader's status for the client."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
@@ -510,7 +508,7 @@ def shape_of(method: Method) -> Shape:
 
 
 def _shapes() -> list[Shape]:
-    """Return the methods of RocketMQ's service, and those that take clients' metrics."""
+    """Return the methods of RocketMQ's service, and those for clients' metrics."""
     return [
         Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

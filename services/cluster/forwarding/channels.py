@@ -1,6 +1,6 @@
-"""Channels of gRPC from a node to another, over TLS where that one serves it (`services.cluster.peers`).
+"""gRPC channels from one node to another, over TLS if that node serves it (`services.cluster.peers`).
 
-gRPC's core takes a certificate for its own authority, also one that another has signed.
+The core of gRPC accepts a certificate as its own authority, even if another authority has signed it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""How gRPC says that a handshake came to nothing."""
+"""Texts by which gRPC reports a failed handshake."""
 
 
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to the protocol port of the node with this certificate; without one in plaintext."""
+    """Return a channel to the protocol port of the node with this certificate; plaintext without one."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)
@@ -28,6 +28,6 @@ def channel_to(
 
 
 def is_not_its_own(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call was not sent because what answered did not show the node's certificate."""
+    """Return whether a call was not sent because the peer did not present the node's certificate."""
     told = error.details() or ""
     return any(words in told for words in _NOT_ITS_OWN)

@@ -1,26 +1,26 @@
-"""HTTP at a node: it tells of itself and gives its copy away, and what the leader must answer goes on to it.
+"""The HTTP interface of a node: its own status and copy, and forwarding of other requests to the leader.
 
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
 GET /api/cluster/copy        this node's newest checkpoint, for a caller with its secret (`copies`)
-POST /api/cluster/position   this node, if it leads: how far a follower is, and if it is fit, from whoever
-                             knows the secret of the epoch (`followers`, `fitness`)
+POST /api/cluster/position   this node, if it leads: a follower's position and fitness, from a caller with the
+                             secret of the epoch (`followers`, `health`)
 POST /api/cluster/move       the leader: {"node": NAME} is to lead; without it, any other
 POST /api/cluster/forget     the leader: {"node": NAME} is gone for good
-POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest that may be
-anything else                the leader, once; its answer as it is. What changes nothing (GET, HEAD) goes to
-                             the next leader, should this one go, or stand still until another leads
-no leader, or none that answers    503, with a sentence
-a caller that disconnects    ends the request at the leader, too: its long poll there ends
+POST /api/cluster/set-version    the leader: {"version": N} is finalized; without it, the highest possible
+other paths                  the leader, once; its answer unchanged. A request without effects (GET, HEAD) is
+                             retried with the next leader if this one fails, or hangs until another leads
+no leader, or no answer      503, with a sentence
+the caller disconnects       the request at the leader ends, too: so does a long poll there
 
-Each request that goes on holds a thread until it is answered, of which there are HTTP_FORWARDED_MAX: long
-polls through a follower are few, while gRPC's (`calls.py`) are many. One more is refused.
+Each forwarded request holds one of HTTP_FORWARDED_MAX threads until it is answered: long polls through a
+follower are few, unlike those of gRPC (`calls.py`). Further requests are refused.
 
-What this node answers itself is behind the same gate as a broker's HTTP (`services.ops.gate`), with the users
-and tokens of this node's copy, which may be behind by moments; what nodes say to each other is not: a secret
-lets in, which stands in the shared log. What goes on to the leader is judged here by all but its token: its
-host and origin are about this node. It goes on byte for byte (a path that was decoded is another path) and
-bears the token of its caller and nothing of this node's, so the leader judges it as a call of its own.
+This node's own answers are behind the same gate as a broker's HTTP (`services.ops.gate`), with the users and
+tokens of this node's copy, which may lag by moments. Requests between nodes are not: they are authenticated
+by a secret from the shared log. For a forwarded request, the gate here checks all but the token, as host and
+origin refer to this node. The request is forwarded byte for byte (a decoded path is a different path), with
+the caller's token and none of this node's, so the leader authorizes it like a direct one.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""How long a leader may still answer when another leads."""
+"""How long a leader may still answer after another began to lead."""
 COPIES_MAX: Final = 2
-"""How many nodes get a copy at once."""
+"""The number of nodes that may fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""Fields about the host that was asked, which is not the leader's, and this node's own."""
+"""Header fields about the requested host, which is not the leader's, and this node's own field."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""Methods that change nothing: the next leader may be asked, whatever the one before has done."""
+"""Methods that change nothing, and may be repeated at the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class Passed(NamedTuple):
-    """A request as it goes on: its method, and as the caller wrote them the target and the fields."""
+    """A request to forward: its method, its target and fields as the caller sent them, and its body."""
 
     method: str
     target: str
@@ -121,7 +121,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The application of the broker while this node leads."""
+        """The application of the broker; None while this node does not lead."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -136,16 +136,16 @@ class ClusterHttp:
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        else:  # the leader's gate sees a body that is whole here
+        else:  # the leader's gate receives a body that is complete here
             await self._passing(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give the leader's answer to what the gate let through."""
+        """Send the leader's answer to a request that passed the gate."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what the gate let through."""
+        """Answer a request that passed the gate."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -165,9 +165,9 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return where users and tokens are looked up here; raise `NoLeader` without a copy of them.
+        """Return the users and tokens of this node's copy; raise `NoLeader` without a copy.
 
-        A thread that follows writes there meanwhile, and each look reads a table once.
+        The thread that follows changes them concurrently; each check reads a table once.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -183,7 +183,7 @@ class ClusterHttp:
         )
 
     def _is_own(self, path: str) -> bool:
-        """Return whether this node answers a probe, and not the broker that leads here."""
+        """Return whether this node, and not the broker that leads here, answers a probe."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -202,10 +202,10 @@ class ClusterHttp:
             return PlainTextResponse(f"no node of the cluster leads\n{away}", status_code=503)
         return PlainTextResponse(f"ready\nfollows {leader.node}\n{away}")
 
-    # What an operator tells the leader.
+    # Orders of an operator.
 
     async def _ordered(self, request: Request) -> Response:
-        """Do what an operator says, or let the leader do it."""
+        """Carry out an operator's order, or forward it to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -222,7 +222,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _give(self, request: Request, send: Send) -> None:
-        """Give this node's newest checkpoint to whoever knows the secret."""
+        """Send this node's newest checkpoint to a caller with the secret."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -241,7 +241,7 @@ class ClusterHttp:
         await response(request.scope, request.receive, send)
 
     async def _copy(self, chunks: Chunks) -> Response:
-        """Return the answer that sends a copy."""
+        """Return the response that streams a copy."""
         try:
             first = await chunks.next()
         except (OSError, TidewheelError) as error:
@@ -257,18 +257,18 @@ class ClusterHttp:
                 except (
                     OSError,
                     TidewheelError,
-                ) as error:  # whoever gets it misses the end
+                ) as error:  # the receiver notices the missing end
                     log.warning("a copy was not given to its end", reason=str(error))
                     return
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _position(self, request: Request) -> Response:
-        """Take in how far a follower is, from whoever knows the epoch's secret."""
+        """Record the position of a follower, from a caller with the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            # Whoever reaches the port may ask: nothing of a body is read before the secret is right.
+            # The port may be public: the body is read only after the secret was verified.
             if not self._node.follows_me(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
@@ -281,7 +281,7 @@ class ClusterHttp:
             return await refuse(request, error)
         return JSONResponse({})
 
-    # What the leader answers.
+    # Answers of the leader.
 
     async def _forward_one(self, request: Request) -> Response:
         """Return the leader's answer; end the request there if the caller disconnects."""
@@ -318,7 +318,7 @@ class ClusterHttp:
                 connection = await self._in_thread(
                     connected_to, leader.http, leader.certificate, CALL_SECONDS
                 )
-            except OSError as error:  # nothing was sent, so another may get it
+            except OSError as error:  # nothing was sent, so another leader may get it
                 said = str(error)
                 if not isinstance(error, OtherCertificate):
                     self._node.election.reach.failed(epoch, began_ms, monotonic_ms())
@@ -342,17 +342,17 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's answer; raise OSError where another leads, and this one says nothing any more.
+        """Return a leader's answer; raise OSError if another node leads and this one stays silent.
 
-        A leader that is paused keeps its connections: its machine answers for it. One that was told to let
-        another lead has yet to say so, for which it gets LAST_WORD_SECONDS.
+        The machine of a paused leader keeps its connections open. A leader that was ordered to move has
+        LAST_WORD_SECONDS to answer that order.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.moved_from(epoch))
         try:
             try:
                 await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
-            except asyncio.CancelledError:  # the caller has hung up
+            except asyncio.CancelledError:  # the caller has disconnected
                 let_end(answering)
                 hang_up(connection)
                 raise
@@ -368,10 +368,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """What a generator yields, which worker threads run, one step at a time.
+    """The items of a generator that worker threads run, one step at a time.
 
-    Who waits for a step is cancelled when the other side hangs up, and the thread goes on. So the generator
-    is closed only when no thread is within it.
+    A coroutine that waits for a step is cancelled when the peer disconnects, while the thread continues. So
+    the generator is closed only when no thread runs it.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -379,7 +379,7 @@ class Chunks:
         self._step: asyncio.Future[bytes | None] | None = None
 
     async def next(self) -> bytes | None:
-        """Return what comes next; None at the end."""
+        """Return the next item; None at the end."""
         self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
         return await asyncio.shield(self._step)
 
@@ -391,12 +391,12 @@ class Chunks:
 
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Let another node lead; return who does then."""
+    """Move the lead to another node; return the new leader."""
     return {"leader": (await orders.move(node, await named(request))).told()}
 
 
 async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Let the cluster no longer wait for a node; return which."""
+    """Forget a node; return its name."""
     name = await named(request)
     if not name:
         raise NoNode('Say which: {"node": NAME}.')
@@ -405,7 +405,7 @@ async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a version; return which."""
+    """Finalize a version; return it."""
     wanted = await only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -420,7 +420,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def named(request: Request) -> str:
-    """Return the node that a body names; "" if it names none. Raise `NoNode`."""
+    """Return the node named in the body; "" if there is none. Raise `NoNode`."""
     name = await only_field(request, "node", "")
     if not isinstance(name, str):
         raise NoNode('The body is {"node": NAME}, and no more.')
@@ -428,7 +428,7 @@ async def named(request: Request) -> str:
 
 
 async def only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that a body may have; `usual` without it. Raise `NoNode`."""
+    """Return the only field that the body may have; `usual` if it is missing. Raise `NoNode`."""
     body = await body_of(request)
     try:
         found = json.loads(body) if body else {}
@@ -440,19 +440,19 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
 
 
 def not_reached(leader: Member, error: OSError) -> str:
-    """Return the sentence for a leader to which this node gets no connection."""
+    """Return the sentence for a leader that cannot be connected to."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
 
 
 def hang_up(connection: http.client.HTTPConnection) -> None:
-    """End a connection on which another thread waits, which ends that one's wait."""
+    """Shut down a connection, which ends the wait of another thread on it."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def passed_on(request: Request, body: bytes) -> Passed:
-    """Return a request as it goes on, encoded as its caller has encoded it."""
+    """Return a request to forward, in the encoding of its caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -479,5 +479,5 @@ def called(connection: http.client.HTTPConnection, passed: Passed, epoch: int) -
 
 
 def refused(sentence: str) -> Response:
-    """Return a refusal as the HTTP interface says one."""
+    """Return a refusal in the format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -1,13 +1,13 @@
-"""A stream to the leader, which ends as the leader says, whatever became of what was written to it meanwhile.
+"""A stream to the leader that ends with the leader's status, whatever the result of writes to it.
 
-    the leader ends the stream --> a write fails --> gRPC says INTERNAL of the call, over the leader's word
-                                                 --> here the leader's word counts
+    the leader ends the stream --> a write fails --> gRPC reports INTERNAL instead of the leader's status
+                                                 --> here the leader's status counts
 
-A leader that steps down says UNAVAILABLE, and the client's stream goes on with the next one; INTERNAL would
-end it, and all that is kept of the client would be forgotten with it. gRPC for asyncio says its own before or
-after it was told the leader's (github.com/grpc/grpc/issues/36066), so each status is noted as it comes.
+A leader that steps down ends the stream with UNAVAILABLE, and the client's stream continues with the next
+one. INTERNAL would end the client's stream, and its kept state would be lost. gRPC for asyncio reports its
+own status before or after the leader's (github.com/grpc/grpc/issues/36066), so each status is recorded.
 
-Weak spot: gRPC's own status is known by its text. Where no other comes, the leader is asked anew.
+Weak spot: gRPC's own status is recognized by its text. If no other status arrives, the leader is asked again.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 WORD_SECONDS: Final = 1.0
-"""How long after a write failed the leader's word may take to come."""
+"""How long the leader's status may take to arrive after a failed write."""
 NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class Word(NamedTuple):
-    """How a call has ended."""
+    """The status of an ended call."""
 
     code: grpc.StatusCode
     details: str
 
 
 class LeaderStream:
-    """A call both ways, of bytes."""
+    """A bidirectional call, of bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -41,7 +41,7 @@ class LeaderStream:
         call.add_done_callback(self._ended)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Tell the leader `messages`, and yield what it says; raise `AioRpcError` unless its end is OK."""
+        """Send `messages` to the leader, and yield its replies; raise `AioRpcError` unless it ends OK."""
         saying = asyncio.create_task(self._say(messages))
         try:
             async for reply in self._call:
@@ -58,14 +58,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _say(self, messages: AsyncIterator[bytes]) -> None:
-        """Tell the leader what there is to say, until it has ended the call; how, who reads is told."""
+        """Send all messages, until the leader ends the call; its status is raised to the reader."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _ended(self, call: Any) -> None:
-        """Note a status of the call: gRPC calls this with each, one after the other."""
+        """Record a status of the call: gRPC calls this with each, in order of arrival."""
         word = Word(at_once(call.code()), at_once(call.details()) or "")
         if not (self._word.done() or is_of_a_write(word)):
             self._word.set_result(word)
@@ -79,12 +79,12 @@ class LeaderStream:
 
 
 def is_of_a_write(word: Word) -> bool:
-    """Return whether gRPC says itself that a write failed."""
+    """Return whether a status is gRPC's own, for a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
 def at_once(asked: Any) -> Any:
-    """Return what a coroutine returns that has nothing to wait for, as those of a call that has ended."""
+    """Return the result of a coroutine that does not wait, like those of an ended call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -1,8 +1,8 @@
-"""The channels to other nodes: as many to each as its open calls need.
+"""The channels to other nodes: to each as many as its open calls need.
 
-A connection has room for `limits.CONNECTION_STREAMS_MAX` calls at once, and gRPC lets a call beyond them wait
-without a word: behind long polls and Telemetry streams of many clients, which hardly end, a send would wait
-for good. So a channel is given `CALLS_MAX` calls at most, then the next one is opened.
+A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC queues further calls
+without notice. After long polls and Telemetry streams of many clients, which rarely end, a send would wait
+forever. So a channel gets at most `CALLS_MAX` calls, and then the next one is opened.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""How long a leader says nothing before it is asked whether it is there: as often as a broker allows."""
+"""The idle time before a keepalive ping to the leader: as often as a broker allows."""
 SILENT_MS: Final = 3_000
-"""How long a leader may leave a question unanswered, or not have what it was sent."""
+"""How long a leader may leave a ping unanswered, or sent data unacknowledged."""
 OPTIONS: Final = [
-    ("grpc.enable_http_proxy", 0),  # nodes reach each other: a proxy of the environment is for others
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is not for connections between nodes
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
@@ -41,7 +41,7 @@ OPTIONS: Final = [
 
 
 Key = tuple[str, str, Identity]
-"""Whom a channel is to: its address, its certificate, and what this node shows."""
+"""The target of a channel: its address, its certificate, and this node's own certificate."""
 
 
 @dataclass
@@ -53,10 +53,10 @@ class PooledChannel:
 
 
 class ChannelPool:
-    """The channels of a node: to whom was called last, and others as long as calls are open on them.
+    """The channels of a node: to the last called node, and to others while calls are open on them.
 
-    gRPC dials a channel that nobody uses again and again while nobody answers there, or somebody with another
-    certificate. So those to whoever led before, and to a certificate that was renewed, are closed.
+    gRPC keeps reconnecting an unused channel while its peer is down, or has another certificate. So channels
+    to earlier leaders, and to renewed certificates, are closed.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Give a channel that has room for a call, while the block lasts."""
+        """Provide a channel with room for a call during the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -83,11 +83,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels on which no call is open: nobody is to be called for now."""
+        """Close all channels without open calls: no node is to be called for now."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close the channels to others on which no call is open."""
+        """Close the channels to other targets that have no open calls."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

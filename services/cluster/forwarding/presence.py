@@ -1,30 +1,30 @@
-"""What a node keeps of the clients that talk to it, so that the next leader knows them without their help.
+"""The state of clients that each node keeps, and sends to the next leader on their behalf.
 
-    a client's Telemetry stream stands at this node --> a new leader's EPOCH
+    a client's Telemetry stream is open at this node --> a new leader's EPOCH
         --> a stream to that leader, which begins with the client's settings (`Heard`)
         --> its subscriptions to lite topics, as one SyncLiteSubscription each (`Kept`)
 
 Rules
-1. A client is present while its Telemetry stream stands at a node, be that the leader or not; what is kept
-   of it ends with its last stream. So nobody who has hung up is told of.
-2. Of what it said on the stream its last settings are said again. Its answers are not: who asked is gone,
-   and another question may bear the same nonce.
-3. Topics that it has sent to are said as if it had declared them: Python's client declares none of those,
-   and only who produces to a topic is asked how its transactions ended. Then the settings follow as they
-   were: those are what the leader keeps.
-4. Subscriptions to lite topics are said as the whole set that was accepted, less what the client was told
-   that it lost: COMPLETE_ADD takes nothing from others. Places (`OffsetOption`) are not said again: the
-   group's offsets are in the log.
-5. What was not taken is said again after `REPEAT_SECONDS`, as long as the stream stands.
+1. A client is present while its Telemetry stream is open at a node, leader or not; its state is dropped with
+   its last stream. So no disconnected client is reported.
+2. Of the client's messages on the stream, its last settings are repeated. Its answers are not: the asking
+   leader is gone, and another question may have the same nonce.
+3. Topics to which the client has sent count as declared: Python's client declares no such topics, and only
+   declared producers of a topic get check-backs. Then the settings follow unchanged, for the leader to keep.
+4. Subscriptions to lite topics are sent as the whole accepted set, less those that the leader has revoked:
+   COMPLETE_ADD takes none from other clients. Positions (`OffsetOption`) are not repeated: the group's
+   offsets are in the log.
+5. A subscription that was not accepted is sent again after `REPEAT_SECONDS`, while the stream is open.
 
-Nothing else is said again. A stream that stands is all that the leader needs to renew leases, whatever
-heartbeats do (`services.rpc.clients.clients`), so nothing is repeated every few seconds while a leader stays.
-A heartbeat tells nothing that settings do not, but of Java's client before 5.0.4, which sends it each 10 s.
-Receives that wait are asked again of the next leader (`services.cluster.forwarding.calls`).
+Nothing else is repeated. An open stream is sufficient for the leader to renew leases, without heartbeats
+(`services.rpc.clients.clients`), so under a stable leader there is no periodic traffic. Heartbeats add
+nothing to settings, except from Java's client before 5.0.4, which sends one each 10 s. Waiting receives are
+retried with the next leader (`services.cluster.forwarding.calls`).
 
 Cost: a look at the first bytes of each SendMessage, and of each client its settings, `TOPICS_MAX` names and
-its lite topics: `KEPT_BYTES_MAX` of them on a node. Weak spot: a client without a Telemetry stream is known
-to the next leader when it calls; lite topics beyond the bound are known when it says them again, within 30 s.
+its lite topics: `KEPT_BYTES_MAX` of them on a node. Weak spot: the next leader learns of a client without
+Telemetry stream only by its next call, and of lite topics beyond the limit when the client repeats them,
+within 30 s.
 """
 
 from __future__ import annotations
@@ -48,46 +48,46 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""How many topics are kept that a client has sent to."""
+"""The number of topics kept to which a client has sent."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""What a lite topic takes beside its name, about."""
+"""The approximate size of a lite topic in addition to its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The tag of a message's field 1, where that is a message."""
+"""The tag of field 1 of a message, if that field is a message."""
 
 
 class Kept:
-    """What is kept of one client, while a Telemetry stream of it stands here."""
+    """The kept state of one client, while it has a Telemetry stream here."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
     def __init__(self) -> None:
         self.streams = 0
         self.topics: dict[bytes, None] = {}
-        """As the wire has them (`Resource`)."""
+        """In wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
         """Lite topics by user, group and topic."""
         self.lock = asyncio.Lock()
-        """Held while the client's subscriptions are said, by itself or for it: in one order everywhere."""
+        """Held while subscriptions are sent, by the client or for it, to have one order on all nodes."""
 
 
 class Presence:
-    """What is kept of all clients of a node."""
+    """The kept state of all clients of a node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Kept] = {}
         self._lite_bytes = 0
 
     def came(self, client_id: str) -> Kept:
-        """Keep what a client says, from the first of its streams on."""
+        """Count a stream of a client, and keep the client's state from its first one on."""
         kept = self._kept.setdefault(client_id, Kept())
         kept.streams += 1
         return kept
 
     def went(self, client_id: str) -> None:
-        """Forget a client whose last stream is over."""
+        """Count the end of a stream; drop the client's state with its last one."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -95,11 +95,11 @@ class Presence:
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
     def find(self, client_id: str) -> Kept | None:
-        """Return what is kept of a client; None if no stream of it stands here."""
+        """Return the state of a client; None if it has no stream here."""
         return self._kept.get(client_id)
 
     def sent(self, client_id: str, message: bytes) -> None:
-        """Take in that a client sends, by the bytes of its SendMessage."""
+        """Record the topic of a client's SendMessage."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -108,7 +108,7 @@ class Presence:
             kept.topics[topic] = None
 
     def subscribed(self, client_id: str, kept: Kept, user: str, language: str, message: bytes) -> None:
-        """Take in a SyncLiteSubscription that was answered with OK."""
+        """Record a SyncLiteSubscription that was answered with OK."""
         if self._kept.get(client_id) is not kept:
             return  # its last stream ended meanwhile
         request = SyncLiteSubscriptionRequest.FromString(message)
@@ -131,7 +131,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def told(self, kept: Kept, message: bytes) -> None:
-        """Take in what the leader tells a client on its stream: lite topics that it has lost."""
+        """Remove lite topics that the leader revokes on the client's stream."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -143,7 +143,7 @@ class Presence:
 
 
 class Heard:
-    """What a client says on a Telemetry stream, to be said to one leader after the other."""
+    """The messages of a client on a Telemetry stream, sent to successive leaders."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -152,7 +152,7 @@ class Heard:
         self._is_over = self._was_told = False
 
     async def hear(self, connection: Connection, stream_id: int) -> None:
-        """Take in what the client says, until it says no more."""
+        """Receive the client's messages, until its end of the stream."""
         async for message in connection.messages(stream_id):
             if is_settings(message):
                 self._settings = message
@@ -161,7 +161,7 @@ class Heard:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield what a leader is to be told: what the client says; the next leader, its settings first."""
+        """Yield the messages for a leader; for a leader after the first, the client's settings first."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -176,7 +176,7 @@ class Heard:
 
 
 def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the settings of a client, before them the same with topics that it has sent to besides."""
+    """Return a client's settings, preceded by a version that also declares the topics it has sent to."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -191,7 +191,7 @@ def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[byt
 
 
 def whole_set(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request by which a client says all that it subscribes to under a topic."""
+    """Return the request that replaces all subscriptions of a client under a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -202,12 +202,12 @@ def whole_set(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> by
 
 
 def is_taken(reply: bytes) -> bool:
-    """Return whether a reply to SyncLiteSubscription says OK."""
+    """Return whether a reply to SyncLiteSubscription has the status OK."""
     return bool(SyncLiteSubscriptionResponse.FromString(reply).status.code == Code.OK)
 
 
 def is_settings(message: bytes) -> bool:
-    """Return whether a client tells its settings."""
+    """Return whether a client's message has its settings."""
     try:
         return bool(TelemetryCommand.FromString(message).HasField("settings"))
     except DecodeError:
@@ -215,7 +215,7 @@ def is_settings(message: bytes) -> bool:
 
 
 def is_topic(resource: bytes) -> bool:
-    """Return whether these bytes name what can be a topic."""
+    """Return whether these bytes hold a valid topic name."""
     try:
         return bool(stored_name(Resource.FromString(resource)))
     except (DecodeError, IllegalTopic):
@@ -223,14 +223,14 @@ def is_topic(resource: bytes) -> bool:
 
 
 def size_of(lite_topics: Iterable[str]) -> int:
-    """Return about how many bytes are kept of lite topics."""
+    """Return the approximate number of bytes kept of lite topics."""
     return sum(len(one) + LITE_BYTES for one in lite_topics)
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message of a SendMessage, which stands before all else in it.
+    """Return the topic of the first message in a SendMessage, if it is the first field.
 
-    Empty where it does not: protobuf may order fields otherwise, and no client does.
+    Return b"" otherwise: protobuf allows another order of fields, which no client uses.
     """
     try:
         at = 1

@@ -1,7 +1,7 @@
-"""Who answers the calls of a node's port: the broker while the node leads, else the leader elsewhere.
+"""Dispatch of the calls at a node's port: to the broker while the node leads, else to the leader elsewhere.
 
-A connection outlives a change of leaders; each call goes to whoever answers when it comes. Calls by which
-clients come and stay go by `Forwarding` always: what it keeps of them is for the next leader.
+A connection outlives a change of leaders; each call is dispatched when it arrives. Telemetry and
+SyncLiteSubscription always go through `Forwarding`, which keeps their state for the next leader.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Switch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Let the broker of this node answer."""
+        """Answer through the broker of this node."""
         self._service = serving
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Let the leader elsewhere answer."""
+        """Answer through the leader elsewhere."""
         self._service = self._forwarding
         self._forwarding.lead_no_more()
 
@@ -60,13 +60,13 @@ class Switch:
             service.call_started(connection, call._replace(method=method))
 
     def _knows(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether it was `service` that has looked up the method of a call."""
+        """Return whether `service` has looked up the method of a call."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
     def _looked_up(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Return the method of a call as `service` knows it; end the call if it knows none."""
+        """Look up the method of a call in `service`; end the call if it is unknown there."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,16 +1,16 @@
-"""A node vouches for a client's call that it forwards: where that came from, when, and that it still stands.
+"""Vouching for forwarded calls: the node signs their origin, their arrival, and that the client still waits.
 
-A client signs a call's date, which holds for some minutes (`services.auth.signature`). Its Telemetry stream
-stands for days, and each new leader is told of it with what the client signed at its beginning. So the node
-adds when the call came to it and when it says so, under the key that all nodes have; the leader then holds
-the client's date against the first, and takes no word that is older than `WINDOW_MS`.
+A client signs the date of a call, which is valid for some minutes (`services.auth.signature`). Its Telemetry
+stream is open for days, and is opened at each new leader with the client's original signature. So the node
+adds the time of the call's arrival and the current time, signed with the key of the cluster. The leader
+compares the client's date with the first, and accepts no statement older than `WINDOW_MS`.
 
-The signature itself is checked as ever: a user whose secret is void is refused. Who overhears a node can say
-its words again within the window, so nodes that others can listen to speak TLS (`services.cluster.peers`).
+The client's signature is verified as usual: a user with a void secret is refused. An eavesdropper can replay
+the header within the window, so nodes on untrusted networks use TLS (`services.cluster.peers`).
 
-With each call a node also sends the client's address and connection (ORIGIN): the leader counts clients by
-these (`services.rpc.clients.client_room`). The proof is under the key; without --auth-key, under the
-cluster's id, which is in the shared log. A call without a valid proof counts by the connection it came on.
+With each call a node also sends the client's address and connection (ORIGIN), by which the leader counts
+clients (`services.rpc.clients.client_room`). The proof uses the key; without --auth-key, the cluster's id,
+which is in the shared log. A call without a valid proof counts by the connection on which it arrived.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def origin_said(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the value of the header field that tells the client's address and connection at a node."""
+    """Return the header value with the client's address and connection at a node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return where a call came from to the node that forwards it; None if no node vouches for that."""
+    """Return the origin of a forwarded call; None without a valid proof of a node."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -45,12 +45,12 @@ def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def vouch(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
-    """Return the value of the header field that vouches for a call with these fields."""
+    """Return the header value that vouches for a call with these fields."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
 def came_ms_of(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return when a call came to the node that says it again; None if no node vouches for that now."""
+    """Return when a call arrived at the forwarding node; None without a valid and recent proof."""
     came, _, rest = fields.get(VOUCHED, "").partition(".")
     said, _, proof = rest.partition(".")
     if not key or not all(one.isascii() and one.isdecimal() and len(one) < 16 for one in (came, said)):

@@ -4,7 +4,7 @@
     forget           --a BEAT: `sharedlog.holdings` removes the node
     set-version      --a BEAT: `sharedlog.versions`, once every node supports it
 
-The leader writes each order as a BEAT between its own (`ClusterNode.led`), and answers once the shared log
+The leader writes each order as a BEAT between its own (`Lead.beat`), and answers once the shared log
 has it. An impossible order is refused with a sentence, and changes nothing.
 """
 
