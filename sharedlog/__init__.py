@@ -1,1 +1,1 @@
-"""A log that several machines share: its records, what every reader makes of them, and who may write."""
+"""A log shared by several machines: its records, their interpretation by readers, and the right to write."""

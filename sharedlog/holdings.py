@@ -80,7 +80,7 @@ class Holdings:
         self.unreached: dict[str, tuple[int, int]] = {}
         """The newest complaint of each node: epoch and number. Checkpoints do not contain it."""
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that stops a node, until its next holding is without one. Not in checkpoints."""
+        """The record that stops a node, until it has a copy past that. Not in checkpoints."""
 
     def told(self, facts: dict[str, Any]) -> None:
         """Apply a CHECKPOINT or HOLD."""

@@ -266,7 +266,7 @@ class KafkaLog:
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
     def try_append(self) -> None:
-        """Check that an append would succeed, as it cannot be undone; raise `Refused` or `Unknown`."""
+        """Check, without appending, that an append would succeed; raise `Refused` or `Unknown`."""
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
 
@@ -540,7 +540,7 @@ class KafkaLog:
             time.sleep(BEHIND_SECONDS)
 
     def _checked_bounds(self, offset: int) -> tuple[int, int]:
-        """Return the bounds; raise `Unknown`, and in time `Halted`, if the log ends before its known end."""
+        """Return the bounds; raise `Unknown`, later `Halted`, if the log ends before its known end."""
         known_end = max(offset, self._known_end)
         first, end = self._bounds()
         if end >= known_end:

@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""Offsets in a partition of a new log: more than can be appended while an append with stale knowledge of the
-partitions waits for the lock."""
+"""The number of offsets in a partition of a new log: more than other nodes append while an append, which
+has checked the partitions before, waits for the lock."""
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
 """Batch sizes to retry with after a batch with an unreadable record."""
@@ -617,10 +617,10 @@ class PostgresLog:
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Raise `Unknown`, and in time `Halted`, if the log ends before the next record to read.
+        """Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log ends before the next record to read.
 
-        Raise `Unknown` also if the head includes that record and the table does not have it; the next record
-        read will show whether it stays missing, and whether others are.
+        Raise `Unknown` also if the head includes that record and the table does not have it; later reads show
+        whether it stays missing, and whether others are.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:

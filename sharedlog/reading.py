@@ -50,8 +50,8 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
     """Yield the present records from the first one left, without a fold.
 
-    Records of other clusters than `cluster` (None: of no cluster), with a wrong CRC, or unreadable by the
-    engine are skipped. Raise `Unknown`, or `LogDamaged` without a record.
+    Skip records of other clusters than `cluster` (None: accept any cluster), with a wrong CRC, or that the
+    engine cannot read. Raise `Unknown`, or `LogDamaged` without a record.
     """
     next_offset, _ = engine.bounds()
     while True:

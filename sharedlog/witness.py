@@ -41,7 +41,7 @@ GONE: Final = 0
 
 
 class Witness:
-    """The newest record of a leader that a process has read; `clock` never goes back."""
+    """The newest record of a leader that a process has read; `clock` is monotonic, in ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -59,7 +59,7 @@ class Witness:
             self.last_led = last
 
     def require_kept(self, engine: Engine, fold: Fold) -> None:
-        """Raise `Unknown`, and in time `Halted`, if a record read by this process or by `fold` is missing.
+        """Raise `Unknown`, or `Halted` after LOST_MS, if a record read by this process or `fold` is missing.
 
         Raise `LogDamaged` if that record alone is gone or changed, and `fold` has yet to read it.
         """
@@ -122,7 +122,7 @@ class Witness:
 def _is_hole(engine: Engine, offset: int) -> bool:
     """Return whether records follow a missing one: then the engine has not lost its end.
 
-    An unreadable record exists.
+    Unreadable records count as present.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))

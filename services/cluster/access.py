@@ -3,8 +3,8 @@
     STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this one first; `http_ca`: nodes.pem
     STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
 
-Node certificates are self-made, so no authority signs them, and other machines do not have them. Nodes trust
-the certificates in the shared log (`peers`); these files pass them on to commands. The files of all nodes
+Nodes create their own certificates, so no authority signs them, and other machines do not have them. Nodes
+trust the certificates in the shared log (`peers`); these files give them to commands. The files of all nodes
 differ only in the order, hold no secret (of the token only the path, which should be the same on all nodes),
 and may be copied to other machines.
 

@@ -2,7 +2,7 @@
 
 A copy holds the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`) keeps
 that end, the chain there, and the last record of a leader that was folded. With it a node distinguishes an
-engine that has lost records, or was restored from a backup, from one that it has not read so far yet. The
+engine that has lost records, or was restored from a backup, from one that it has not read that far yet. The
 bytes after the checkpoint remain until the shared log has been read past the evidence and agrees.
 
     state      the copy                                      what ends it
@@ -10,7 +10,7 @@ bytes after the checkpoint remain until the shared log has been read past the ev
     AGREED     holds nothing that the shared log lacks       -
 
 Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine: if it is
-missing or replaced, the node halts in time.
+missing or replaced, the node halts after some time.
 
 An accepted flush, compared with the bytes on disk at its place (`MEETS`):
 

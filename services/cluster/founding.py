@@ -1,4 +1,4 @@
-"""A cluster founded on an existing store: of a single broker, or the rest of another cluster.
+"""A cluster founded on an existing store: that of a single broker, or of a node whose cluster was lost.
 
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
@@ -13,8 +13,8 @@ node copies it first (`copies.transfer`), and the shared log is trimmed by the u
                      (`holes`). Sound bytes after the offset are set aside (`tail`)
 
 Rules
-1. The store is written before the log, and gets its node name last: after a kill in between there are a
-   broker's store, and a shared log without a record, which is no cluster.
+1. The store is written before the log, and gets its node name last: a kill in between leaves a broker's
+   store, and a shared log without a record, which is no cluster.
 2. The epoch continues from the store's: handles of older epochs keep their meaning.
 3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if it has
    at least as much; else it is deleted, as is an order to refetch: a restored store must not be replaced.
@@ -71,7 +71,7 @@ class Founded(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The rest of its cluster's log in a node's store, as CommitLog offsets.
+    """The part of its cluster's log that a node's store still has, as CommitLog offsets.
 
     The store has all sound records up to `end`; `damaged` are the ranges between them. `checkpoint` is the
     newest. The log is known to be accepted up to `accepted_end`; if there is no evidence, for the reason in
@@ -152,7 +152,7 @@ class Left(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A refounded cluster: its id, the start of its log, the rest that the store had, and its node."""
+    """A restored cluster: its id, the start of its log, the data that the store still had, and its node."""
 
     cluster: bytes
     end: int
@@ -177,7 +177,7 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> Restored:
-    """Found a cluster again on the rest in a node's store, which becomes that of `node`; None: its own name.
+    """Found a cluster on the remaining data of a node's store, which becomes that of `node`; None: its own.
 
     Raise `LossNotAccepted` unless `accepted_loss` is the offset after which all is lost, and
     `accepted_damage` the number of damaged bytes before it, if there are any; or a `StoreError`.
@@ -257,7 +257,7 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def what_is_left(disk: Disk) -> Left:
-    """Return the rest in a node's store: all sound records known to be accepted.
+    """Return the remaining data of a node's store: all sound records known to be accepted.
 
     Without evidence of the accepted end, as in a store of an older program, all sound records count. The
     whole log is read. Raise a `StoreError`, or OSError.
@@ -293,7 +293,7 @@ def _finish_copy(disk: Disk) -> None:
 
 
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store with its rest, cut its log there, and record its damage in the file `holes`.
+    """Recover a store with its remaining data, cut its log there, and record the damage in `holes`.
 
     Raise a `StoreError`, or OSError.
     """

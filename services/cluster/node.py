@@ -89,7 +89,7 @@ class ClusterNode:
         self.took_over: TookOver | None = None
         """The last takeover by this node."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
-        """Returns whether any client answers this node."""
+        """Callback that returns whether any client answers this node."""
         self.let_go: Callable[[], None] = _noop
         """Called after a replica was replaced: the old core is garbage, in reference cycles."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)

@@ -7,8 +7,8 @@
     there is no certificate       if only its own machine reaches the node, and its ports take plaintext
 
 A renewed certificate is announced within seconds. A connection in that time meets an unknown certificate,
-sends nothing, and is retried (`forwarding`). With `--tls-clients` a node is also a TLS
-client of the others, and presents its certificate as such: those authorities must have issued it.
+sends nothing, and is retried (`forwarding`). With `--tls-clients` a node is also a TLS client of the others,
+and presents its certificate as such: those authorities must have issued it.
 
 A network that drops packets silently leaves half-open connections. So a connection attempt is given up after
 `CONNECT_SECONDS`, and a connection without any traffic, not even TCP acknowledgements, after

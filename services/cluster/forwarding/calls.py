@@ -13,9 +13,9 @@ Rules
 2. A forwarded call is never forwarded again (FORWARDED): two nodes that each take the other for the leader
    answer UNAVAILABLE, and the node of the client retries.
 3. A repeated call is one without an answer: its message is stored once, by id and content
-   (`services.broker.repeats`). A refusal promises that nothing was done, but not by an earlier attempt
-   without an answer: that may still be queued at a leader, and except for sends, a leader does not look for
-   the results of earlier leaders. So the client is answered that the outcome is unknown.
+   (`services.broker.repeats`). A refusal promises only that its own attempt did nothing: an earlier attempt
+   without an answer may still be queued at a leader, and a leader looks for the results of earlier leaders
+   only for sends. So the client is answered that the outcome is unknown.
 4. Telemetry and SyncLiteSubscription of a node's own clients are handled here also while it leads (`switch`),
    and answered by its broker, `local`: so a client's stream outlives the lead of its node.
 5. A stream ends when the leader ends it, unless that steps down: then it answers other nodes UNAVAILABLE. The

@@ -58,7 +58,7 @@ class LeaderStream:
             self._call.cancel()
 
     async def _say(self, messages: AsyncIterator[bytes]) -> None:
-        """Send all messages, until the leader ends the call; its status is raised to the reader."""
+        """Send all messages, until the leader ends the call; the reader receives the status."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)

@@ -1,8 +1,8 @@
 """The channels to other nodes: to each as many as its open calls need.
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC queues further calls
-without notice. After long polls and Telemetry streams of many clients, which rarely end, a send would wait
-forever. So a channel gets at most `CALLS_MAX` calls, and then the next one is opened.
+without notice. A send queued after long polls and Telemetry streams of many clients, which rarely end, would
+wait forever. So a channel gets at most `CALLS_MAX` calls, and then the next one is opened.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ report to an earlier leader is refused.
                     end was within the end reported later. It grows if the follower is slow, or is gone
 
 Rules
-1. A node without a report that is in the shared log lags by all that its copy lacks, since the leader began.
-   A lag is never zero for want of reports.
+1. A node in the shared log without a report lags by all that its copy lacks, since the leader began. A lag is
+   never zero for want of reports.
 2. A forgotten node is not counted.
 3. Only followers report; a node whose report is older than FRESH_MS may be gone, and is not fit (`health`).
 

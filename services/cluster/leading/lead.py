@@ -56,7 +56,7 @@ class Leading(Protocol):
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
-"""Serve a core within a block; the second argument is called once when the core was released."""
+"""Serve a core within a block; call the second argument once, after the core was released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Run a function in a worker thread."""
 
@@ -154,7 +154,7 @@ class Lead:
         return shown
 
     async def _look_at_damage(self) -> None:
-        """Hold all answers while other nodes cannot read on at a broken record (`log_damage`)."""
+        """Refuse all answers while other nodes cannot read on at a broken record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):

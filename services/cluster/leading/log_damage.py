@@ -11,10 +11,10 @@
     COPIED   one is broken, and another node has the later ones  acknowledges, and reports the record
 
 Rules
-1. Each report is checked once. Only the leader's own check can hold answers: a node with a bad disk does not
+1. Each report is checked once. Only the leader's own check can stop answers: a node with a bad disk does not
    stop the cluster.
-2. In HELD, accepted records are in the engine only after a record that no other node can pass, and otherwise
-   on this node alone. So no client gets an acknowledgement.
+2. In HELD, new records exist only on this node, and in the engine after a record that no other node can pass.
+   So no client gets an acknowledgement.
 3. A node has the later records once it announces a checkpoint past the record, or while it reports, outside
    of the log, an end at or past that of the leader when the fault was found.
 4. A node that has fetched its copy announces its holding without the report: no node waits then.

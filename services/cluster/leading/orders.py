@@ -4,8 +4,8 @@
     forget           --a BEAT: `sharedlog.holdings` removes the node
     set-version      --a BEAT: `sharedlog.versions`, once every node supports it
 
-The leader writes each order as a BEAT between its own (`Lead.beat`), and answers once the shared log
-has it. An impossible order is refused with a sentence, and changes nothing.
+The leader writes each order as a BEAT between its own (`Lead.beat`), and answers once the shared log has it.
+An impossible order is refused with a sentence, and changes nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     checked    at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
                by any node that waits for an answer of the engine (`services.cluster.watching.unanswered`)
-    trouble    new messages are refused with it (`EngineTrouble`); calls that end messages are answered
+    trouble    new messages are refused with it (`EngineTrouble`); all other calls continue
     none       new messages are accepted
     no answer  has no effect: the appends show that the engine is down
 
