@@ -1,30 +1,30 @@
-"""The cluster's version: what may be written into its log, as Kafka's `metadata.version` says it for Kafka's.
+"""The version of a cluster: the record formats that its log may contain, as `metadata.version` in Kafka.
 
-Nodes are upgraded one after the other, so for a while some know kinds and bodies that others do not, at which
-a reader that knows no better halts. So a program tells up to which version it *supports* records, the cluster
-has one version that is *finalized*, and nobody writes what the finalized one has not got.
+Nodes are upgraded one at a time, and a reader halts at a kind or body format that it does not support. So
+each program announces the highest version that it *supports*, and the cluster has one *finalized* version: no
+node writes a record that needs a higher one.
 
     version   what comes with it
     3         all kinds and bodies of the first release
 
-Lower numbers are of programs before the first release, which wrote other records: such a cluster is refused.
+Lower numbers belong to programs before the first release, whose records differ: such a cluster is refused.
 
-    where it stands                                     what it says
-    GENESIS, a checkpoint's fold: `finalized`           the finalized version there
-    BEAT: `finalize`                                    it is another one from here on
-    EPOCH, CHECKPOINT, HOLD: `supports`                 what the writing node supports
+    where it is stored                                  what it means
+    GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
+    BEAT: `finalize`                                    the finalized version from this record on
+    EPOCH, CHECKPOINT, HOLD: `supports`                 the highest version that the writing node supports
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
-1. A new version is finalized by the leader, because an operator wants it (`tidewheel cluster set-version`),
-   and only if all nodes of which the log tells support it (`missing`). It never goes down: there may be
-   records of it.
-2. A program that does not support the finalized version, or finds none, halts where it reads of it, before
-   it can misread anything: it does not join, or goes on no more.
-3. A fact in a JSON body that a program does not know it ignores; a kind or a version of a body it cannot
-   (`sharedlog.fold` halts), so these need a version here (`NEEDS`), which whoever writes has looked up.
+1. The leader finalizes a new version by order of an operator (`tidewheel cluster set-version`), and only if
+   all nodes in the log support it (`missing`). The finalized version never decreases, since the log may
+   contain records that need it.
+2. A program that does not support the finalized version, or finds none, halts when it reads that version,
+   before it can misread a record.
+3. A program ignores an unknown field of a JSON body, but halts at an unknown kind or body version
+   (`sharedlog.fold`). Each of these needs a version here (`NEEDS`), which a writer compares first.
 
-Weak spot: a node that the log has not heard of, or has forgotten, is not asked for; rule 2 is for that one.
+Limitation: a node unknown to the log, or forgotten by it, is not checked in rule 1; rule 2 covers it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sharedlog.record import Kind, SharedRecord
 OLDEST: Final = applied_limits.OLDEST
 """The version of the first release."""
 SUPPORTED: Final = 3
-"""Up to which version this program supports records."""
+"""The highest version that this program supports."""
 UNSAID: Final = 0
-"""The version of a record that names none: no release writes such."""
+"""The version of a record without one; no release writes such a record."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
 """The version that must be finalized for a kind with a version of its body to be written."""
 
@@ -52,7 +52,7 @@ def may_write(record: SharedRecord, finalized: int) -> bool:
 
 
 def missing(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
-    """Return the nodes that do not support a version, and what they do, given what each supports."""
+    """Return the nodes that do not support a version, with the versions that they support."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 
