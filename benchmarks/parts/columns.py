@@ -12,7 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import layout, limits
+from commitlog.disk import Disk
+from commitlog.snapshot import Snapshot
+from consumequeue import dispatch
 from consumequeue.entry import ENTRY, ENTRY_BYTES
+from consumequeue.queue import UNKNOWN
 
 Array = np.ndarray[Any, Any]
 
@@ -82,7 +86,8 @@ class Queues:
         with open(folder / f"{first_byte:020d}", "ab") as file:
             file.write(stored)
 
-    @property
-    def frozen(self) -> list[Any]:
-        """What a snapshot keeps of the queues: [topic, queue id, entry count, CRC of each file] each."""
-        return [[*key, count, self._crcs[key]] for key, count in self._counts.items()]
+    def write_snapshot(self, disk: Disk, end_offset: int) -> None:
+        """Write a snapshot with the queues at the end of the log, and mark their files as whole."""
+        rows = [[*key, count, self._crcs[key], 0, "", UNKNOWN] for key, count in self._counts.items()]
+        Snapshot(end_offset, {"queues": rows, "queues_made_at": end_offset}).write(disk)
+        dispatch.mark(disk, end_offset)

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from commitlog.published_log import open_log
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.layout import RunFolders
 from spark_jobs.log.decode import SCHEMA
+from spark_jobs.log.queue_index import open_index
 from spark_jobs.main import Sources, compare
 from spark_jobs.options import AuditOptions
 from spark_jobs.source import LogReader
@@ -92,6 +94,8 @@ def test_what_refers_to_a_record_finds_it_before_itself_and_of_the_same_order(se
 
 
 def test_its_queue_files_lead_to_what_a_scan_finds(seeded: Path) -> None:
+    topics = frozenset(("order-created", "pushes"))
+    assert open_index(seeded / "store", open_log(seeded / "store"), topics) is not None
     found = []
     for index in ("auto", "never"):
         options = {"path": str(seeded / "store"), "topics": "order-created,pushes", "index": index}

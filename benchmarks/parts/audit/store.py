@@ -19,7 +19,6 @@ import numpy as np
 from commitlog import layout, limits, properties, record
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from commitlog.snapshot import Snapshot
 from parts.columns import QUEUE_COUNT, Array, Queues, digits_of, put_integers
 from tidewheel import property_names
 
@@ -121,7 +120,7 @@ def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DE
         offset, taken = write_block(folder, templates, queues, kinds, written, offset, segment_bytes)
         written += taken
     disk = RealDisk(folder)
-    Snapshot(offset, {"queues": queues.frozen}).write(disk)
+    queues.write_snapshot(disk, offset)
     layout.reset_durable(disk, offset)
     disk.close()
     return offset

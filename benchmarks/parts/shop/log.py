@@ -19,7 +19,6 @@ import numpy as np
 from commitlog import layout, limits, record, store_format
 from commitlog.kinds import HALF_TOPIC
 from commitlog.real_disk import RealDisk
-from commitlog.snapshot import Snapshot
 from parts.columns import Array, Queues, digits_of, put_integers
 from parts.shop.stories import KINDS, SLOT_COUNT
 from parts.shop.templates import OFFSET_DIGITS, VARIANT_COUNT, Lifted, Template
@@ -80,7 +79,7 @@ class LogWriter:
     def close(self) -> None:
         """Write the snapshot and publish the end of the log."""
         disk = RealDisk(self._folder)
-        Snapshot(self.end_offset, {"queues": self._queues.frozen}).write(disk)
+        self._queues.write_snapshot(disk, self.end_offset)
         layout.reset_durable(disk, self.end_offset)
         disk.close()
 
