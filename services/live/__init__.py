@@ -1,1 +1,1 @@
-"""The broker brought to life: one asyncio loop owns it, flushes its log, and ticks when timers are due."""
+"""The running broker: one asyncio loop owns the core, flushes its log, and ticks when timers are due."""

@@ -1,11 +1,11 @@
-"""Users, rights and tokens for callers in the loop: the core keeps secrets sealed, here is the key.
+"""Users, rights and tokens for callers in the loop. The core stores sealed secrets; this module has the key.
 
-A secret is made here, given out once, and kept in memory in the clear from its first use on; of a token only
-a hash is kept. Answers rest on durable records. The key is asked for when there is something to seal or to
-open: a broker without users needs none.
+A secret is generated here, returned once, and kept decrypted in memory from its first use. Only the hash of
+a token is stored. Answers rest on durable records. The key is read when a secret is sealed or opened: a
+broker without users needs no key.
 
-Whatever a call waits for may outlast its right: `watching` holds what looks again at each change, when it is
-appended, as rights count from then on.
+A waiting call may outlast its right: the callbacks in `watching` check again at each change, when it is
+appended, because rights apply from then on.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ SECRET_BYTES: Final = 30
 log = structlog.get_logger()
 
 Key = Callable[[bool], bytes]
-"""Return the key; make one if there is none and the argument allows it."""
+"""Return the key; generate it if it is missing and the argument allows that."""
 
 
 Dismiss = Callable[[str], None]
-"""Send the clients of a user away whose secret is void, or who is gone."""
+"""Disconnect the clients of a user whose secret was replaced, or that was removed."""
 
 
 def no_key(may_make: bool) -> bytes:
-    """Return an empty key: that of a broker without a key file."""
+    """Raise `ConfigurationError`: the broker has no key file."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
 
 def ignore_user(user: str) -> None:
-    """Dismiss no client: what a broker without clients does."""
+    """Disconnect no client, for a broker without a client port."""
 
 
 def noop() -> None:
-    """Do nothing about new rules: what a broker without producers does."""
+    """Ignore new rules, for a broker without producers."""
 
 
 class LiveAccess:
@@ -60,17 +60,17 @@ class LiveAccess:
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = ignore_user
         self.is_asked = False
-        """Whether callers are asked who they are; users and rules may be made before."""
+        """Whether callers must authenticate; users and rules may be added before."""
         self._changed: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
         """Called at each change of users, rules and tokens."""
 
     def rules_with(self, changed: Callable[[], None]) -> None:
-        """Let `changed` know when rules were set or removed."""
+        """Call `changed` after rules were set or removed."""
         self._changed = changed
 
     def dismiss_with(self, dismiss: Dismiss) -> None:
-        """Let `dismiss` send the clients away of users whose secret is void."""
+        """Call `dismiss` to disconnect the clients of a user whose secret is void."""
         self._dismiss = dismiss
 
     def lock_with(self, key: Key) -> None:
@@ -78,7 +78,7 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Open every secret, as callers are asked from now on; raise `WrongKey` if the key is not theirs."""
+        """Require authentication from now on and open every secret; raise `WrongKey` for another key."""
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
@@ -93,11 +93,11 @@ class LiveAccess:
         return secret if sealed == user.sealed else self._open(user)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Return whether a user may; one that is gone may nothing."""
+        """Return whether a user has a right; a removed user has no rights."""
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user has a verb on any topic, or group, at all."""
+        """Return whether a user has a verb on at least one topic or group."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -105,7 +105,7 @@ class LiveAccess:
         return self._clock.outward(self._core().users())
 
     def check_known(self, user: str) -> None:
-        """Raise `UserNotFound` unless there is a user of a name."""
+        """Raise `UserNotFound` if no user has this name."""
         self._core().check_known(user)
 
     def rules(self, user: str = "") -> list[Rule]:
@@ -113,7 +113,7 @@ class LiveAccess:
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, renews: bool) -> str:
-        """Make a user, or another secret for one; return the secret, which is never told again."""
+        """Add a user, or replace its secret; return the secret, which cannot be read again."""
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
@@ -123,19 +123,19 @@ class LiveAccess:
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Forget a user and its rules; its next call is refused, its streams end, its leases are free."""
+        """Remove a user and its rules: its next call is refused, its streams end, its leases are released."""
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Keep rules; the next call is judged by them."""
+        """Store rules, which apply from the next call."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._changed()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
-        """Forget what is said about the same as these rules."""
+        """Remove the stored rules with the same user, kind, pattern and verb."""
         await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._changed()
@@ -145,20 +145,20 @@ class LiveAccess:
         return self._clock.outward(self._core().tokens(user))
 
     def holder(self, text: str) -> Token:
-        """Return the token of a text; raise `Unauthorized` for one that is unknown or void."""
+        """Return the token with this text; raise `Unauthorized` if it is unknown or void."""
         return self._core().holder(text, self._clock.now_ms())
 
     def check_stands(self, token: Token) -> None:
-        """Raise `Unauthorized` for a token that was known, and is void."""
+        """Raise `Unauthorized` if a token, once valid, is void by now."""
         self._core().check_stands(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
-        """Return how long a token stands unless it is revoked; None: for good."""
+        """Return the seconds until a token expires; None if it does not expire."""
         left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Make a token of a user; return its text, which is never told again, and what is kept of it."""
+        """Add a token for a user; return its text, which cannot be read again, and the stored token."""
         text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
         calling = self._call(self._core().add_token, user, text, kept_ms)
         made = [one for one in self.tokens(user) if one.id == id_of(text)]
@@ -167,18 +167,18 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Forget a token; its next call is refused, its long polls end."""
+        """Revoke a token: its next call is refused, its long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Call a verb that may take a right away: what waits is judged at once, the answer is durable."""
+        """Call a verb that may revoke a right: check waiting calls at once, return when it is durable."""
         calling = self._call(verb, *arguments)
         self.look_again()
         await calling
 
     def look_again(self) -> None:
-        """Judge at once whatever waits: a right was taken away, or time has moved."""
+        """Check waiting calls at once, after a right was revoked or time has moved."""
         for look in tuple(self.watching):
             look()
 

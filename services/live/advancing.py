@@ -1,18 +1,18 @@
-"""Advancing a virtual clock, event by event: as if the time had passed, only sooner.
+"""Advance a virtual clock event by event, with the same results as if the time had passed.
 
-    move to the next due time -> renew the leases of clients that are there -> tick -> settle -> again
+    move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Everything due on the way happens in due order, each at its own time: when something was appended, time
-  stands until it is durable, since it may set what is due next.
-- The offset is on disk before what was appended under it (`services.live.clock`).
-- Time also stands while timers that are due next are read from the disk.
-- A producer that is asked on the way how its transaction ended gets `ANSWER_SECONDS` of real time to say
-  so; else ten checks would go by before its answer to the first.
-- A half with no producer to ask waits for one (`txn.checkback`) and holds nothing up.
-- Leases of clients that the broker hears from are renewed on the way, all others run out when they would.
-- Housekeeping is no event: it is postponed to the arrival.
-- One advance at a time; the next one waits.
+- Events run in due order, each at its own time. After an append the clock stops until the record is durable,
+  because the record may set the next due time.
+- The offset is on disk before the records that were appended under it (`services.live.clock`).
+- The clock also stops while the next timers are read from the disk.
+- A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer; without
+  the wait, ten checks would pass before its answer to the first.
+- A half without a producer waits for one (`txn.checkback`) and does not delay the advance.
+- Leases of clients that still call are renewed during the advance; all other leases expire on time.
+- Housekeeping is not an event: it is postponed to the target time.
+- Advances run one at a time; further ones wait.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ SILENT_STEPS_MAX = 100
 
 
 class Owner(Protocol):
-    """Who owns the core, and moves it."""
+    """The owner of the core."""
 
     @property
     def core(self) -> Broker:
-        """The core of this moment."""
+        """The current core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of clients that are heard from; end what waits by a token that has expired."""
+        """Renew the leases of live clients; end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
-        """Let the core do what is due now; False if nothing came of it."""
+        """Run the core's due work; return False if nothing changed."""
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raise `ResultUnknown`."""
+        """Return when the log is durable up to `offset`; raise `ResultUnknown`."""
 
     async def timers_ready(self) -> None:
-        """Return when what will be due next has been read from the disk."""
+        """Return when the next due timers have been read from the disk."""
 
     def time_has_moved(self) -> None:
-        """Plan anew what was planned by the time before."""
+        """Reschedule everything that was scheduled by the old time."""
 
 
 class Advancing:
-    """Moves `clock`, and `owner`'s core with it."""
+    """Advances of `clock` and of `owner`'s core."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -61,7 +61,7 @@ class Advancing:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass; raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        """Advance by `by_ms`; raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
@@ -74,12 +74,12 @@ class Advancing:
                 self._owner.time_has_moved()
 
     def asked(self, transaction_id: str) -> None:
-        """Give a producer that was asked how a transaction ended time to answer, on the way."""
+        """Give a producer time to answer a check-back, if an advance is under way."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def answered(self, transaction_id: str) -> None:
-        """Wait no longer for a producer that has answered, whatever the answer."""
+        """Stop waiting for a producer that has answered, with any outcome."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -92,7 +92,7 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # A step in which a wheel only cascades need not settle; now and then, so that others are served.
+            # A step in which a wheel only cascades settles only now and then, to let other tasks run.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._settle()
@@ -100,7 +100,7 @@ class Advancing:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the offset of the next event, or of the arrival; None after that, if nothing is due."""
+        """Return the offset of the next event or of the target; None at the target if nothing is due."""
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
         if due_ms is not None and due_ms <= real_ms + target_ms:
@@ -108,7 +108,7 @@ class Advancing:
         return None if offset_ms == target_ms else target_ms
 
     async def _settle(self) -> None:
-        """Let what has just happened become durable, and be heard."""
+        """Make the last step durable, and wait for answers to its check-backs."""
         try:
             self._clock.keep()
         except OSError as error:
@@ -124,7 +124,7 @@ class Advancing:
 
 
 def check_advance(by_ms: int, clock: Clock) -> None:
-    """Raise the refusal that fits an advance, if it is refused."""
+    """Raise `ClockIsReal` or `IllegalAdvance` if an advance is not allowed."""
     if not clock.is_virtual:
         raise ClockIsReal("Start one on an empty store with --clock virtual.")
     if by_ms < 0:

@@ -1,4 +1,4 @@
-"""The clients that are connected, and what they can be asked, as the interfaces for operators see them."""
+"""Connected clients and the requests that operators can send to them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from services.live.errors import ClientNotFound
 
 @dataclass(slots=True, frozen=True)
 class ClientView:
-    """A client. `kind` is PRODUCER, PUSH_CONSUMER ..., empty until it has said; times are wall milliseconds.
+    """A client. `kind` is PRODUCER, PUSH_CONSUMER ..., empty before its settings arrive; times are wall ms.
 
-    `can_be_asked`: it has a stream to be written to.
+    `can_be_asked`: the client has an open Telemetry stream.
     """
 
     client_id: str
@@ -26,29 +26,29 @@ class ClientView:
 
 
 class AskClients(Protocol):
-    """Questions to a client; each raises `ClientNotFound`, or `ClientSilent` if it does not answer."""
+    """Requests to a client; each raises `ClientNotFound`, or `ClientSilent` if no answer comes."""
 
     def ids(self) -> list[str]:
-        """Return the ids of the clients that are connected, in no order."""
+        """Return the ids of connected clients, unordered."""
 
     def view(self, client_id: str) -> ClientView:
-        """Return a client that is there."""
+        """Return a connected client."""
 
     async def stack(self, client_id: str) -> str:
-        """Return what a client's threads do."""
+        """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Have a push consumer consume a message again, outside of its group; return the client's code."""
+        """Make a push consumer consume a message again, outside its group; return its result code."""
 
     def reconnect(self, client_id: str) -> None:
-        """Have a client connect again."""
+        """Make a client reconnect."""
 
 
 class Nobody:
-    """What a broker without a front for clients knows."""
+    """The clients of a broker without a client port: none."""
 
     def ids(self) -> list[str]:
-        """Return an empty list: a broker without a transport has no clients."""
+        """Return an empty list."""
         return []
 
     def view(self, client_id: str) -> ClientView:
@@ -69,5 +69,5 @@ class Nobody:
 
 
 def unknown(client_id: str) -> ClientNotFound:
-    """Return the error for a client that is not there."""
+    """Return the error for a client that is not connected."""
     return ClientNotFound(f"{client_id[:255]!r} is not connected. See who is: tidewheel client ls")

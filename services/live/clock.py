@@ -1,17 +1,17 @@
-"""The broker's time: real time, or on a virtual clock real time plus an offset that only grows.
+"""The broker's time: real time, or with a virtual clock real time plus an offset that only grows.
 
-The core lives in the broker's time. Whoever calls lives in real time, and says when something is due in real
-time. So a virtual clock has a border: absolute times that come in (a message's own, and the one to which it
-moves another) are moved by the offset, those that go out are moved back; `_CHANGES` lists what has times. A
-message sent "in 60 seconds" is due in 60 seconds however far the clock was advanced. Spans of time (leases,
-long polls) have nothing to do with it. A cron line is kept by the broker's clock: an occurrence has `at_ms`
-in the time of callers, like every other time, and `local`, what the schedule's own clock will say.
+The core uses the broker's time; callers use real time, also for due times. A virtual clock therefore converts
+absolute times at the border: those of requests (a message's own, and the new due time of another message)
+are shifted by the offset, those of answers are shifted back; `_CHANGES` lists the types with times. A message
+sent "in 60 seconds" is due in 60 seconds, however far the clock was advanced. Durations (leases, long polls)
+are not converted. Cron schedules run by the broker's clock: an occurrence has `at_ms` in the time of callers,
+like every other time, and `local`, the local time on the schedule's own clock.
 
-Real time is the system clock, which may be set. It is compared with a clock that only counts (`counted_ms`),
-and each step is told before a time behind it is used (`step_with`): the spans of leases are elapsed time.
+Real time is the system clock, which may be set. It is compared with a monotonic clock (`counted_ms`), and
+each step is reported (`step_with`) before a time after the step is used: leases last for elapsed time.
 
-The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable,
-before anything that rests on it may be: a restart never finds records from the future.
+The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable
+before any record that depends on it: a restart never finds records from the future.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Told = TypeVar("Told")
 
 
 class KeptOffset:
-    """How far a store's virtual clock is ahead of real time, on its disk."""
+    """The stored offset of a virtual clock from real time, in ms."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
@@ -71,7 +71,7 @@ class KeptOffset:
 
 
 def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the offset of a store's clock, None for real time; raise `WrongClock` when it had the other."""
+    """Return the offset of a store's clock, None for real time; raise `WrongClock` if the kind differs."""
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
     if kind == "real":
@@ -88,14 +88,14 @@ def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
 
 
 def ignore_step(from_ms: int, until_ms: int) -> None:
-    """Tell nobody."""
+    """Ignore a step of the clock."""
 
 
 class Clock:
-    """What time it is for the core and for callers, and the way from one to the other.
+    """The time of the core and of callers, and the conversion between them.
 
-    `counted_ms` is a clock that is never set, in ms; without it `real_ms` never is. For one thread, except
-    `begin`.
+    `counted_ms` is a monotonic clock in ms; without it `real_ms` is taken as monotonic. Not thread-safe,
+    except for `begin`.
     """
 
     def __init__(
@@ -109,62 +109,62 @@ class Clock:
         self._tell_step: Callable[[int, int], None] = ignore_step
 
     def step_with(self, tell: Callable[[int, int], None]) -> None:
-        """Let `tell` know from which broker's time to which the clock was set."""
+        """Call `tell` with the broker's time before and after each step of the system clock."""
         self._tell_step = tell
 
     def begin(self) -> int:
-        """Return the broker's time, from which on steps are told."""
+        """Return the broker's time; later steps of the system clock are reported."""
         if self._jumps is not None:
             self._jumps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
-        """How far real time was ahead of the clock that counts at the last `begin`, in ms."""
+        """The lead of real time over the monotonic clock at the last `begin`, in ms."""
         return 0 if self._jumps is None else round(self._jumps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it can be advanced."""
+        """Whether the clock is virtual, and can be advanced."""
         return self._kept is not None
 
     @property
     def offset_ms(self) -> int:
-        """How far the broker's time is ahead of real time."""
+        """The lead of the broker's time over real time, in ms."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the broker's time; a step of the clock is told before."""
+        """Return the broker's time, after reporting a step of the system clock."""
         real_ms = self.real_ms()
         if self._jumps is not None and (step_ms := self._jumps.seen(real_ms)):
-            real_ms = self.real_ms()  # the jump was measured after the read before
+            real_ms = self.real_ms()  # the step was measured after the first read
             now_ms = real_ms + self.offset_ms
             self._tell_step(now_ms - step_ms, now_ms)
             return now_ms
         return real_ms + self.offset_ms
 
     def move(self, offset_ms: int) -> None:
-        """Move a virtual clock, never back."""
+        """Set the offset of a virtual clock, which never decreases."""
         assert self._kept is not None, "nobody moves real time"
         assert offset_ms >= self._kept.offset_ms, "time does not go back"
         self._kept.offset_ms = offset_ms
 
     def keep(self) -> None:
-        """Make a moved clock durable; raise OSError."""
+        """Make a changed offset durable; raise OSError."""
         if self._kept is not None:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Return what callers say in the broker's time; a bare number is no time."""
+        """Convert a caller's value to the broker's time; a bare number is not a time."""
         return cast(Told, _moved(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
-        """Return what the core says in the time of callers."""
+        """Convert a value of the core to the time of callers."""
         return cast(Told, _moved(told, -self.offset_ms)) if self.offset_ms else told
 
 
 def _moved(value: Any, by_ms: int) -> Any:
-    """Return a value, or each of a list, with its times moved; what has none as it is."""
+    """Return a value, or each item of a list, with its times shifted; return others unchanged."""
     if type(value) in (list, tuple):
         return type(value)(_moved(one, by_ms) for one in value)
     changes = _CHANGES.get(type(value))
@@ -178,7 +178,7 @@ Changes = dict[str, Any]
 
 
 def _times(*names: str) -> Callable[[Any, int], Changes]:
-    """Move these times, and those of its message; 0 and None say that there is none."""
+    """Shift these times and those of the message; 0 and None mean no time."""
 
     def changes(value: Any, by_ms: int) -> Changes:
         found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
@@ -189,7 +189,7 @@ def _times(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _within(*names: str) -> Callable[[Any, int], Changes]:
-    """Move the times of what these hold."""
+    """Shift the times inside these fields."""
     return lambda value, by_ms: {name: _moved(getattr(value, name), by_ms) for name in names}
 
 
@@ -217,7 +217,7 @@ def _delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Move its bounds; no bound stays none."""
+    """Shift the bounds that are set."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

@@ -1,4 +1,4 @@
-"""Who consumes: what the front that clients talk to knows of them, as the interfaces show it."""
+"""Connected consumers, as the client port reports them to the interfaces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class ConsumerView:
     """A client of a consumer group. `kind` is PUSH_CONSUMER, SIMPLE_CONSUMER ..., `language` its library's.
 
-    `is_connected`: it has a stream to be written to. `receives` counts its receives that are open now, such
-    as long polls; `seen_ms` is when it called last, in wall time.
+    `is_connected`: the client has an open Telemetry stream. `receives` counts its open receives, such as long
+    polls; `seen_ms` is the wall time of its last call.
     """
 
     client_id: str
@@ -25,9 +25,9 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""The consumers of a group, or with "" of all, in no order: made one by one, since they may be many.
+"""Yield the consumers of a group, or of all groups with "", unordered, one at a time.
 
-None for a client that is no such consumer: the caller may pause there, too."""
+Yield None for every other client, where the caller may pause, too."""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:

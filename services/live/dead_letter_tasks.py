@@ -1,12 +1,12 @@
-"""Redrive and purge: a task over a group's dead letters; `services.live.tasks` has the rules.
+"""Redrive and purge tasks over the dead letters of a group; `services.live.tasks` has the rules.
 
-    count -> page of them -> those that match -> a slice -> its flush -> the rate's pause -> ... -> done
+    count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
 
-A dead letter that goes back and is given up again lies behind `end_offset` and is left alone: a task never
-drives it round in a circle. With a rate a slice is a tenth of a second's, so the receivers of the target see
-a stream and no bursts. One that somebody else redrove or purged meanwhile is counted under TW-152.
+A dead letter that is redriven and dead-lettered again gets an offset of at least `end_offset`: a task never
+handles it twice. With a rate, a slice holds the dead letters of a tenth of a second, so receivers of the
+target see no bursts. A dead letter that another call redrove or purged meanwhile is counted under TW-152.
 
-Cost: every dead letter of the group is read twice; one page of them in memory for each task that runs.
+Cost: two reads of every dead letter of the group; one page in memory for each running task.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLICES_PER_SECOND = 10
 
 
 class DeadLetterVerb(Enum):
-    """What a task does to each dead letter."""
+    """The action of a task on each dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"
@@ -39,9 +39,9 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterOrder:
-    """What a task is to do: purge, or send to `target` ("": back to its own topic, for the group alone).
+    """The order for a task: purge, or redrive to `target` ("": to the original topic, for this group only).
 
-    At most `per_second` dead letters a second, or with 0 as fast as it goes.
+    The rate is at most `per_second` dead letters a second; 0 sets no limit.
     """
 
     verb: DeadLetterVerb
@@ -53,13 +53,13 @@ class DeadLetterOrder:
 
     @property
     def slice_count(self) -> int:
-        """The number of dead letters that go at once."""
+        """The number of dead letters in a slice."""
         if not self.per_second:
             return limits.TASK_SLICE
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """Return how many seconds so many dead letters are to take."""
+        """Return the least duration of `count` dead letters, in seconds."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -72,7 +72,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     what = "dead letters"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Refuse a group or a target that is not there, so that a misspelt one is not made."""
+        """Refuse a missing group or target, because a misspelt name must not create it."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -82,7 +82,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.end_offset(self._live, order.group)
 
     async def _work(self, task: DeadLetterTask) -> None:
-        """Go through the dead letters that were there when the task began, the oldest first."""
+        """Handle the dead letters that existed when the task began, oldest first."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count(self._live, order.group, order.wanted, end_offset)
         async for page in dead_letters.pages(self._live, order.group, end_offset):
@@ -93,7 +93,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: list[DeadLetter]) -> None:
-        """Carry the verb out on a slice, wait until that is durable, and as long as the rate wants."""
+        """Carry out the verb on a slice; wait until it is durable, then for the rate."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -108,9 +108,9 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.topics_back(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Carry the verb out on a dead letter; return the verdict, or the code of the error that refused it.
+        """Carry out the verb on a dead letter; return the verdict or the error code.
 
-        `back`: where a dead letter may go if it goes back; None if none does.
+        `back`: the topics to which a dead letter may return; None if the order does not return any.
         """
         try:
             if order.verb is DeadLetterVerb.PURGE:

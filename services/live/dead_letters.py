@@ -1,8 +1,8 @@
-"""Looking at many dead letters without holding up the loop: a page at a time, others served in between.
+"""Reads of many dead letters without blocking the loop: one page at a time, with a yield after each page.
 
-A group's dead letters lie in the order in which it gave them up. They have no index of their own, so a filter
-reads every dead letter from where it begins; `limits.DEAD_LETTERS_LOOKED_AT_MAX` bounds one request.
-A page is short, because each of its bodies may be as large as a body can be.
+The dead letters of a group are ordered by the time of dead-lettering. They have no index, so a filter scans
+every dead letter from its start; `limits.DEAD_LETTERS_LOOKED_AT_MAX` bounds one request. Pages are short,
+because each body may have the maximum size.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """Which dead letters: those that match all that is given.
+    """A filter of dead letters; every given condition must match.
 
-    `topic` is where they came from; `reason` is part of their reason or of an error of theirs, in upper or
-    lower case; the window is of the time at which they were given up.
+    `topic` is the original topic; `reason` is a substring of the reason or of an error, case-insensitive;
+    the window applies to the time of dead-lettering.
     """
 
     key: str = ""
@@ -36,7 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter is one of them. A key may be its message id, too."""
+        """Return whether a dead letter matches. The key may also be the message id."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -51,7 +51,7 @@ class DeadLetterFilter:
 async def pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yield a group's dead letters below `end_offset`, the oldest first, a page at a time."""
+    """Yield pages of a group's dead letters below `end_offset`, oldest first."""
     check_group_name(group)
     while live.core.dead_letters.count(group).count:
         page = live.query(live.core.dead_letters.page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
@@ -83,13 +83,13 @@ def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
 
 
 def check_group(live: LiveBroker, group: str) -> None:
-    """Raise `GroupNotFound` for a group that neither is there nor ever gave a message up."""
+    """Raise `GroupNotFound` if a group does not exist and has never had a dead letter."""
     if not end_offset(live, group):
         live.core.group_views.one(group)
 
 
 def topics_back(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives, to which its dead letters can go back.
+    """Return the topics that a group still receives, the only ones its dead letters can return to.
 
     Raise `GroupNotFound`.
     """
@@ -97,7 +97,7 @@ def topics_back(live: LiveBroker, group: str) -> set[str]:
 
 
 def check_back(live: LiveBroker, group: str, topic: str) -> None:
-    """Refuse to send a dead letter back where nobody would receive it; raise `GroupNotFound`."""
+    """Raise `GroupNotFound` if the group no longer receives the topic of a dead letter."""
     if topic not in topics_back(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -106,16 +106,16 @@ def check_back(live: LiveBroker, group: str, topic: str) -> None:
 
 
 async def count(live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS) -> int:
-    """Return how many dead letters match."""
+    """Return the number of matching dead letters."""
     return sum([sum(map(wanted.matches, page)) async for page in pages(live, group, end_offset)])
 
 
 async def find(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
-    """Return up to `count_max` that match, without their bodies.
+    """Return up to `count_max` matching dead letters, without their bodies.
 
-    They are fewer, with where to go on, when many had to be looked at.
+    A page may hold fewer, with the offset to continue from, if the scan reached its limit.
     """
     found: list[DeadLetter] = []
     looked_at = 0
@@ -129,5 +129,5 @@ async def find(
 
 
 def without_body(dead_letter: DeadLetter) -> DeadLetter:
-    """Return a dead letter as a list shows it."""
+    """Return a dead letter without its body, for lists."""
     return replace(dead_letter, message=replace(dead_letter.message, body=b""))

@@ -1,14 +1,14 @@
-"""How far consumer groups are, by topic and group, over the topic's queues.
+"""Lag of consumer groups by topic and group, summed over the topic's queues.
 
     min        committed          next                  end
-     | all done | done, leased,    | never given out     |
+     | all done | done, leased,    | never delivered     |
      |          | waiting          |                     |
-                 `---------- lag ----------------------'    minus what is done above `committed`
-                                    `------- ready -----'    and what waits
+                 `---------- lag ----------------------'    minus messages done above `committed`
+                                    `------- ready -----'    plus waiting messages
 
-- lag: not done; its latency is the age of the oldest of them.
-- in flight: leased; ready: could be given out now.
-- queueing latency: the age of the first that no receive has come to yet.
+- lag: messages not done; its latency is the age of the oldest.
+- in flight: leased messages; ready: messages that can be delivered now.
+- queueing latency: the age of the first message that was never delivered.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView
 
 
 def lag(queues: list[QueueView]) -> int:
-    """Return how many messages are not done."""
+    """Return the number of messages that are not done."""
     return sum(queue.lag for queue in queues)
 
 
 def in_flight(queues: list[QueueView]) -> int:
-    """Return how many messages are leased."""
+    """Return the number of leased messages."""
     return sum(queue.in_flight for queue in queues)
 
 
 def ready(queues: list[QueueView]) -> int:
-    """Return how many messages wait to be given out."""
+    """Return the number of messages ready for delivery."""
     return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return when the first message that was never given out was stored; None if there is none."""
+    """Return the store time of the first message never delivered; None if there is none."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -55,5 +55,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age of the oldest of some moments; 0 if there are none."""
+    """Return the age of the oldest time in ms; 0 without times."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

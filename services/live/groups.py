@@ -1,4 +1,4 @@
-"""What operators do to consumer groups that receivers are to hear of, or that waits for room on its way."""
+"""Operations on consumer groups that wake receivers or wait for disk room."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LiveGroups:
         self._offset_at, self._outward = offset_at, outward
 
     async def view(self, name: str) -> GroupView:
-        """Return one group, looked at with pauses: it may have thousands of queues; raise `GroupNotFound`."""
+        """Return a group, read with pauses, as it may have thousands of queues; raise `GroupNotFound`."""
         pauses, queues = Pauses(), list[QueueView]()
         for one in self._core().group_views.queues_of(name):
             queues.append(one)
@@ -40,20 +40,20 @@ class LiveGroups:
         return self._outward(self._core().group_views.assembled(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
-        """Make a group that receives a topic from a place on, or (empty) exists before it receives any."""
+        """Create a group that receives a topic from a start, or no topic yet (empty)."""
         placed = await self._placed(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _placed(self, start: Start, topics: list[str]) -> Start:
-        """Return a start by time with its places, each looked for in a turn of the loop that has room.
+        """Return a start by time with its offsets, with a pause between the searches of two queues.
 
-        What the verb then reads of the queues is in memory.
+        The verb then finds the needed parts of the queues in memory.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                with suppress(StoreDamaged):  # the verb itself needs a place of a start by time only
+                with suppress(StoreDamaged):  # only a start by time needs the offset
                     if start.kind is From.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
@@ -61,14 +61,14 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Say how a group's messages are given out; receivers of a group that is no longer paused wake."""
+        """Set the delivery policy of a group; wake its receivers, since it may no longer be paused."""
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
         return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
-        """Let a group go on from another place, on a topic or (empty) on all; raise `GroupNotFound`."""
+        """Move a group to another offset, on a topic or (empty) on all; raise `GroupNotFound`."""
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
         start = await self._placed(start, topics)
@@ -78,6 +78,6 @@ class LiveGroups:
         return reset
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
-        """Send a dead letter again; raise `MessageNotFound`."""
+        """Redrive a dead letter; raise `MessageNotFound`."""
         await self._room.for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

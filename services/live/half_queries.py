@@ -1,6 +1,6 @@
-"""Looking at many halves without holding up the loop: some hundred at a time, others served in between.
+"""Reads of many halves without blocking the loop: some hundred at a time, with a yield after each batch.
 
-A filter reads the record of every half that is open or has expired, and there may be a million.
+A filter reads the record of every open or expired half; there may be a million of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.live.live_broker import LiveBroker
 
 
 async def page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-    """Return up to `count_max` halves that match, the oldest first, behind `after`."""
+    """Return up to `count_max` matching halves after `after`, oldest first."""
     found: list[HalfView] = []
     while True:
         more = live.query(live.core.half_views.look, wanted, after, count_max + 1 - len(found))

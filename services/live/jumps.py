@@ -1,9 +1,8 @@
-"""Whether somebody set the system clock: it is compared with a clock that only counts, at each call.
+"""Detection of steps of the system clock, by comparison with a monotonic clock at each call.
 
-Both move alike. What the system clock has gained or lost since the last step is a step when it is
-`STEP_MS_MIN` or more; so corrections that are smaller, as time services make them, are added up until they
-are. A suspended machine counts no time: when it wakes, its clock has been set forward by the span of its
-sleep.
+Both clocks run at the same rate. A difference of `STEP_MS_MIN` or more since the last step is a new step;
+smaller corrections, as NTP makes them, add up until they reach it. The monotonic clock stops while the
+machine is suspended: on resume, the system clock has stepped forward by the length of the suspension.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Callable
 from typing import Final
 
 STEP_MS_MIN: Final = 20
-"""More than the two reads of one look are ever apart, but for a process that is stopped between them."""
+"""Longer than the time between the two reads of a look, unless the process is stopped between them."""
 _LOOKS: Final = 3
 
 
 class Jumps:
-    """How far a system clock is ahead of one that counts; both return ms."""
+    """The lead of a system clock over a monotonic clock; both return ms."""
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
         self._wall_ms, self._counted_ms = wall_ms, counted_ms
@@ -25,11 +24,11 @@ class Jumps:
         self.begin()
 
     def begin(self) -> None:
-        """Count no step from before now."""
+        """Ignore steps before now."""
         self._ahead_ms = self.begun_ahead_ms = self._look()
 
     def seen(self, wall_ms: int) -> int:
-        """Return by how many ms the clock, just read, was set forward; below 0: back, 0: not at all."""
+        """Return the step of the clock, just read, in ms: above 0 forward, below 0 back, 0 no step."""
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
         # A pause between the two reads makes the clock seem behind, never ahead.
