@@ -1,7 +1,7 @@
-"""One alarm for everything that is due later: it goes off when the earliest thing is due, and is set again.
+"""One alarm for all due work: it fires at the earliest due time and is then set again.
 
-Rules: an alarm that is already early enough is left alone; nothing due means no alarm, so an idle broker
-sleeps; a far alarm goes off every `LOOK_AGAIN_MS` at the latest, because wall time may jump while we sleep.
+Rules: an alarm that is early enough is kept; without due work no alarm is set, so an idle broker sleeps;
+a later alarm fires after `LOOK_AGAIN_MS` at most, because wall time may jump during the sleep.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ LOOK_AGAIN_MS = 1_000
 
 
 class Handle(Protocol):
-    """A planned call that can be taken back."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Take the call back."""
+        """Cancel the call."""
 
 
 CallLater = Callable[[float, Callable[[], None]], Handle]
-"""Plan a call after so many seconds; `loop.call_later` is one."""
+"""Schedule a call after a delay in seconds, as `loop.call_later` does."""
 
 
 class Alarm:
-    """Calls `due` at the wall time it is set for, never before."""
+    """An alarm that calls `due`."""
 
     def __init__(self, due: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
         self._due, self._clock, self._call_later = due, clock, call_later
@@ -33,7 +33,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Go off at `due_ms` or before that time's turn; None changes nothing."""
+        """Fire at wall time `due_ms` or earlier; None has no effect."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -42,13 +42,13 @@ class Alarm:
         self._handle = self._call_later(wait_ms / 1000, self._fire)
 
     def stop(self) -> None:
-        """Take back what is planned."""
+        """Cancel the scheduled call."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
     def close(self) -> None:
-        """Never go off again, whoever sets the alarm."""
+        """Stop the alarm; later calls of `set` have no effect."""
         self._is_closed = True
         self.stop()
 

@@ -1,20 +1,20 @@
 """Check-backs by long polls, for producers without a stream.
 
-    poll of topics --> open: it can be asked --> a question about a half of one of them --> answered with it
-                                             --> its time is up, or the broker stops    --> answered with none
+    poll of topics --> open --> check-back for a half of a topic   --> answered with the half
+                            --> timeout, or the broker stops       --> answered without halves
 
 Rules:
-- A poll is in the lines of its topics while it has room: fewer than `count_max` questions, whose messages
-  have less than RECEIVE_BYTES_MAX. The first question wakes it, and it takes more until its turn comes.
-- Polls of a topic are asked in turn: after a question a poll moves to the end of the line.
+- A poll is queued for each of its topics while it has room: fewer than `count_max` check-backs, with less
+  than RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll; it takes more until it runs.
+- Check-backs of a topic rotate over its polls: after a check-back the poll moves to the end of the queue.
 - The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back starts
-  the next one.
-- Questions whose answers are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. A
-  half that found no room starts the check-backs of its topic again when there is room.
-- The answer to a question is an ordinary end. A question whose poll breaks off is asked again by the
-  check-back times of its topic.
+  the next.
+- Check-backs that are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. A half that
+  found no room restarts the check-backs of its topic when there is room.
+- A producer answers a check-back with an ordinary end of the transaction. A check-back of an aborted poll
+  is repeated at the check-back times of its topic.
 
-Between two polls a producer cannot be asked; a half that is due then waits, without a timer, for the next.
+Between two polls a producer gets no check-backs; a half due then waits, without a timer, for the next poll.
 Cost: an entry for each topic of an open poll.
 """
 
@@ -32,12 +32,12 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Return a half message, with times as callers have them; None if damage has taken the message."""
+"""Return a half message, with times of callers; None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
 class AskedHalf:
-    """A question how a transaction ended, and the half's message."""
+    """A check-back of a transaction, with the half's message."""
 
     transaction_id: str
     topic: str
@@ -46,7 +46,7 @@ class AskedHalf:
 
 @dataclass(slots=True, eq=False)
 class CheckBackPoll:
-    """An open poll, and the questions that it has taken."""
+    """An open poll with its check-backs."""
 
     client_id: str
     count_max: int
@@ -56,23 +56,23 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether it takes another question."""
+        """Whether the poll can take another check-back."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """Open polls by topic; `came` is called with each topic that gets its first poll."""
+    """Open polls by topic; `came` is called with a topic at its first poll."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """Topics with a poll and a half that found no room in `_held_bytes`."""
+        """Topics with a poll and a half that exceeded the limit of `_held_bytes`."""
 
     @contextmanager
     def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Yield a poll of topics, which can be asked within the block."""
+        """Yield a poll of topics, open until the block ends."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -85,24 +85,24 @@ class CheckBackPolls:
             self._leave(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Return when a poll has a question, its time is up, or the broker stops."""
+        """Return when a poll has a check-back, times out, or the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
     def hold(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the bytes that a poll's questions hold in memory; 0 after the answer."""
+        """Set the bytes that a poll's check-backs hold in memory; 0 after the answer."""
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
         assert self._held_bytes >= 0, "more bytes were released than held"
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # else its next poll is a first one
+                if topic in self._lines:  # otherwise the next poll is the first of its topic
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
     def ask(self, question: CheckBack, read: Read) -> str:
-        """Ask the next poll of a topic that has room; return its client's id, empty when there is none."""
+        """Give a check-back to the topic's next poll; return its client id, empty without a poll."""
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
             self._short[question.topic] = None
@@ -133,7 +133,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers of a topic, or of all, that wait for questions."""
+        """Return the producers with an open poll for a topic, or for any topic."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

@@ -1,7 +1,7 @@
-"""What producers were asked about their transactions, and what they said: the last questions, in memory.
+"""The latest check-backs and the answers of producers, in memory.
 
-The list tells an operator why a half is still open. It decides nothing: that a half was asked about is
-counted in the log (`txn.checkback`), and its end is a record. A restart begins a new list.
+The list shows an operator why a half is still open. No decision depends on it: check-backs are counted in the
+log (`txn.checkback`), and the end of a half is a record. A restart begins a new list.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class Question:
-    """One question; `client_id` is `NOBODY` when none could be asked, `answer` empty until there is one."""
+    """A check-back; `client_id` is `NOBODY` without a producer, `answer` is empty before the answer."""
 
     transaction_id: str
     topic: str
@@ -28,7 +28,7 @@ class Question:
 
 
 class CheckLog:
-    """The last questions, newest last."""
+    """The latest check-backs, newest last."""
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
@@ -36,7 +36,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[Question]] = {}
 
     def asked(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Note that a producer was asked, or that none was there (once in a row for a transaction)."""
+        """Record a check-back, or a missing producer (once in a row for each transaction)."""
         last = next(self.of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
@@ -47,7 +47,7 @@ class CheckLog:
             self._drop_oldest()
 
     def answered(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Note a producer's answer: COMMIT, ROLLBACK or UNKNOWN, and whether that was too late."""
+        """Record a producer's answer: COMMIT, ROLLBACK or UNKNOWN, and whether it was too late."""
         if transaction_id not in self._by_transaction:
             return
         open_one = next((one for one in self.of(transaction_id) if one.client_id and not one.answer), None)
@@ -55,11 +55,11 @@ class CheckLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def of(self, transaction_id: str) -> Iterator[Question]:
-        """Return the questions about one transaction, the newest first."""
+        """Yield the check-backs of a transaction, newest first."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest(self, topic: str, count_max: int) -> list[Question]:
-        """Return up to `count_max` questions about a topic's transactions (empty: all), the newest first."""
+        """Return up to `count_max` check-backs of a topic (empty: all topics), newest first."""
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]
 

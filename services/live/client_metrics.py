@@ -1,16 +1,16 @@
-"""What clients have measured of themselves, as they told it last, and the sum of it by topic and group.
+"""The latest metrics that clients report, and their sums by topic and group.
 
-    client's report --> its newest series (`of`), as long as it is there
-                   `--> what is new in it is added to the sums (`sums`), which stay when it goes
+    client's report --> its newest series (`of`), while the client is connected
+                   `--> the increase is added to the sums (`sums`), which remain when it leaves
 
-Clients report what they counted since they began, so what is new is the difference to their last report. It
-is 0 for the first report of a series that began before we did: it was added to the sums of an earlier start.
-The last report of a client that has gone is kept for a while, so that one that was only away is not counted
-twice, and what it told as it went is counted.
+Clients report totals since their start, so the increase is the difference to the last report. The increase is
+0 for the first report of a series older than the broker process: an earlier process has added it to its sums.
+The last report of a client that left is kept for a while: a client that returns is not counted twice, and the
+report it sends on leaving is counted.
 
-Bounds: only the six metrics that official clients have, `CLIENT_SERIES_EACH_MAX` of each client's topics and
-groups, `CLIENT_SERIES_MAX` of all; those that have gone make room first. Distributions are held in the bounds
-of the table: what came in others is counted in the next higher one.
+Limits: only the six metrics of official clients, `CLIENT_SERIES_EACH_MAX` series for each client,
+`CLIENT_SERIES_MAX` in all; clients that left are evicted first. Distributions use the bounds of the table:
+a count between other bounds is added to the next higher bound.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""What nothing that a client measures comes near to; sums of such stay numbers."""
+"""Upper limit of a plausible measurement; sums of accepted values stay finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_await_time": (1, 5, 20, 100, 1_000, 5_000, 10_000),
     "rocketmq_process_time": (1, 5, 10, 100, 1_000, 10_000, 60_000),
 }
-"""What clients measure the time of, with the upper bounds of its buckets, as official clients have them."""
+"""The durations that clients measure, with the bucket bounds of official clients."""
 GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes")
 
 
 class Key(NamedTuple):
-    """What is measured; topic and group are the store's names, `status` is success, failure, or empty."""
+    """Key of a series; topic and group are the store's names, `status` is success, failure, or empty."""
 
     name: str
     topic: str
@@ -48,14 +48,14 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How often something took how long: one count for each bound of the table, and one for what is above."""
+    """A histogram of durations: one count for each bound of the table, and one for values above."""
 
     counts: tuple[int, ...]
     total_ms: float
 
     @property
     def count(self) -> int:
-        """How often it was measured."""
+        """The number of measurements."""
         return sum(self.counts)
 
 
@@ -64,9 +64,9 @@ Series = dict[Key, Value]
 
 
 class Reported(NamedTuple):
-    """One series of a report. `began_ms` is when it was 0, in wall time; 0: unknown.
+    """One series of a report. `began_ms` is the wall time at which it was 0; 0: unknown.
 
-    `is_new`: it says only what came since the last report.
+    `is_new`: the value is the increase since the last report.
     """
 
     key: Key
@@ -76,7 +76,7 @@ class Reported(NamedTuple):
 
 
 class ClientMetrics:
-    """The newest reports, and the sums of all since `since_ms`, wall time."""
+    """The newest reports, and the sums of all reports since wall time `since_ms`."""
 
     def __init__(self, since_ms: int = 0) -> None:
         self._since_ms = since_ms
@@ -86,7 +86,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
-        """Take a whole report of a client, there or just gone; return how many series of it were taken."""
+        """Store a full report of a client, connected or leaving; return the number of accepted series."""
         series = self._there.get(client_id)
         if series is None:
             series = self._departed.pop(client_id, {})
@@ -98,26 +98,26 @@ class ClientMetrics:
         self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._take(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # only now: it makes no room for itself
+            self._departed[client_id] = series  # only now: a report must not evict itself
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """Return what a client that is there told last."""
+        """Return the last report of a connected client."""
         return self._there.get(client_id, {})
 
     def leave(self, client_id: str) -> None:
-        """Keep of a client that is not there any more what its next report is compared with."""
+        """Keep the last report of a client that left, to compare it with the next report."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop(series, [key for key in series if key.name in GAUGES])
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Spread]:
-        """Return how long things took, all clients taken together."""
+        """Return the duration histograms, summed over all clients."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """Return the gauges, of all clients that are there taken together."""
+        """Return the gauges, summed over all connected clients."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -157,21 +157,21 @@ class ClientMetrics:
 
 
 def plus(one: Spread | None, other: Spread) -> Spread:
-    """Return two spreads as one."""
+    """Return the sum of two histograms."""
     if one is None:
         return other
     return Spread(tuple(map(add, one.counts, other.counts)), one.total_ms + other.total_ms)
 
 
 def since(before: Spread | None, now: Spread) -> Spread:
-    """Return what came since `before`; all of `now` if the client has begun anew."""
+    """Return the increase since `before`; all of `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Spread(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
 
 
 def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
-    """Return counts between a client's bounds in those of the table; None for what cannot be meant."""
+    """Convert a client's bucket counts to the bounds of the table; return None for invalid input."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):
@@ -183,7 +183,7 @@ def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: 
 
 
 def within_ms(name: str, spread: Spread, part: float) -> float | None:
-    """Return the bound, in ms, that such a part (0 to 1) of what was measured kept to; None above all."""
+    """Return the bound in ms of a quantile (`part`, 0 to 1); None if it is above all bounds."""
     wanted = part * spread.count
     for bound, reached in zip(BOUNDS_MS[name], running(spread.counts), strict=False):
         if reached >= wanted:
@@ -192,7 +192,7 @@ def within_ms(name: str, spread: Spread, part: float) -> float | None:
 
 
 def running(counts: Iterable[int]) -> Iterator[int]:
-    """Yield each count with all before it."""
+    """Yield the cumulative counts."""
     reached = 0
     for count in counts:
         reached += count

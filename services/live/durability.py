@@ -1,20 +1,20 @@
-"""Answers that wait for the log: each is given once the log is durable up to its offset.
+"""Answers that wait for the log: each is sent once the log is durable up to its offset.
 
-They wait in the order in which they were decided, and all that a flush made durable are given together. An
-answer that rests on older records than the one before it goes with that one, which the next flush ends.
+Answers are queued in order of decision; a flush releases all answers that it made durable. An answer that
+depends on older records than its predecessor is sent together with the predecessor, by the next flush.
 
-A leader of a cluster may have been paused, and another lead since. What it says of what *has* happened, and
-rests on a record that the cluster accepts, is true all the same; what *is* (not found, not leased, nothing
-there) is said only after a record of its own was accepted whose append began behind the call: `proven` tells
-of it, `prove` asks for one. One proof serves all that wait. A refusal is such an answer: of a send it says
-that no earlier call has stored it. For want of the node's own means (OWN_MEANS) it may be just proofs that do
-not come; so that one waits OWN_MS, and then its caller is told what is wrong, and that nobody knows.
+A cluster leader may have been paused while another node took over. Its answers about *past* events, which
+rest on a record that the cluster accepted, are true nevertheless. Answers about *current* state (not found,
+not leased, empty) need a proof of leadership: an accepted record whose append began after the call. `prove`
+requests a proof, `proven` reports one; one proof releases all waiting answers. A refusal needs a proof, too:
+it implies that no earlier call has stored the message. If the node lacks resources (OWN_MEANS), proofs may
+fail for the same reason: such a refusal waits OWN_MS, and then reports the cause and an unknown result.
 
-A leader whose shared log has lost a record that no other node has may tell nobody that anything was accepted:
-`hold` refuses all that waits and is going to, each time that the log moves, until `release`.
+A leader whose shared log has lost a record that no other node has must not confirm anything: `hold` refuses
+all waiting answers, and later ones each time that the log moves, until `release`.
 
-Cost: one entry of a deque for each answer that waits; one that rests on durable records does not wait but for
-a proof, which only a cluster asks for.
+Cost: one deque entry for each waiting answer; an answer that rests on durable records waits only for a proof,
+and only in a cluster.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""What a refusal rests on that tells of the node's own means: a proof, if one comes within OWN_MS."""
+"""Offset of a refusal for lack of the node's own resources: it needs a proof, if one comes within OWN_MS."""
 _HELD: Final = OWN_MEANS - 1
-"""The durable end while answers are held: below what any of them rests on."""
+"""The durable end while answers are held: below the offset of every answer."""
 OWN_MS: Final = 1_000
-"""How long it waits for that; proofs take some ms."""
+"""Maximum wait of such a refusal for a proof; proofs take some ms."""
 
 
 class Waiting(Protocol):
-    """Who waits for an answer."""
+    """A receiver of an answer."""
 
     def answer(self, answer: Any) -> None:
-        """Take the answer, which may be told now."""
+        """Take the answer, which may be sent now."""
 
     def refuse(self, error: TidewheelError) -> None:
-        """Learn that nobody knows whether the record will be durable."""
+        """Take an error: the durability of the record is unknown."""
 
 
 class Proving(NamedTuple):
-    """How a leader proves that it leads: a clock (ms), and what asks for a proof, which `proven` is told."""
+    """Proofs of leadership: a clock (ms), and a request for a proof, to be reported to `proven`."""
 
     clock: Callable[[], int]
     prove: Callable[[], None]
 
 
 def nothing_waits() -> None:
-    """Let what is refused for want of own means wait for ever."""
+    """Let refusals for lack of own resources wait without a limit."""
 
 
 class Answers:
-    """The durable end of the log, and all that waits for it to move.
+    """The durable end of the log, and the answers that wait for it.
 
-    `own_waits` is called when a refusal for want of own means begins to wait, to call `give_up_own` later.
+    `own_waits` is called when a refusal for lack of own resources begins to wait; it schedules `give_up_own`.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Answers:
         self._waiting: deque[tuple[int, Waiting, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, Waiting, Any]] = deque()
-        """Answers that need no record, with the times (ms) behind which a proof must begin."""
+        """Answers that need no record, with the times (ms) after which a proof must begin."""
         self._own: deque[tuple[int, Waiting, Any]] = deque()
-        """Likewise, refusals for want of own means."""
+        """Refusals for lack of own resources, with the same times."""
         self._unprovable: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
     def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
-        """Give an answer once the log is durable up to `offset`."""
+        """Send an answer once the log is durable up to `offset`."""
         if offset > self.offset:
             self._waiting.append((offset, waiting, answer))
         elif self._proving is None:
@@ -90,14 +90,14 @@ class Answers:
             self._proving.prove()
 
     async def reach(self, offset: int) -> None:
-        """Return once the log is durable up to `offset`; raise what `refuse` was given."""
+        """Return once the log is durable up to `offset`; raise the error given to `refuse`."""
         if offset > self.offset or self._proving is not None:
             sleeper = Sleeper()
             self.give(offset, sleeper, None)
             await sleeper.future
 
     def proven(self, began_ms: int) -> None:
-        """Give the answers that came before an append began which the cluster has accepted."""
+        """Send the answers given before `began_ms`, when an append began that the cluster accepted."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -106,20 +106,20 @@ class Answers:
             self._proving.prove()
 
     def give_up_own(self, error: TidewheelError) -> bool:
-        """Refuse with `error` what waits since OWN_MS for want of own means; return whether more waits."""
+        """Fail refusals that have waited OWN_MS in `_own` with `error`; return whether others still wait."""
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
             own.popleft()[1].refuse(error)
         return bool(own)
 
     def prove_no_more(self, error: TidewheelError) -> None:
-        """Refuse what waits for a proof, or is going to: nobody brings one any more."""
+        """Refuse answers that need a proof, now and later: no more proofs will come."""
         self._unprovable = error
         for _, one, _ in self._taken_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Move the durable offset and give all answers it has reached; while they are held, refuse them."""
+        """Move the durable offset and send all answers it has reached; while held, refuse them."""
         if self._held is not None:
             self.hold(self._held)
             return
@@ -130,7 +130,7 @@ class Answers:
             one.answer(answer)
 
     def refuse(self, error: TidewheelError, offset: int) -> None:
-        """Fail everybody who waits, and start again from `offset`."""
+        """Refuse all waiting answers, and restart from `offset`."""
         self.offset = offset if self._held is None else _HELD
         refused, self._waiting = [*self._waiting, *self._taken_unproven()], deque()
         for _, one, _ in refused:
@@ -138,16 +138,16 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """What all answers are refused with; None: none is."""
+        """The error of all answers while they are held, else None."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
-        """Refuse with `error` what waits, and what is going to at each call of `hold` or `advance`."""
+        """Refuse waiting answers with `error`, and later ones at each call of `hold` or `advance`."""
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """Give answers again, or let them wait for their proof: the log is durable up to `offset`."""
+        """End the hold: send answers, or let them wait for a proof; the log is durable up to `offset`."""
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
         for rests_on_offset, one, answer in waiting:
@@ -159,24 +159,24 @@ class Answers:
 
 
 def rests_on(error: Exception) -> int:
-    """Return the log offset that must be durable before a refusal is told."""
+    """Return the log offset that must be durable before a refusal is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
 class Sleeper:
-    """A coroutine that waits; it may have been cancelled meanwhile."""
+    """A waiting coroutine, which may be cancelled meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: Any) -> None:
-        """Let it go on."""
+        """Resume the coroutine."""
         if not self.future.done():
             self.future.set_result(answer)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Let it fail."""
+        """Raise the error in the coroutine."""
         if not self.future.done():
             self.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""What a running broker answers when its disk, its clock or its clients hold it up."""
+"""Errors of a running broker that concern its disk, its clock or its clients."""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
-"""Long polls: receivers that found nothing wait until there is something for them, or their time is up.
+"""Long polls: receivers that found no message wait for an arrival or for their timeout.
 
-A wake-up key is a topic; where that is of type LITE, one client's subscription there; or a poll for
-check-backs. Receivers that want the same (one group with one filter) wait in one line of the key, first come,
-first notified:
+A wake-up key is a topic; for a topic of type LITE, the subscription of one client; or a poll for check-backs.
+Receivers with the same group and filter wait in one line of the key and are notified in order of arrival:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- An arrival notifies the first waiter of each line; it looks, and notifies the next if it took as much as it
-  could. So a message costs one look a line, not one a waiter, and thousands of polls of one client
-  keep nobody else waiting.
-- A receiver looks and begins to wait without letting the loop run in between, so no arrival is missed.
-- A notification is a hint: whoever gets it looks again, and may find that another receiver was quicker. One
-  that reaches a waiter which has just given up goes on to the next of its line.
+- An arrival notifies the first waiter of each line; the waiter scans, and notifies the next one if its batch
+  is full. A message costs one scan for each line, not for each waiter, and thousands of polls of one client
+  do not delay others.
+- A receiver scans and begins to wait without yielding to the loop, so no arrival is missed.
+- A notification is a hint: the notified receiver scans again, and another receiver may have been faster. A
+  notification of a waiter that has just given up is passed to the next waiter of the line.
 
 Memory: one future for each waiter.
 
-Weak spot: a notification that is lost is not sent again. Whoever is notified and does not look has to pass
-it on (`notify_next`): on giving up here, on cancellation and after a full batch in `services.live.receivers`.
+Weak spot: a lost notification is not repeated. A notified receiver that does not scan must pass it on
+(`notify_next`): on giving up here, on cancellation and after a full batch in `services.live.receivers`.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether polls have ended for good: the broker stops."""
+        """Whether all polls have ended, because the broker stops."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified; False when `seconds` are over or the broker stops.
+        """Wait until `key` is notified; return False after `seconds` or when the broker stops.
 
-        Without a `line` the waiter has one of its own, so every arrival notifies it.
+        Without a `line` the waiter has its own line, so every arrival notifies it.
         """
         if seconds <= 0 or self.is_closed:
             return False
@@ -53,12 +52,12 @@ class LongPolls:
             is_notified = waiter.done()
         finally:
             self._forget(key, line, waiter)
-            if waiter.done() and not is_notified:  # cancelled in the very turn in which it was notified
+            if waiter.done() and not is_notified:  # cancelled in the turn of its notification
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key: something has arrived."""
+        """Notify the first waiter of every line of each key, after an arrival."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
@@ -71,7 +70,7 @@ class LongPolls:
                 self.notify_next(key, other)
 
     def notify_next(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of one line: there may be more than the last one took."""
+        """Notify the first waiter of a line, because more messages may be left."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))
@@ -87,12 +86,12 @@ class LongPolls:
                     self.notify_next(key, line)
 
     def close(self) -> None:
-        """End every wait, now and from now on."""
+        """End every current and later wait."""
         self.is_closed = True
         self.notify_all()
 
     def _forget(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
-        """Take a waiter out of its line, if it is there; a line or key without waiters goes, too."""
+        """Remove a waiter from its line, if present; remove an empty line or key, too."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)

@@ -1,7 +1,7 @@
-"""Pauses: long work in the loop lets other calls have their turn every few milliseconds.
+"""Pauses: long work in the loop yields to other tasks every few milliseconds.
 
-Lists, answers and metrics, which read many objects in memory, use this. Verbs, which must be decided at once,
-and work that is bounded by a count do not.
+Lists, answers and metrics, which read many objects in memory, use pauses. Verbs, which must be decided at
+once, and work bounded by a count do not.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of one piece of long work, which begins now."""
+    """The pauses of one long operation, which begins now."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS
 
     @property
     def is_due(self) -> bool:
-        """Whether the work has held the loop as long as it may."""
+        """Whether the work has used its time slice."""
         return perf_counter() >= self._ends
 
     async def pause(self) -> None:
-        """Let the loop go on if the work has held it as long as it may."""
+        """Yield to the loop if the time slice is used up."""
         if self.is_due:
             await asyncio.sleep(0)
             self._ends = perf_counter() + SLICE_SECONDS

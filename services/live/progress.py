@@ -1,15 +1,15 @@
-"""Whether work goes on: the work that is due and not done, and its age.
+"""Overdue work and its age.
 
-    check-backs        halves that are due, and whose topic has no producer that can be asked
-    message groups     those with a message that waits, come upon by a receive, and none given out lately
-    checkpoint         durable bytes of the log behind the newest one on disk: what a start reads again
+    check-backs        halves that are due, and whose topic has no producer for check-backs
+    message groups     groups with a waiting message that a receive has scanned, without a recent delivery
+    checkpoint         durable bytes of the log after the newest checkpoint on disk: the log a start reads
 
-Each of them is 0 or small while clients and disk do their part; alert on the ages. A message group that no
-receive has come upon is not counted: the lag of its consumer group covers it.
+Each value is 0 or small while clients and disk work normally; alert on the ages. A message group that no
+receive has scanned is not counted: the lag of its consumer group covers it.
 
-Cost: a look at each message group that is not free, at each scrape, with turns for others in between. Weak
-spot: a message group is given out when its lease begins: one whose consumer works for long on one message,
-with others behind it, shows as one whose consumer is gone.
+Cost: a check of each message group that is not free, at each scrape, with pauses. Weak spot: the delivery of
+a message group counts from the start of its lease: a consumer that works long on one message, with more
+messages waiting, looks like a consumer that has left.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""How long a message group of which a message waits may be given nothing of before it counts."""
+"""Time without a delivery after which a message group with a waiting message counts as stalled."""
 FLIGHTS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Work that is due and not done; ages in ms, 0 for none."""
+    """Overdue work; ages in ms, 0 for none."""
 
     unasked_halves: int
     unasked_age_ms: int
     stalled_message_groups: int
     waiting_message_group_age_ms: int
-    """Of the message group of which a message waits and that was given nothing of for the longest time."""
+    """Longest time without a delivery among message groups with a waiting message."""
     beyond_checkpoint_bytes: int
 
     def told(self) -> dict[str, Any]:
-        """Return it as JSON can hold it."""
+        """Return the values as JSON types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def measuring(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Return the progress of a broker; yield where the loop should have a turn."""
+    """Return the progress of a broker; yield at points where the caller may pause."""
     unasked, since_ms = core.transactions.unasked, core.transactions.unasked_since_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.flights(), 1):

@@ -1,25 +1,25 @@
-"""What a broker does when its disk fails: it lets the core go, and makes a new one when the disk works again.
+"""Recovery from a disk failure: the core is discarded, and rebuilt when the disk works again.
 
-    WELL --(an operation on the disk fails)--> VOID --(nothing is being written any more)--> REBUILDING
+    WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
       +-----------------------------(a core was opened)----------------------------------------+     |
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- A core that met a failure may be half way through a change, and nobody knows what of its writes is on disk.
-  It is let go at once: whoever asks for it gets `StoreUnwell`, so no code path can be served by it.
-- Whoever waited for its flushes is told `ResultUnknown`; official clients send again.
-- The first attempt is made at once, in the loop: callers of a failure that has passed wait for it and see
-  nothing. It runs in a worker where the queues are to be made anew, which reads the whole log; and so do the
-  others, after pauses that double up to `PAUSE_SECONDS_MAX`.
-- What was acknowledged and not synced (`--flush async`) is read again, checked and written once more by the
-  start (`commitlog.recovery`); what cannot be read is damage, told with its offsets. A failed sync is never
-  tried again and believed.
-- An error that is not the disk's is a bug, and ends the process (`break_down`).
+- After a failure the core may be in the middle of a change, and the state of its writes on disk is unknown.
+  It is discarded at once: access to it raises `StoreUnwell`, so no code path can use it.
+- Calls that waited for its flushes get `ResultUnknown`; official clients send again.
+- The first attempt runs at once, in the loop: after a transient failure, callers wait and see no error. It
+  runs in a worker if the queues must be rebuilt, which reads the whole log. Later attempts run in a worker,
+  after pauses that double up to `PAUSE_SECONDS_MAX`.
+- Acknowledged records that were not synced (`--flush async`) are read again, verified and rewritten by the
+  start (`commitlog.recovery`); unreadable ones are reported as damage with their offsets. A sync that follows
+  a failed sync is never trusted.
+- Any other error is a bug, and ends the process (`break_down`).
 
-Weak spot: the first attempt holds the loop for as long as opening takes, which grows with what lies behind
-the last snapshot (`SNAPSHOT_LOG_BYTES_MAX`). And a disk that takes reads but no writes is opened again and
-again, with only the pauses between.
+Weak spot: the first attempt blocks the loop while the store opens, which takes longer the more log follows
+the last snapshot (`SNAPSHOT_LOG_BYTES_MAX`). A disk that can be read but not written is opened repeatedly,
+with only these pauses.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Open the store, trusting nothing of the log behind an offset; raise a `StoreError`."""
+"""Open the store, and verify the log after an offset; raise a `StoreError`."""
 
 
 class Owner(Protocol):
-    """Who owns the core."""
+    """The owner of the core."""
 
     def adopt(self, core: Broker) -> None:
-        """Go on with a new core."""
+        """Continue with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End, writing nothing more: the core has a bug."""
+        """End without further writes, because the core has a bug."""
 
 
 class Rebuilding:
-    """Makes new cores for `owner` with `open_core`."""
+    """Attempts to open a new core for `owner` with `open_core`."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Rebuilding:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
-        """Why nothing is served; None while the core can be."""
+        """The reason why the core is not available, else None."""
 
     def let_go(self, core: Broker, error: OSError) -> None:
-        """Refuse callers from now on; trust of the log what was durable in `core`, which the disk failed."""
+        """Refuse callers from now on; trust the log up to the durable offset of the failed `core`."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error(
@@ -85,7 +85,7 @@ class Rebuilding:
         )
 
     def begin(self) -> None:
-        """Make a new core, at once unless that has just been tried; nothing is being written any more."""
+        """Open a new core, at once unless an attempt has just failed; no write may be under way."""
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
@@ -102,11 +102,11 @@ class Rebuilding:
             self._adopt(core)
 
     def went_well(self) -> None:
-        """Learn that the disk has taken a write: the next failure is a new one."""
+        """Reset the failure count after a successful write: the next failure is a new one."""
         self._failures = 0
 
     async def close(self) -> None:
-        """Make no more cores; return when none is being made."""
+        """Start no more attempts; return when the current one has ended."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])
@@ -138,7 +138,7 @@ class Rebuilding:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # Until a write succeeds: a disk that fails again is not to be asked without a pause.
+        # Until a write succeeds: a disk that fails again must not be retried without a pause.
         self._failures += 1
         self.unwell = None
         log.warning("store opened again", durable_offset=core.durable_offset)

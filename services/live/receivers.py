@@ -1,9 +1,9 @@
-"""Receivers of a live broker: long polls, leases shown once they are durable, clients that keep theirs.
+"""Receivers of a live broker: long polls, delivery of durable leases, renewal of leases by clients.
 
-receive --> lease in the core --> nothing: wait in line (`long_polls`), lease again
-                              --> nothing yet, a slice is over: lease again in another turn (`slices`)
-                              --> something: wait until it is durable --> shown
-                                                                      --> its caller has gone: given back
+receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
+                              --> none yet, the slice is used up: lease again in another turn (`slices`)
+                              --> messages: wait until the lease is durable --> delivered
+                                                                            --> caller gone: released
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """What receivers may ask; `core`, `decide` and `call` are those of the live broker."""
+    """The calls of receivers; `core`, `decide` and `call` are those of the live broker."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """Of messages in answers to receives that their clients have not read yet."""
+        """Bytes of messages in receive answers that clients have not read yet."""
 
     async def receive(
         self,
@@ -58,10 +58,10 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, then return none.
+        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, else return none.
 
         Their bytes are in `unread_bytes` until this returns; the caller counts them from then on.
-        `attempt_id` is what the caller calls this receive, and again one whose answer it did not get.
+        `attempt_id` identifies the receive; a retry after a lost answer has the same id.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -81,7 +81,7 @@ class Receivers:
         try:
             while not received.deliveries and await self._may_look_again(key, line, received, ends):
                 received = self._decide(lease)
-        except asyncio.CancelledError:  # a notification that this one may have had is another's now
+        except asyncio.CancelledError:  # pass on a notification that this receive may have got
             self._long_polls.notify_next(key, line)
             raise
         if received.is_unfinished:
@@ -91,7 +91,7 @@ class Receivers:
         return self._clock.outward(received.deliveries)
 
     def refuse_unread(self) -> None:
-        """Raise `AnswersUnread` while answers wait to be read that have as many bytes as they may."""
+        """Raise `AnswersUnread` if unread answers have reached the limit of bytes."""
         if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
             raise AnswersUnread(
                 f"{self.unread_bytes} bytes of messages wait to be read; {limits.ANSWERS_BYTES_MAX} may. "
@@ -99,20 +99,20 @@ class Receivers:
             )
 
     async def arrival(self, topic: str, seconds: float) -> bool:
-        """Wait until something arrives in `topic`; False when the time is up."""
+        """Wait for an arrival in `topic`; return False after `seconds`."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether no receive waits any more: the broker stops."""
+        """Whether receives no longer wait, because the broker stops."""
         return self._long_polls.is_closed
 
     def close(self) -> None:
-        """End every long poll, for check-backs too, now and from now on."""
+        """End every current and later long poll, including polls for check-backs."""
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Take a delivery back that its consumer never heard of."""
+        """Release the lease of a delivery that its consumer never received."""
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
@@ -123,37 +123,37 @@ class Receivers:
                 self.release(group, topic, handle)
 
     def client_alive(self, client_id: str) -> None:
-        """Renew the leases that are renewed for this client; a core that is void has none."""
+        """Renew the auto-renewed leases of a client; do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_alive, client_id)
 
     def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
-        """Note the filter that a client subscribes with; a core that is void has none."""
+        """Record the filter of a client's subscription; do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_subscribes, client_id, group, topic, wanted)
 
     def client_gone(self, client_id: str) -> None:
-        """Give up the leases of a client that has left; a core that is void has none."""
+        """Release the leases of a client that has left; do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_gone, client_id)
 
     def subscribe(
         self, verb: Callable[..., Subscribed], subscriber: Subscriber, *arguments: object
     ) -> Coroutine[Any, Any, Subscribed]:
-        """Call a verb on subscriptions to lite topics; who waits to receive looks again."""
+        """Call a verb on subscriptions to lite topics, and notify the waiting receives."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
         return subscribed
 
     def said_goodbye(self, client_id: str) -> None:
-        """Forget what a client subscribed to that has left for good."""
+        """Remove the subscriptions of a client that has left for good."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().lite.said_goodbye, client_id)
 
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
-        """Return whether a receive that found nothing may look again, now or when something has arrived.
+        """Return whether a receive without a message may scan again, now or after an arrival.
 
-        Also when its time is up, if what it looked at was a damaged file: other queues may have messages.
+        It may also scan again after its timeout if it read a damaged file: other queues may have messages.
         """
         if received.is_unfinished:
             await self._slices.go_on()
@@ -174,7 +174,7 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
-        """Return once what was leased may be shown; who is no longer there to see it gives it back."""
+        """Return once the leases may be delivered; release them if the caller has gone."""
         try:
             await self._answers.reach(received.durable_at)
         except BaseException:

@@ -1,19 +1,19 @@
-"""Back-pressure: what callers append waits for its turn while too much waits for the disk.
+"""Back-pressure: appends of callers wait while too many bytes wait for the disk.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
-                  \\-- the line is too long ---> DiskBehind
+                  \\-- the line is full -------> DiskBehind
 
 Rules:
-- `CALLERS_UNFLUSHED_BYTES_MAX` of the log may be appended and not yet flushed. A larger call is let in alone.
+- `CALLERS_UNFLUSHED_BYTES_MAX` of the log may be unflushed at a time. A larger call is admitted alone.
   A record counts `CALLERS_UNFLUSHED_RECORD_BYTES` at least, since the end of a flush makes each visible,
   which takes 5 us of the loop.
-- First come, first served: while anybody waits nobody else is let in, or a large message would wait for ever.
-- Waiting calls hold their messages: `CALLERS_WAITING_BYTES_MAX` of them may. The next one is refused, and the
-  official clients send it again after a pause. A call whose time is up is cancelled, and leaves the line.
-- Acknowledgements and receives never wait here: they append little, and would have messages repeated.
+- First come, first served: no call passes a waiting one, else a large message could wait without end.
+- Waiting calls hold their messages, at most `CALLERS_WAITING_BYTES_MAX`. The next call is refused, and the
+  official clients send it again after a pause. A call that times out is cancelled, and leaves the line.
+- Acknowledgements and receives never wait here: they append little, and a delay would repeat messages.
 
-Cost: a subtraction and a comparison for each call that need not wait.
+Cost: a subtraction and a comparison for each call that does not wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """The room for what callers append; `unflushed` tells how many bytes wait for the disk."""
+    """The room for appends of callers; `unflushed` returns the number of bytes that wait for the disk."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -38,17 +38,17 @@ class Room:
         self._waiting_bytes = 0
 
     def has(self, new_bytes: int) -> bool:
-        """Return whether so much may be appended at once; nothing may in any case."""
+        """Return whether `new_bytes` may be appended at once; 0 bytes always may."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append so much together; what is too large for that goes alone."""
+        """Return whether several calls may append `new_bytes` together; larger calls must go alone."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Return when so much may be appended, to be appended at once; raise `DiskBehind`.
+        """Return when `new_bytes` may be appended; the caller appends at once. Raise `DiskBehind`.
 
-        `held_bytes` is what the call holds in memory meanwhile, if that is something else.
+        `held_bytes` is the memory that the call holds meanwhile, if it differs from `new_bytes`.
         """
         if self.has(new_bytes):
             return
@@ -65,16 +65,16 @@ class Room:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # Once the caller has appended: if it appends nothing, or is gone, no flush lets the next one in.
+            # After the caller's append: if it appends nothing, or has gone, no flush admits the next call.
             asyncio.get_running_loop().call_soon(self.freed)
 
     async def for_copy(self) -> None:
-        """Return when a call may append a copy of a message, however large that is; raise `DiskBehind`."""
+        """Return when a call may append a copy of a message of any size; raise `DiskBehind`."""
         if not self.has(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def freed(self) -> None:
-        """Let in those for whom there is room: less waits for the disk."""
+        """Admit waiting calls that fit, after bytes were flushed."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

@@ -1,16 +1,16 @@
-"""Slices: how much receives may scan in one turn of the loop, all of them together.
+"""Slices: the scan budget of all receives in one turn of the loop.
 
-One receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). The slices of all receives of a turn would
-still hold the loop for as long as they take together, so a turn has a budget:
+A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). The slices of many receives in one turn would
+still block the loop, so each turn has a budget:
 
-    first look    runs while the turn has used less than a slice; the others wait for later turns, in order
-    unfinished    of the scans that found nothing yet, one goes on in a turn, in order
+    first look    runs while the turn has used less than a slice; later ones wait for later turns, in order
+    unfinished    one of the scans without a result so far continues in each turn, in order
 
-So a turn scans two slices at most, and one message beyond each, however many receives there are and whatever
-their filters cost. Two lines, because costly scans that go on must not delay calls that have just come.
+A turn scans at most two slices and one message beyond each, for any number of receives and any filter cost.
+There are two lines, because long scans must not delay new calls.
 
-Cost: a comparison for a receive while there is room. Weak spot: the lines know no clients, so a client with
-many costly receives delays the receives of others, but nothing else.
+Cost: a comparison for a receive while there is room. Weak spot: the lines do not separate clients: a client
+with many costly receives delays the receives of others, but no other calls.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""First looks that a turn lets try; those that find its budget used wait on, at the front of their line."""
+"""First looks woken in a turn; those that exceed its budget keep their place in the line."""
 
 Waiter = asyncio.Future[None]
 
 
 class Slices:
-    """The budget of each turn of the running loop, and the receives that wait for one."""
+    """The budget of each turn of the running loop, and the receives that wait for a turn."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class Slices:
         self._plan()
 
     async def first_look(self) -> None:
-        """Return in a turn that has room for a first look, which is not this one."""
+        """Return in a later turn that has room for a first look."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -58,7 +58,7 @@ class Slices:
             del self._first[place]
 
     async def go_on(self) -> None:
-        """Return in the turn of an unfinished scan, a later one than this."""
+        """Return in a later turn, in which an unfinished scan may continue."""
         place = object()
         try:
             await self._wait(self._unfinished, place)
@@ -66,7 +66,7 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return what ends when the place in a line is woken; a place that waits again is the same."""
+        """Return a future that ends when a place in a line is woken; a place that waits again is kept."""
         line[place] = self._loop.create_future()
         self._plan()
         return line[place]

@@ -1,19 +1,19 @@
-"""Tasks: work over many things that goes on while others are served, to be watched and stopped.
+"""Tasks: background work over many items, which can be monitored and stopped.
 
-    start -> count what matches -> a slice -> its flush -> next slice -> ... -> DONE
-                 |                    |
-                 +--------------------+-> STOPPED: by an operator, by an error, with the right of the user
-                                                   that started it, or with the broker
+    start -> count the matches -> a slice -> its flush -> next slice -> ... -> DONE
+                 |                   |
+                 +-------------------+-> STOPPED: by an operator, by an error, by loss of the starter's
+                                                  right, or with the broker
 
 Rules:
-- A task takes its turn in the loop like any caller: after each slice it waits until that is durable.
-- It touches what was there before it began (`end_offset`), and each thing once.
-- Every thing has its verdict, or the code of the error that refused it; none is lost from the count.
-- A task of a user needs its token and rights until its end (`Watch`), as a long poll does: a revoked token
-  ends what was begun with it. The slice under way is finished.
-- Tasks are in memory: a restart stops them. What they did is durable, what they did not do is not begun.
+- A task shares the loop like any caller: after each slice it waits until the slice is durable.
+- It handles the items stored before its start (`end_offset`), each one once.
+- Every item is counted by its verdict, or by the code of the error that refused it.
+- A user's task needs the user's token and rights until its end (`Watch`), as a long poll does: it ends when
+  the token is revoked. The slice under way is finished.
+- Tasks are in memory: a restart stops them. Finished slices are durable; the remaining items are untouched.
 
-`services.live.timer_tasks` and `services.live.dead_letter_tasks` say what is done to what.
+`services.live.timer_tasks` and `services.live.dead_letter_tasks` define the actions and their items.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ log = structlog.get_logger()
 
 
 class Doing(Protocol):
-    """What a task is to do to each thing, and why."""
+    """The action of a task on each item, and the reason."""
 
     @property
     def verb(self) -> Enum:
-        """What it does."""
+        """The action."""
 
     @property
     def reason(self) -> str:
-        """Why, in the words of whoever began it; may be empty."""
+        """The reason given at the start; may be empty."""
 
 
 Order = TypeVar("Order", bound=Doing)
-"""What a task is to do, and to what."""
+"""The action of a task, and its items."""
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
@@ -71,7 +71,7 @@ class TaskState(Enum):
 
 @dataclass(slots=True)
 class Task(Generic[Order]):
-    """A task and how far it is. `told` is set when it is to end; `why` says why it did not do all."""
+    """A task and its progress. `told` is set when it must end; `why` is the reason if it is incomplete."""
 
     id: str
     order: Order
@@ -86,15 +86,15 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """The number of things that have had their verdict."""
+        """The number of items with a verdict."""
         return self.by_verdict.total()
 
 
 class Tasks(ABC, Generic[Order]):
-    """The tasks of one kind since the broker started; of those that have ended the newest are kept."""
+    """The tasks of one kind since the broker started; only the newest ended tasks are kept."""
 
     what: str
-    """What they go over, in the plural."""
+    """The items, as a plural noun."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -103,20 +103,20 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     def check(self, order: Order) -> None:
-        """Refuse what can never be done."""
+        """Refuse an order that cannot be carried out."""
 
     @abstractmethod
     def _end_offset(self, order: Order) -> int:
-        """Return the offset that everything which a new task may touch lies below."""
+        """Return the end offset of the items of a new task."""
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count, then go through what matches until it is done or `task.why` says to end."""
+        """Count, then handle the matching items until all are done or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = unwatched) -> Task[Order]:
-        """Begin a task, which first counts what matches; raise `Busy` when enough are running.
+        """Start a task, which first counts its matches; raise `Busy` if too many are running.
 
-        It stops when `watch` reports that its starter has lost the right.
+        The task stops when `watch` reports that its starter has lost the right.
         """
         self.check(order)
         if len(self._runs) >= limits.TASKS_RUNNING_MAX:
@@ -132,7 +132,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     def all(self) -> list[Task[Order]]:
-        """Return the tasks, the newest first."""
+        """Return the tasks, newest first."""
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
@@ -146,7 +146,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """End a task behind the slice it is at; one that has ended stays as it is."""
+        """Stop a task after its current slice; an ended task is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._tell(task, "somebody stopped it")
@@ -154,14 +154,14 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def close(self) -> None:
-        """End every task, as the broker ends."""
+        """Stop every task, because the broker ends."""
         for task_id in self._runs:
             self._tell(self._tasks[task_id], "the broker ends")
         if self._runs:
             await asyncio.wait(self._runs.values())
 
     def _tell(self, task: Task[Order], why: str) -> None:
-        """Have a task end after its slice; at once while it counts. No effect on one whose work is done."""
+        """End a task after its slice, or at once while it counts; do nothing if its work is done."""
         if self._runs[task.id].done():
             return
         task.why = task.why or why
@@ -179,7 +179,7 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     def _ended(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
-        """Give a task its last state, and forget its run."""
+        """Set the final state of a task, and remove its run."""
         unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
@@ -188,7 +188,7 @@ class Tasks(ABC, Generic[Order]):
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
 
     def _forget(self) -> None:
-        """Drop the oldest that have ended, beyond what is kept."""
+        """Remove the oldest ended tasks beyond the limit."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

@@ -1,13 +1,13 @@
-"""Looking at many timers without holding up the loop: by pieces of time that hold only so many.
+"""Queries over many timers without blocking the loop: by time windows with a bounded number of timers.
 
-The core answers a look at once, and for some filters it reads the record of every timer there. So a long
-look is cut: a piece is as wide as its timers are sparse, and between pieces others are served. How many a
-piece may hold follows from how long the last one took (`Pace`): rows of a partition are quick, records are
-not. What changes meanwhile is seen or not, as with any look that takes time; what stays is seen once.
+The core answers a query at once, and for some filters reads the record of every timer. A long query is
+therefore split: a piece is wider where timers are sparse, and the loop serves other calls between pieces. The
+number of timers in a piece is adapted to the time that the last piece took (`Pace`): rows of a partition are
+fast, records are slow. Concurrent changes may or may not be seen; unchanged timers are seen once.
 
-Cost: a count of a window (which reads no record) or two for each piece. Where records are read, what is read
-in one go is bounded by its bytes (`TimerViews.look`), also within one millisecond, which cannot be cut. Weak
-spot: each look passes over the rows of its file once more.
+Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
+by its bytes (`TimerViews.look`), also within one millisecond, which cannot be split. Weak spot: each query
+scans the rows of its file once more.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Seen = TypeVar("Seen")
 
 
 class Pace:
-    """How many timers to look at in one turn of the loop."""
+    """The number of timers to query in one turn of the loop."""
 
     def __init__(self) -> None:
         self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
 
     def take(self, look: Callable[..., Seen], *arguments: object) -> Seen:
-        """Look, and learn from how long it took."""
+        """Run a query, and adapt `timers_max` to its duration."""
         began = perf_counter()
         seen = look(*arguments)
         took = perf_counter() - began
@@ -52,7 +52,7 @@ class Pace:
 async def pieces(
     live: LiveBroker, wanted: TimerFilter, pace: Pace | None = None
 ) -> AsyncIterator[TimerFilter]:
-    """Yield the filter for one piece of its window after the other, leaving out those without any timer."""
+    """Yield the filter for each piece of its window that holds timers."""
     pace, pauses = pace or Pace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
@@ -80,7 +80,7 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
 
 
 async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Count timers by windows of time from `from_ms` on: (start, count) of those that have any."""
+    """Count timers by windows from `from_ms` on; return (start, count) of the windows with timers."""
     counts: Counter[int] = Counter()
     async for due_ms, number in _dues(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
@@ -89,7 +89,7 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
 
 async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
     """Yield (due time, number of timers) of the timers that match."""
-    if is_window(wanted):  # which reads no record
+    if is_window(wanted):  # reads no records
         pace = Pace()
         async for piece in pieces(live, wanted, pace):
             for found in pace.take(live.timer_histogram, piece, 1):
@@ -103,7 +103,7 @@ async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[in
 async def page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
-    """Return up to `count_max` timers by due time, from behind the sort key `after`."""
+    """Return up to `count_max` timers by due time, after the sort key `after`."""
     found: list[PendingTimer] = []
     look_through = _looks_at if is_simple(wanted) else looks
     async for look in look_through(live, wanted, after):
@@ -117,7 +117,7 @@ async def page(
 async def looks(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield the timers that match, by due time, as many at a time as are looked at in one go."""
+    """Yield the matching timers by due time, one page for each query."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     async for piece in pieces(live, rest):
         async for look in _looks_at(live, piece, after):
@@ -127,7 +127,7 @@ async def looks(
 async def _looks_at(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None
 ) -> AsyncIterator[TimerPage]:
-    """Yield the timers of one piece, whose records are read in one go unless they are many."""
+    """Yield the timers of a piece, in several pages if their records are many."""
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
         look = live.query(live.core.timer_views.look, wanted, place)
@@ -139,7 +139,7 @@ async def _looks_at(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter is a window of time and nothing else."""
+    """Return whether a filter is only a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 

@@ -2,11 +2,11 @@
 
     count -> piece of time -> page of timers -> one verb each -> their flush -> next page -> ... -> done
 
-It goes by due time, a slice at a time, so its verbs share flushes with everybody's. What it moves, or what
-others set or move meanwhile, lies behind `end_offset` and is left alone. A timer that fired before its turn
-is TOO_LATE, one that somebody cancelled or moved is ALREADY.
+Timers are handled by due time, in slices, so the verbs share flushes with other calls. Timers that the task
+moves, or that others set or move meanwhile, have offsets of at least `end_offset` and are skipped. A timer
+that fired before its turn is TOO_LATE; a timer cancelled or moved by another call is ALREADY.
 
-Cost: a look at the timers of the filter twice; one page of timers in memory for each task that runs.
+Cost: two queries over the timers of the filter; one page of timers in memory for each running task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class TimerVerb(Enum):
-    """What a task does to each timer."""
+    """The action of a task on each timer."""
 
     CANCEL = "cancel"
     MOVE = "move"
@@ -33,7 +33,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerOrder:
-    """What a task is to do: cancel, or move `to_ms` or `by_ms` from where each timer was."""
+    """The order for a task: cancel, or move to `to_ms`, or by `by_ms` from each timer's due time."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -42,7 +42,7 @@ class TimerOrder:
     by_ms: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
-        """Return when a timer is to be due, in ms since 1970."""
+        """Return the new due time of a timer, in ms since 1970."""
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
@@ -55,7 +55,7 @@ class TimerTasks(Tasks[TimerOrder]):
     what = "timers"
 
     def check(self, order: TimerOrder) -> None:
-        """Refuse a time that no timer can be moved to."""
+        """Refuse a due time that is too far ahead; raise `IllegalDeliveryTime`."""
         too_far = limits.DELAY_MS_MAX
         ahead_ms = 0 if order.to_ms is None else order.to_ms - self._live.now_ms()
         if ahead_ms > too_far or abs(order.by_ms) > too_far:
@@ -65,7 +65,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return self._live.core.end_offset
 
     async def _work(self, task: TimerTask) -> None:
-        """Go through the timers that were stored when the task began, by due time."""
+        """Handle the timers that were stored when the task began, by due time."""
         task.matched = await timer_queries.count(self._live, task.order.wanted)
         async for page in timer_queries.looks(self._live, task.order.wanted):
             if task.why:
@@ -73,7 +73,7 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._slices(task, [one for one in page.timers if one.timer_offset < task.end_offset])
 
     async def _slices(self, task: TimerTask, timers: list[PendingTimer]) -> None:
-        """Carry the verb out on the timers, a slice at once; the next begins when the last is durable."""
+        """Carry out the verb on the timers by slices; a slice begins when the last one is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -81,7 +81,7 @@ class TimerTasks(Tasks[TimerOrder]):
             task.by_verdict.update(await asyncio.gather(*asked))
 
     async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
-        """Carry the verb out on a timer; return the verdict, or the code of the error that refused it."""
+        """Carry out the verb on a timer; return the verdict or the error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
@@ -94,7 +94,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether somebody has moved it since it was found: it may not match any more."""
+        """Return whether the timer was moved after it was found: it may no longer match."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _asked(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:

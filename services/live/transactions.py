@@ -1,4 +1,4 @@
-"""Transactions for callers in the loop: asked about, resolved by hand."""
+"""Transactions for callers in the loop: check-backs, and resolution by operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.room import Room
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A client that produces to a topic, and whether it can be asked now."""
+    """A producer of a topic, and whether it can get check-backs now."""
 
     topic: str
     client_id: str
@@ -25,7 +25,7 @@ class ProducerView:
 
 
 Producing = Callable[[str], list[ProducerView]]
-"""The producers of a topic, or of all."""
+"""Return the producers of a topic, or of all topics."""
 
 
 class LiveTransactions:
@@ -43,20 +43,20 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def list_with(self, producing: Producing) -> None:
-        """List the producers that `producing` knows, too."""
+        """Add the producers of `producing` to the lists."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:
-        """Return the producers of a topic, or (empty) of all."""
+        """Return the producers of a topic, or (empty) of all topics."""
         return [view for producing in self._producing for view in producing(topic)]
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
-        """End by hand what is open or has expired."""
+        """End an open or expired transaction as an operator."""
         await self._room.for_copy()
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> Question:
-        """Ask a producer at once; the question says whom, if anybody could be."""
+        """Send a check-back at once; return its entry, which has the client id if a producer was found."""
         question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
         return next(self.log.of(transaction_id))
