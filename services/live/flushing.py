@@ -1,27 +1,25 @@
-"""Group commit in the loop: what the core has appended goes to disk in worker threads, several at a time.
+"""Group commit in the loop: worker threads write the appends of the core to disk, several flushes at a time.
 
     flush_soon -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- Everything appended in one turn shares one flush, however many callers there were. While a flush is under
-  way the next one lingers until that has ended, or has taken `LINGER_SECONDS`. With 16 callers who pause, on
-  a disk that syncs within that time, flushes one after the other answer in 1.7 ms (p50) for 320 us of
-  processor time a call, three side by side in 2.4 ms for 430; on one that syncs in 4 ms in 8.2 and 5.8 ms.
-- Once anything fails on the disk the core is void and no flush begins; when the last one under way has
-  ended, `rebuild` is called once, so that nothing is still being written while the log is cut; `go_on` says
-  that there is a core again.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, with all that came meanwhile.
-- With asynchronous flushes a sync follows every `SYNC_SECONDS` while there is something to sync.
-- A sync that fails, of a flush, of a checkpoint or by itself, is never tried again and believed: `rebuild`.
-- While a checkpoint is written the rest goes on, up to a bound: then flushes, and their callers, wait for it,
-  so that memory and the next start's work stay bounded.
-- When the core wants a checkpoint, no new flush begins; in the turn after the last one has ended, what was
-  appended meanwhile is written in the loop itself (one sync), and the checkpoint begins. Its rows are taken
-  in the turns that follow, some in each; then a worker writes them down (`services.broker.checkpoint`).
+- All appends of one turn share one flush, for any number of callers. During a flush the next one waits until
+  the flush has ended or has taken `LINGER_SECONDS`. With 16 callers with pauses, on a disk that syncs within
+  that time, sequential flushes answer in 1.7 ms (p50) for 320 us of processor time a call, three parallel
+  ones in 2.4 ms for 430 us; on a disk that syncs in 4 ms, in 8.2 and 5.8 ms.
+- After a disk failure the core is void and no flush begins; when the last flush under way has ended,
+  `rebuild` is called once: no write may be under way while the log is truncated. `go_on` reports a new core.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, with those of later flushes.
+- With asynchronous flushes a sync runs every `SYNC_SECONDS` while data is unsynced.
+- A failed sync, of a flush, of a checkpoint or on its own, is never retried: `rebuild` follows.
+- Flushes continue while a checkpoint is written, up to a limit: then flushes and their callers wait for the
+  checkpoint, which bounds memory and the work of the next start.
+- When a checkpoint is due, no new flush begins. In the turn after the last flush has ended, the loop itself
+  writes the new appends (one sync), and the checkpoint begins. Its rows are copied in the following turns,
+  some in each; then a worker writes them to disk (`services.broker.checkpoint`).
 
-Weak spot: the state is some flags, of which few combinations can be, and not one machine: a rebuild only of
-what is void, nothing calm while anything flies. And the flush before a checkpoint blocks the loop for its
-sync.
+Weak spot: the state is a set of flags with few valid combinations, not a state machine: only a void core is
+rebuilt, and only while no flush is under way. The flush before a checkpoint blocks the loop for its sync.
 """
 
 from __future__ import annotations
@@ -46,40 +44,40 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""Rows of a checkpoint that one turn of the loop takes: 1 to 2 ms."""
+"""Rows of a checkpoint copied in one turn of the loop: 1 to 2 ms."""
 
 log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """Who owns the core, and is told what became of its flushes."""
+    """The owner of the core, which is notified of the results of flushes."""
 
     @property
     def core(self) -> Broker:
-        """The core of this moment."""
+        """The current core."""
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted: no time to rebuild."""
+        """Whether segments are being deleted, which delays a rebuild."""
 
     def broker_ms(self) -> int:
         """Return the broker's time, in ms."""
 
     def settle(self, flush: Flush) -> None:
-        """Give the answers that waited for a flush, which is on disk."""
+        """Send the answers that waited for a flush, which is on disk."""
 
     def void(self, error: OSError) -> None:
-        """Let the core go, which the disk has failed: nobody is to use it any more."""
+        """Discard the core after a disk failure: it must not be used again."""
 
     def rebuild(self) -> None:
-        """Make a new core: the old one is void, and nothing is being written any more."""
+        """Open a new core: the old one is void, and no write is under way."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End, writing nothing more: the core has a bug."""
+        """End without further writes, because the core has a bug."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a checkpoint that was written, after the one at `before_offset`, and how long it took."""
+    """Log a written checkpoint, its distance from the one at `before_offset`, and its duration."""
     offset, snapshot_bytes = checkpoint.snapshot.offset, -1
     with suppress(OSError):
         snapshot_bytes = disk.size(snapshot.path_of(offset))
@@ -93,20 +91,20 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class Flushing:
-    """Writes what `owner`'s core appends to `disk`, on the threads of `executor`."""
+    """Flushes of the appends of `owner`'s core to `disk`, on the threads of `executor`."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether a look is planned, or worth nothing before a flush ends or takes long, which plans one."""
+        """Whether `_begin` is scheduled, or will be when a flush ends or exceeds the linger time."""
         self._is_waiting = self._is_linger_planned = False
-        """Whether none begins before one ends or takes long; and whether a look at how long is planned."""
+        """Whether the next flush waits for the one under way; whether the end of the wait is scheduled."""
         self._began_at = 0.0
-        """By the loop's clock, when the last flush began."""
+        """Loop time at which the last flush began."""
         self._is_checkpointing = False
         self._checkpoint_began_at = 0.0
-        """By the loop's clock."""
+        """Loop time."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -116,18 +114,18 @@ class Flushing:
         self._idle.set()
 
     def flush_soon(self) -> None:
-        """Look for something to write in the next turn of the loop."""
+        """Begin a flush in the next turn of the loop, if there are appends."""
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin)
 
     async def idle(self) -> None:
-        """Return when everything appended has been written, or cannot be."""
+        """Return when all appends have been written, or cannot be written."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """Let the core go, since the disk has failed somewhere; make a new one when all is calm."""
+        """Discard the core after a disk failure; rebuild it when no flush is under way."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -145,13 +143,13 @@ class Flushing:
         self.flush_soon()
 
     def resume(self) -> None:
-        """Go on when what kept the core from being rebuilt is over."""
+        """Continue after the end of an operation that delayed a rebuild."""
         if self._flying_count == 0:
             self._when_idle()
         self.flush_soon()
 
     def stop(self) -> None:
-        """Write nothing more: the core cannot be trusted."""
+        """Stop all writes: the core cannot be trusted."""
         self._is_stopped = True
         self._idle.set()
 
@@ -163,14 +161,14 @@ class Flushing:
         if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
-        # Where no more may be under way, nothing begins before one of them ends, and that flushes soon.
+        # At the limit of parallel flushes, the end of one of them begins the next.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
         self._idle.set()
 
     def _linger(self) -> bool:
-        """Return whether a flush is under way that may soon end; what gathers meanwhile waits for it."""
+        """Return whether new appends wait for a flush under way; schedule the end of the linger time."""
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
         if self._is_waiting and not self._is_linger_planned:
@@ -185,21 +183,21 @@ class Flushing:
             self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Let a worker write, and the loop be told how that ended."""
+        """Write in a worker, and report the result to the loop."""
         self._flying_count += 1
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Write in a worker thread; tell the loop without a future between, which costs a turn of it."""
+        """Write in a worker thread; notify the loop directly, since a future would cost a turn."""
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # a write that is never told of: its callers wait for ever
+        except BaseException as raised:  # callers of an unreported write would wait without end
             error = raised
         self._loop.call_soon_threadsafe(self._written, partial(end, error))
 
     def _is_held(self) -> bool:
-        """Return whether no flush may begin, or not before those under way have ended."""
+        """Return whether no flush may begin now."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_overfull:
@@ -214,7 +212,7 @@ class Flushing:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Take a step in which the disk may fail; any other error is a bug, and the end."""
+        """Run a step in which the disk may fail; any other error is a bug and ends the broker."""
         try:
             step()
         except OSError as error:
@@ -254,18 +252,18 @@ class Flushing:
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
-        """Take a checkpoint before anything else is written, where nothing flies.
+        """Take a checkpoint before further writes, if no flush is under way.
 
-        In a turn of its own: the flush before it was settled in another, and either takes milliseconds.
+        It has its own turn, apart from the flush before: each takes milliseconds.
         """
         if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
             self._when_idle()
 
     def _when_idle(self) -> None:
-        """Rebuild, or take a checkpoint, if either is due: no flush is under way.
+        """Rebuild, or take a checkpoint, if either is due; no flush may be under way.
 
-        Not while an earlier checkpoint is being written: a rebuilt core would tidy up what that is about to
-        name.
+        Both wait for the end of an earlier checkpoint: a rebuilt core would delete files which that
+        checkpoint is about to reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -279,20 +277,20 @@ class Flushing:
             self._run_step(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Begin a checkpoint, when everything is durable."""
+        """Make all appends durable, and begin a checkpoint."""
         assert not self._is_checkpointing, "two checkpoints at once"
         flush = self._owner.core.take_flush()
         if flush is not None:
             flush.write(self._publishing)
             self._owner.settle(flush)
-        # In the loop: nothing may be appended between the flush and the state that is taken.
+        # In the loop: no append may come between the flush and the copied state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Take some rows of a checkpoint; let a worker write it once all are taken."""
+        """Copy some rows of a checkpoint; after the last row, write it in a worker."""
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):
@@ -307,7 +305,7 @@ class Flushing:
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
-        """Tell the core what came of a checkpoint; a void one has no use for that, the next begins there."""
+        """Report the result of a checkpoint to the core, unless the core is void."""
         if isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
         elif error is not None:
@@ -342,7 +340,7 @@ class Flushing:
 
     def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
         error = done.exception()
-        if self._is_void or core is not self._owner.core:  # the new core has read again what was not synced
+        if self._is_void or core is not self._owner.core:  # the new core has reread the unsynced data
             return
         if isinstance(error, OSError):
             self.fail(error)

@@ -1,26 +1,26 @@
-"""The broker inside an asyncio loop: the only owner of the core, and the only one that moves its time.
+"""The broker inside an asyncio loop: the only owner of the core, and the only module that moves its time.
 
-What can be asked of it: `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that
-stores answers once its record is durable; one that takes more than a call has a method here or in
-`receivers`. Errors are the core's `TidewheelError`s; verbs that store raise `ResultUnknown` too, when the
-disk failed before the record was known to be durable.
+The interface is `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that stores a
+record answers once it is durable; operations of several steps have a method here or in `receivers`. Errors
+are the core's `TidewheelError`s; verbs that store raise `ResultUnknown`, too, if the disk failed before the
+record was known to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
-                        +-> flush in a worker thread ---+-> effects: wake receivers, ask producers
+                        +-> flush in a worker thread ---+-> effects: wake receivers, check back
                         +-> alarm at the core's next due time -> tick -> effects
 
 Rules:
-- The callers of one turn of the loop share one flush, however many they are (`services.live.flushing`).
-- A tick that has more to do than its slice is due again soon; the loop serves callers in between, for as many
+- All callers of one turn of the loop share one flush (`services.live.flushing`).
+- A tick with more work than its slice is due again soon; in between the loop serves callers, for as many
   turns as a call needs.
-- A disk that fails refuses every waiting caller (`ResultUnknown`); the core is void from then on, and made
-  anew from the disk (`services.live.rebuilding`).
-- Callers speak of real time, the core of the broker's time: this is the border (`services.live.clock`).
-- A bug in the core is not survived: `broken` gets the exception, and the process is expected to end.
+- After a disk failure every waiting call gets `ResultUnknown`; the core is void and is rebuilt from the disk
+  (`services.live.rebuilding`).
+- Callers use real time, the core uses the broker's time; they are converted here (`services.live.clock`).
+- A bug in the core ends the broker: `broken` gets the exception, and the process is expected to end.
 
-Weak spot: after each `await` the core may be another, or none. Whatever was taken from the core before is
-void then; so methods ask for `_broker` anew, or hold the core that they began with and tell that one alone.
+Weak spot: after each `await` the core may have been replaced or discarded, and objects of the earlier core
+are void. Methods therefore read `_broker` again, or keep their first core and report to it only.
 """
 
 from __future__ import annotations
@@ -80,24 +80,24 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""Ask a producer how its transaction ended; return the producer's client id, empty when there is none.
+"""Send a check-back to a producer; return its client id, empty if there is no producer.
 
-The message is read only for a producer that can be asked."""
+The message is read only if there is a producer."""
 Share = Callable[[bool], None]
-"""Learn when a crowded moment begins (True) and ends."""
+"""Called when a crowded period begins (True) and ends (False)."""
 Present = Callable[[], Iterable[str]]
-"""Return the ids of the clients that are heard from."""
+"""Return the ids of live clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""A send needs about ten turns of the loop, in some of which gRPC's thread has yet to get the interpreter."""
+"""A send needs about ten turns of the loop, some of which wait for gRPC's thread to get the interpreter."""
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
 
 
 class RestsOnRecord(Protocol):
-    """An answer that may be given once the log is durable up to `durable_at`."""
+    """An answer that may be sent once the log is durable up to `durable_at`."""
 
     @property
     def durable_at(self) -> int:
@@ -111,26 +111,26 @@ log = structlog.get_logger()
 
 
 def ignore_health(is_well: bool) -> None:
-    """Tell nobody."""
+    """Ignore the health."""
 
 
 def always_alike(is_crowded: bool) -> None:
-    """Share the interpreter as ever."""
+    """Ignore crowded periods."""
 
 
 def log_damage(found: Damaged) -> None:
-    """Tell the log of something that is not what was written."""
+    """Log damage of the store."""
     given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker:
-    """A broker that answers coroutines. Make it and use it in one running loop.
+    """A broker for coroutines. Create it and use it in one running loop.
 
-    `clock` is real time in milliseconds; with a `kept` offset the broker's clock is virtual. `counted_ms` is
-    a clock that is never set, by which steps of the other are seen; without it there are none. A node of a
-    cluster gives the `core` that it leads with, is told by `stepped_down` when that is void (it is not made
-    anew here), and says by `proving` how it proves that it leads.
+    `clock` is real time in ms; with a `kept` offset the broker's clock is virtual. `counted_ms` is a
+    monotonic clock, which detects steps of `clock`; without it no steps are detected. A cluster leader passes
+    its `core`; `stepped_down` is called when the core is void (it is not rebuilt here), and `proving`
+    provides the proofs of leadership.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class LiveBroker:
         self.clock.step_with(self._clock_was_set)
         self._clock = self.clock.now_ms
         self._untold_ms = 0
-        """By how much the clock was set while there was no core, since the next one was begun."""
+        """Sum of clock steps without a core, in ms, since the next core began to open."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.listen(log_damage)
@@ -197,29 +197,29 @@ class LiveBroker:
 
     @property
     def _broker(self) -> Broker:
-        """The core; while there is none, raises what callers are to be told."""
+        """The core; raises `StoreUnwell` or `BrokerBroken` while there is none."""
         if self._core is None:
             raise self.unwell or BrokerBroken("Its log says more; start it again.")
         return self._core
 
     @property
     def unwell(self) -> StoreUnwell | None:
-        """Why nothing is served because of the disk; None when the disk is no reason."""
+        """The disk failure that stops service; None if there is none."""
         return self._rebuilding.unwell
 
     def stop_new(self, why: Busy | None) -> None:
-        """Refuse new messages with `why`, and let all else go on; None takes them again."""
+        """Refuse new messages with `why`, but no other calls; None accepts them again."""
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
     @contextmanager
     def refusing_new(self, why: Busy) -> Iterator[None]:
-        """Refuse new messages with `why` within the block, and none that were stored before.
+        """Refuse new messages with `why` within the block, but not repeats of stored messages.
 
-        So does who has no room for a message: its sender may have tried before (`services.broker.sending`).
+        For a message without room: an earlier send may have stored it (`services.broker.sending`).
         """
         core = self._core
-        if core is None:  # so everything is refused
+        if core is None:  # all calls are refused
             yield
             return
         stopped, core.housekeeping.stopped = core.housekeeping.stopped, why
@@ -229,7 +229,7 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def tell_health_to(self, told: Callable[[bool], None]) -> None:
-        """Tell `told` when the disk fails (False), and when it works again."""
+        """Call `told` when the disk fails (False), and when it works again (True)."""
         self._told_of_health = told
 
     async def well(self) -> None:
@@ -237,15 +237,15 @@ class LiveBroker:
         await self._well.wait()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call back after so many seconds."""
+        """Schedule a call after `seconds`."""
         self._call_later(seconds, call)
 
     # Verbs.
 
     def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
-        """Call a verb of the core at once; its answer or refusal comes when what it rests on is durable.
+        """Call a verb of the core at once; the answer or refusal follows when its records are durable.
 
-        So the verb is one of the core that there is: nothing is awaited before it is called.
+        There is no await before the call, so the verb belongs to the current core.
         """
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
@@ -254,7 +254,7 @@ class LiveBroker:
         return self._await_durable(answer)
 
     def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
-        """Look at something in the core, which changes nothing."""
+        """Call a read-only verb of the core."""
         inward = map(self.clock.inward, arguments)
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
@@ -267,7 +267,7 @@ class LiveBroker:
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
-        """Store many messages; each has its own answer, and they come when all are durable."""
+        """Store many messages; return one answer for each, when all are durable."""
         body_bytes = sum(len(message.body) for message in messages)
         with await self._let_in(max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
@@ -276,7 +276,7 @@ class LiveBroker:
         return answers
 
     async def _let_in(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait for room; return the block in which to decide: without room new messages are refused in it."""
+        """Wait for room; return a context for the decision, which refuses new messages without room."""
         try:
             await self.room.wait(new_bytes)
         except DiskBehind as behind:
@@ -284,7 +284,7 @@ class LiveBroker:
         return nullcontext()
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
-        """Give a delayed message another time."""
+        """Change the due time of a delayed message."""
         await self.room.for_copy()
         move = partial(self._broker.timers.move, reason=reason)
         return await self.call(move, name, due_ms + self.clock.offset_ms)
@@ -295,7 +295,7 @@ class LiveBroker:
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call a verb of the core with the broker's time behind its arguments."""
+        """Call a verb of the core with the broker's time as last argument."""
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
@@ -319,7 +319,7 @@ class LiveBroker:
         raise refusal
 
     def _limit_own(self) -> None:
-        """Give up what is refused for want of own means, and waits, after a while."""
+        """After OWN_MS, send refusals that still wait for a proof of leadership."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._give_up_own)
@@ -337,7 +337,7 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The core, to look at only; it is another one after the disk has failed.
+        """The core, for reading only; a disk failure replaces it.
 
         Raises `StoreUnwell` while there is none.
         """
@@ -348,7 +348,7 @@ class LiveBroker:
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> Found:
-        """Look messages up by key or message id, newest first; they are fewer if they are large."""
+        """Find messages by key or message id, newest first; large messages reduce the count."""
         found = self._broker.finding.find(topic, key, count_max)
         return Found(self.clock.outward(found.messages), found.is_cut)
 
@@ -357,46 +357,46 @@ class LiveBroker:
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Look at one delayed message: waiting, or what became of it."""
+        """Return a delayed message: its pending timer, or its outcome."""
         return self.query(self._broker.timers.get, name, self.clock.now_ms())
 
     def timer_ended(self, timer: Delivery) -> TimerVerdict | None:
-        """Return what became of the timer of one timer record that was looked at; None while it waits."""
+        """Return the outcome of the timer of a timer record; None while it is pending."""
         return self.query(self._broker.timers.ended, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Look at delayed messages that wait, by due time."""
+        """Return a page of pending timers by due time."""
         sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
         return self.query(self._broker.timer_views.page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Count delayed messages that wait by windows of due time."""
+        """Count pending timers by windows of due time."""
         found = self.query(self._broker.timer_views.histogram, wanted, width_ms)
         return [(start_ms - self.clock.offset_ms, count) for start_ms, count in found]
 
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Let `by_ms` pass on a virtual clock; raise `ClockIsReal` or `IllegalAdvance`."""
+        """Advance a virtual clock by `by_ms`; raise `ClockIsReal` or `IllegalAdvance`."""
         await self._advancing.advance(by_ms)
 
     def renew_with(self, present: Present) -> None:
-        """Learn from `present` whose leases are renewed while the clock is advanced."""
+        """Renew the leases of the clients in `present` while the clock is advanced."""
         self._present = present
 
     def renew_present(self) -> None:
-        """Renew the leases of clients that are heard from; end what waits by a token that has expired."""
+        """Renew the leases of live clients; end waiting calls whose token has expired."""
         self.access.look_again()
         for client_id in self._present():
             self._broker.receiving.client_alive(client_id, self._clock())
 
     def answered(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
-        """Note a producer's answer to a check-back, if only that the producer does not know."""
+        """Record a producer's answer to a check-back, which may be UNKNOWN."""
         self.transactions.log.answered(transaction_id, answer, self.clock.real_ms())
         self._advancing.answered(transaction_id)
 
     def tick(self) -> bool:
-        """Let the core do what is due now; False if nothing came of it."""
+        """Run the core's due work; return False if it had no effects."""
         if self._core is None:
             return False
         try:
@@ -412,13 +412,13 @@ class LiveBroker:
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable so far; raise `ResultUnknown`, or what broke the core."""
+        """Return when the log is durable up to `offset`; raise `ResultUnknown`, or the bug of the core."""
         await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
 
     async def timers_ready(self) -> None:
-        """Return when no timers are being read ahead, nor files rewritten for them."""
+        """Return when no timers are being read ahead and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -428,49 +428,49 @@ class LiveBroker:
                 return
 
     def time_has_moved(self) -> None:
-        """Plan the next tick anew."""
+        """Reschedule the next tick."""
         self._alarm.stop()
         self._schedule_tick()
 
     # Life.
 
     def ask_with(self, asker: Asker) -> None:
-        """Let `asker` take check-backs to producers, too; those that reach one are asked in turn."""
+        """Add a way to send check-backs; the ways that reach a producer take turns."""
         self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics of which halves wait for a producer that can be asked; none without a core."""
+        """Return the topics with halves that wait for a producer; none without a core."""
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def producer_came(self, topic: str) -> None:
-        """Ask about the halves that wait for a producer of a topic: one can be asked, perhaps again.
+        """Send the check-backs that wait for a producer of a topic, which has connected.
 
-        Without a core nothing is to be done: the next one looks at every half that is due.
+        Without a core this does nothing: the next core checks every half that is due.
         """
         if self._core is not None:
             self.decide(self._core.transactions.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
-        """Let `share` give loop and workers their parts of the interpreter."""
+        """Let `share` divide the interpreter between loop and workers."""
         self._share = share
 
     async def close(self) -> None:
-        """Flush what is left, leave a snapshot for the next start, and let the core go.
+        """Flush the rest, write a snapshot for the next start, and stop.
 
-        The disk stays the caller's. Raise a `StoreError` if it keeps the end from being a clean one.
+        The disk is not closed. Raise a `StoreError` if it prevents a clean end.
         """
         self.receivers.close()
-        self._alarm.close()  # no tick begins anything from here on
+        self._alarm.close()  # no ticks from here on
         self.answers.prove_no_more(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # Each may want the next one, and a flush.
+        # Each may cause another one, and a flush.
         while (under_way := self._retiring_still() or self._reading_still()) is not None:
             await under_way
             await self._flushing.idle()
         if self.unwell is not None and self._stepped_down is not None:
-            return  # what it had appended is the next leader's to tell
+            return  # the next leader reports its appends
         if self.unwell is not None:
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
@@ -498,12 +498,12 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """See, once a turn, to the flush and the alarm, after anything that may have appended or planned."""
+        """Schedule the flush and the alarm, once a turn, after any change of log or due times."""
         self._flushing.flush_soon()
         self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
-        """Tell the core when somebody set the clock: leases last, and timers are late or early for it."""
+        """Report a step of the system clock to the core: leases keep length, timers fire early or late."""
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
         if self._core is None:
@@ -522,21 +522,21 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._share_interpreter()
-        if self._core.is_crowded:  # else tick after tick would be due at once, and nobody else be served
+        if self._core.is_crowded:  # else ticks would follow at once and block calls
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
 
     def _share_interpreter(self) -> None:
-        """Tell whoever shares out the interpreter when a crowded moment begins and ends."""
+        """Report the begin and the end of a crowded period to `share`."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
             self._share(self._is_crowded)
 
     def _turn(self, left: int) -> None:
-        """Let callers have `left` turns of the loop in a crowded moment, before the next tick."""
+        """Leave `left` turns of the loop to callers in a crowded period, before the next tick."""
         if left > 0:
             self._loop.call_soon(self._turn, left - 1)
         else:
@@ -545,7 +545,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
-        """Give the answers that waited for a flush, which is on disk, and wake receivers."""
+        """Send the answers that waited for a flush, which is on disk, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -556,7 +556,7 @@ class LiveBroker:
         self._schedule_tick()
 
     def void(self, error: OSError) -> None:
-        """Refuse everybody who waits, and let the core go: the disk has failed."""
+        """Refuse waiting calls and discard the core after a disk failure."""
         core, self._why_void = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.let_go(core, error)
@@ -565,7 +565,7 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Start again from what is surely on disk; nothing is being written any more."""
+        """Rebuild the core from the durable log; no write is under way."""
         if self._stepped_down is None:
             self._rebuilding.begin()
         else:
@@ -573,11 +573,11 @@ class LiveBroker:
             self._stepped_down(self._why_void)
 
     def fail(self, error: OSError) -> None:
-        """Let the core go: what it has appended is not known to be kept."""
+        """Discard the core: the durability of its appends is unknown."""
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Go on with a core that was opened again, and with the subscriptions of the one before."""
+        """Continue with a reopened core and the subscriptions of the earlier one."""
         assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms)
         self._core = core
@@ -594,18 +594,18 @@ class LiveBroker:
         self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
-        """Return how much waits for the disk; without a core each call is refused by itself."""
+        """Return the number of unflushed bytes; 0 without a core, when every call is refused."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return how much waits for the disk, a record as no less than it costs then."""
+        """Return the number of unflushed bytes, with the least count for each record."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Let nobody use the core again; what waits for it is refused."""
+        """Remove the core, and refuse calls that wait for it."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -616,7 +616,7 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted: the core is not to be rebuilt meanwhile."""
+        """Whether segments are being deleted; the core must not be rebuilt meanwhile."""
         return self._retiring_still() is not None
 
     def broker_ms(self) -> int:
@@ -624,10 +624,10 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read files of timers: what will soon be due, or what may be damaged.
+        """Read files of timers that are due soon or may be damaged.
 
-        `core` is the one that wants it, which may be void when the read begins. `before` is the read under
-        way: it is awaited, too, so that who awaits the last has awaited all.
+        `core` requested the read, and may be void when it begins. `before` is the read under way, which is
+        awaited, too: awaiting the last read awaits all reads.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -647,7 +647,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Take a step to let segments go, once it is sure what of them is still needed."""
+        """Run a step of retirement, once its records are durable."""
         try:
             await self.answers.reach(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -661,7 +661,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Let the core take a retirement over, some queues in each turn of the loop."""
+        """Apply a retirement to the core, some queues in each turn of the loop."""
         try:
             while self._core is core and not core.retired(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -672,7 +672,7 @@ class LiveBroker:
             raise
 
     def break_down(self, bug: BaseException) -> None:
-        """Write nothing more, serve nothing more, and let the process end: the core has a bug."""
+        """Stop writes and service, and let the process end, because the core has a bug."""
         self._flushing.stop()
         if self._core is not None:
             self._drop_core(self._core, "The broker has met a bug and ends. Send again once it is back.")
@@ -680,7 +680,7 @@ class LiveBroker:
             self.broken.set_exception(bug)
 
     def _open(self, acknowledged_offset: int | None = None) -> Broker:
-        """Open the store; on a full disk with the room of the reserve, which is there for that."""
+        """Open the store; on a full disk, delete the reserve file and try again."""
         try:
             try:
                 return self._open_once(acknowledged_offset)
@@ -701,17 +701,17 @@ class LiveBroker:
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _makes_queues_anew(self) -> bool:
-        """Return whether a start reads the whole log; it tells of a disk that fails otherwise."""
+        """Return whether a start reads the whole log; False if the disk fails, which the start reports."""
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
         return False
 
     def _tick_due(self) -> None:
-        with suppress(Exception):  # what it raises has broken us down already
+        with suppress(Exception):  # `break_down` has handled its exception
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Ask a producer how its transaction ended; return whom."""
+        """Send a check-back to a producer; return its client id, empty if there is none."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:
