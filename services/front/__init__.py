@@ -1,11 +1,11 @@
-"""The protocol port: one address for plaintext and TLS, told apart by the first byte; HTTP/2 and gRPC.
+"""The protocol port: HTTP/2 and gRPC on one address for plaintext and TLS, detected by the first byte.
 
     a connection --> its first bytes --> HTTP/2, or TLS with it (`certificates`): `connection`
-     (`port`)       (`first_bytes`)  --> a sentence in its own protocol (`answers`, `refusing`)
+     (`port`)       (`first_bytes`)  --> an error in its own protocol (`answers`, `refusing`)
 
-    `connection`: a socket's bytes --> `http2`, `header_fields` --> `grpc_calls` --> calls for who serves them
+    `connection`: a socket's bytes --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
 
-Everything behind `connection` has no socket and no clock. What a hello offers is read before the handshake
-(`client_hello`). `admission` bounds how many connections an address may have and how long one may say
-nothing; `http2.Bounds` what one of them may hold.
+The modules after `connection` use no sockets and no clock. The protocols that a ClientHello offers are read
+before the handshake (`client_hello`). `admission` limits the connections of an address and the silence of a
+connection; `http2.Bounds` limits the memory of a connection.
 """

@@ -1,8 +1,8 @@
-"""Who may connect, and for how long one may say nothing; no sockets and no clock.
+"""Limits on connections and on their silence; no sockets and no clock.
 
-An address may have so many connections at once. A connection must say within `hello_seconds` what it speaks,
-and is taken for dead when it has said nothing for `idle_seconds`; clients are pinged far more often. Where
-clients are asked who they are, an address may have so many connections on which nobody has been let in.
+The connections of an address are limited. A connection must send its first bytes within `hello_seconds`, and
+counts as dead after `idle_seconds` without data; clients are pinged far more often. With authentication,
+the unauthenticated connections of an address are limited, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRANGER = "not let in"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one address and one connection may take."""
+    """Limits of an address and of a connection."""
 
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0
@@ -37,14 +37,14 @@ class Admission:
         self._connections: Counter[str] = Counter()
 
     def admit(self, host: str) -> bool:
-        """Count a connection in, unless its address has as many as it may."""
+        """Count a new connection; return False if its address is at the limit."""
         if self._connections[host] >= self.limits.connections_per_address:
             return False
         self._connections[host] += 1
         return True
 
     def leave(self, host: str) -> None:
-        """Count a connection out that was admitted."""
+        """Remove an admitted connection from the count."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0
         if not self._connections[host]:

@@ -1,15 +1,15 @@
-"""A sentence for those who are sent away, in the protocol that they speak.
+"""Error messages for refused connections, in the protocol of the client.
 
-HTTP/1 gets a response; a client of RocketMQ 4 the answer to its request, which it shows as the reason of its
-failure; TLS the alert `access_denied` (RFC 8446, 6.2), which has no room for a sentence; HTTP/2 an answer to
-its first call (`services.front.refusing`).
+An HTTP/1 client gets a response; a RocketMQ 4 client gets an answer to its request, which it shows as the
+reason of the failure; a TLS client gets the alert `access_denied` (RFC 8446, 6.2), which carries no text; an
+HTTP/2 client gets an answer to its first call (`services.front.refusing`).
 
 A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
 
 | bytes | what                                                       |
 |-------|------------------------------------------------------------|
-| 4     | length of all that follows                                 |
-| 1     | how the header is written: 0 JSON, 1 binary                |
+| 4     | length of the rest                                         |
+| 1     | encoding of the header: 0 JSON, 1 binary                   |
 | 3     | length of the header                                       |
 | ...   | header; in binary: code 2, language 1, version 2, opaque 4 |
 """
@@ -34,7 +34,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
-"""The alert `no_application_protocol`: whoever offers other protocols only than HTTP/2 (RFC 7301, 3.2)."""
+"""The alert `no_application_protocol`, for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have, or as many that have not said yet who"
     " they are: close some, let clients share one process, or have the broker allow more with"
@@ -47,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def sentence(protocol: Protocol, http: str) -> str:
-    """Return what to tell somebody; `http` is the URL of the HTTP interface."""
+    """Return the error message for a protocol; `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
         Protocol.HTTP1: f"metrics, health and commands are at {http}",
@@ -58,12 +58,12 @@ def sentence(protocol: Protocol, http: str) -> str:
 
 
 def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the answer to what began with `first`, in its protocol."""
+    """Return the error for a connection that began with `first`, in its protocol."""
     return said(sentence(protocol, http), protocol, first, "400 Bad Request")
 
 
 class Farewell(NamedTuple):
-    """Why one that speaks what is served here must go: a sentence, and gRPC's and HTTP's status for it."""
+    """The refusal of a client with a supported protocol: a message, and its gRPC and HTTP status."""
 
     text: str
     grpc_status: Status
@@ -75,12 +75,12 @@ PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED,
 
 
 def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
-    """Return what to tell one who would be served otherwise, in its protocol."""
+    """Return the refusal of a client with a supported protocol, in that protocol."""
     return said(why.text, protocol, first, why.http_status)
 
 
 def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Return a sentence in the protocol of what began with `first`."""
+    """Return a message in the protocol of a connection that began with `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _http1(text, http_status)
@@ -110,7 +110,7 @@ def _remoting(text: str, first: bytes) -> bytes:
 
 
 def opaque_of(frame: bytes) -> int:
-    """Return the number of a remoting request, which its answer repeats; 0 if it is not there."""
+    """Return the id of a remoting request, which the answer repeats; 0 if it is missing."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:
@@ -122,7 +122,7 @@ def opaque_of(frame: bytes) -> int:
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:
-    """Return whether an answer's need has come: a request's head, a hello, or the header of a frame."""
+    """Return whether the bytes hold all that an answer needs: a request head, a hello, or a frame header."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -1,13 +1,12 @@
-"""Which protocols a TLS client offers to speak, read from its ClientHello (RFC 8446, 4.1.2; RFC 7301, 3.1).
+"""The protocols that a TLS client offers, read from its ClientHello (RFC 8446, 4.1.2; RFC 7301, 3.1).
 
     record      16, version 2, length 2
     handshake   01, length 3
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is a length of n bytes and so many bytes. It is read once for each connection, before the handshake, so
-that one who cannot speak HTTP/2 is told so by an alert. What is not a whole hello in one record is not judged
-here.
+`<n>` is a length of n bytes, followed by that many bytes. The hello is read once for each connection, before
+the handshake; clients without HTTP/2 get an alert. A hello that is not whole in one record is not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final
 
 RECORD_HEAD_BYTES: Final = 5
 RECORD_BYTES_MAX: Final = 2**14 + 2048
-"""Longer than this no record of any version is."""
+"""Maximum length of a record of any version."""
 H2: Final = b"h2"
 _LENGTH_AT: Final = 3
 _HEAD: Final = bytes((22, 3))
@@ -26,7 +25,7 @@ _ALPN: Final = 16
 
 
 def is_whole_record(first: bytes) -> bool:
-    """Return whether the first record has come, or will never."""
+    """Return whether the first record is complete, or is too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _number(first, _LENGTH_AT, 2)
@@ -34,7 +33,7 @@ def is_whole_record(first: bytes) -> bool:
 
 
 def offered(first: bytes) -> list[bytes] | None:
-    """Return the protocols that a hello offers, [] for none; None for what is no hello in one record."""
+    """Return the protocols that a hello offers, [] for none; None if it is not a hello in one record."""
     try:
         return _offered(first)
     except IndexError:
@@ -67,7 +66,7 @@ def _names(listed: bytes) -> list[bytes]:
 
 
 def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return what stands behind its length at a place, and where it ends; raise IndexError if it is cut."""
+    """Return the length-prefixed bytes at `place`, and their end; raise IndexError if they are truncated."""
     begins = place + length_bytes
     ends = begins + _number(content, place, length_bytes)
     if ends > len(content):

@@ -1,4 +1,4 @@
-"""What a connection speaks, told by its first bytes.
+"""The protocol of a connection, detected by its first bytes.
 
 | first bytes                          | protocol                               | source             |
 |--------------------------------------|----------------------------------------|--------------------|
@@ -7,7 +7,7 @@
 | a method of HTTP and a space         | HTTP/1                                 | RFC 9110, 9        |
 | 00, a length; a kind of header, its  | RocketMQ 4's remoting: a frame and its | RemotingCommand of |
 | length, which fits into the first    | header                                 | Apache RocketMQ    |
-| anything else                        | none that we know                      |                    |
+| anything else                        | unknown                                |                    |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""So many bytes tell every protocol."""
+"""The number of bytes that identifies every protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """What somebody speaks to this port."""
+    """The protocol of a connection to this port."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"
@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def protocol_of(first: bytes) -> Protocol | None:
-    """Return what begins with these bytes; None while they are too few to tell."""
+    """Return the protocol that begins with these bytes; None if they are too few."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

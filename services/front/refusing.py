@@ -1,8 +1,8 @@
-"""A client of gRPC that must go is told why by the answer to its first call.
+"""Refusal of a gRPC client by the answer to its first call.
 
-A GOAWAY alone would tell the client's log at best: gRPC takes it for a server that leaves, and tries the call
-on another connection at once, again and again. A status such as `RESOURCE_EXHAUSTED` ends the call, and its
-message is what the client's user sees.
+A GOAWAY alone would at best appear in the client's log: gRPC treats it as a server shutdown, and retries the
+call on new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client's
+user sees its message.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class Refusing(asyncio.Protocol):
-    """Refuses the first call of a connection, then hangs up; make it in its loop."""
+    """A connection that refuses its first call and then closes; create it in its loop."""
 
     def __init__(self, reason: Farewell) -> None:
         self._reason = reason
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())
         self.is_over: asyncio.Future[None] = loop.create_future()
-        """Awaited until it has hung up."""
+        """Done once the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client: who greets nobody is not called by anybody."""
+        """Send the server's preface; clients send no calls without it."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take())
 
@@ -46,6 +46,6 @@ class Refusing(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is over."""
+        """Complete `is_over`."""
         if not self.is_over.done():
             self.is_over.set_result(None)

@@ -1,7 +1,7 @@
-"""Looks at all connections again and again: a few of them in a turn of the loop, however many there are.
+"""Periodic checks of all connections, a bounded number in each turn of the loop.
 
-A timer for each connection would cost as much as the look itself, and connections that came together would be
-looked at together, each time. Here a round takes so many seconds, and its slices lie evenly between.
+A timer for each connection would cost as much as the check itself, and connections that were opened together
+would be checked together each time. Here a round has a fixed duration, with evenly spaced slices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Sweep(Generic[T]):
-    """Rounds over what there is; `look` is told each one that still is, and the time."""
+    """Rounds over a collection; `look` gets each item that is still present, and the time."""
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
         self._seconds, self._there_are, self._look = seconds, there_are, look
@@ -25,11 +25,11 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin a first round, when one would have taken its time."""
+        """Begin the first round after the duration of a round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop the rounds."""
         if self._timer is not None:
             self._timer.cancel()
 
