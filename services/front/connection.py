@@ -1,25 +1,25 @@
-"""One client's connection: the socket's bytes go to the sans-I/O core (`GrpcCalls`), and the core's to it.
+"""A client connection: passes bytes between the socket and the sans-I/O core (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` hands the core what came and gives each event to the service. The core takes frames
-apart only up to a turn's work; where more is left, the transport is paused and the connection waits in
-`Backlog`, in which each connection has its turn, so that nobody's flood is somebody else's latency. A client
-that has used up part of its allowance of frames that bring nothing forward waits `LITTLE_SECONDS` besides.
+Reading. `data_received` passes the bytes to the core and each event to the service. The core parses frames
+only up to a turn's work; if bytes are left, the transport is paused and the connection waits in `Backlog`,
+where connections take turns: a flood from one client does not delay the others. A client that has used part
+of its allowance of frames without progress waits another `LITTLE_SECONDS`.
 
-Writing. All that one turn of the loop has to say to a client leaves in one `write` at its end (`Writes`): one
-system call for 32 replies as for one. While the socket takes no more
-(`pause_writing`), DATA waits in the core, whose bounds hold then as they do for HTTP/2's windows. What all
-connections together wait to send is bounded as well: the one that waits with most is ended (`Unread`).
+Writing. All output of one turn of the loop to a client is sent by one `write` at its end (`Writes`): one
+system call for 32 replies as for one. While the socket is blocked (`pause_writing`), DATA waits in the core,
+under the same bounds as for HTTP/2's windows. The unsent bytes of all connections together are bounded, too:
+the connection with the most is closed (`Unread`).
 
-Serving. A unary call is answered by the service when its result is there, without a task (`reply`). A
-streaming call is served by a task (`start`): its messages come by `messages`, go by `send_message`, which
-returns when the message has passed flow control, so that "handed over" is true when it returns. The task is
-cancelled when the caller cancels or the connection is lost.
+Serving. The service answers a unary call without a task, when its result is ready (`reply`). A streaming call
+is served by a task (`start`): it receives by `messages` and sends by `send_message`, which returns once the
+message has passed flow control and thus counts as handed over. The task is cancelled when the caller cancels
+or the connection is lost.
 
-Ending. A refused client is told why by GOAWAY; the connection then half-closes and reads on for
-`CLOSE_SECONDS`, since closing a socket with unread bytes makes the kernel send RST, which would destroy the
-reason on its way.
+Ending. A refused client gets the reason by GOAWAY; the connection then half-closes and reads for another
+`CLOSE_SECONDS`: closing a socket with unread bytes makes the kernel send RST, which would destroy the reason
+in transit.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ log = structlog.get_logger()
 
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
-"""When a client that says nothing is asked whether it is there, and how long it has to answer."""
+"""Silence after which a client is pinged, and the time for its answer."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""How long a client may take to read why its connection is over, and how much it may send meanwhile."""
+"""Time for a client to read the reason of the end, and the bytes it may send meanwhile."""
 LITTLE_SECONDS: Final = 0.01
-"""How long the next read waits of a client whose frames bring nothing forward."""
+"""Delay of the next read from a client whose frames make no progress."""
 MESSAGES_AT_ONCE: Final = 32
-"""How many messages of a stream are taken before others have their turn."""
+"""Messages of a stream that are read in one turn."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
 
 class Service(Protocol):
-    """What answers calls."""
+    """A service that answers calls."""
 
     def method_of(self, path: str) -> Method | None:
         """Return the method of a path; None if there is none."""
@@ -80,10 +80,10 @@ class Service(Protocol):
 
 
 class Acceptor(Protocol):
-    """What has accepted the connections, and counts them."""
+    """The acceptor of connections, which counts them."""
 
     def refused(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server ends: why, in few words, and the details."""
+        """Count a connection that the server ends, with a short reason and details."""
 
     def lost(self, connection: Connection) -> None:
         """Count a connection as gone."""
@@ -97,7 +97,7 @@ class Writes:
         self._waiting: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """Have a connection write at the end of this turn."""
+        """Let a connection write at the end of this turn."""
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append(connection)
@@ -109,14 +109,14 @@ class Writes:
 
 
 class Backlog:
-    """The connections whose frames wait for a later turn; in each one of them has its turn."""
+    """The connections whose frames wait for a later turn; each turn serves one of them."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Have a connection read on in a later turn."""
+        """Let a connection continue reading in a later turn."""
         if not self._waiting:
             self._loop.call_soon(self._go_on)
         self._waiting.append(connection)

@@ -1,16 +1,16 @@
-"""gRPC over HTTP/2 in bytes: what stands in header blocks, and messages in DATA.
+"""The gRPC wire format over HTTP/2: header blocks, and messages in DATA frames.
 
 (PROTOCOL-HTTP2.md of grpc/grpc.) A message in DATA:
 
 | bytes | what                                                     |
 |-------|----------------------------------------------------------|
-| 1     | 1 if it is compressed by what `grpc-encoding` says       |
+| 1     | 1 if compressed with the codec in `grpc-encoding`        |
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-An answer is HEADERS, messages, and HEADERS that end it with `grpc-status`; one that only refuses is the last
-alone, with all that the first would have said. Blocks are written as literals that enter no table (RFC 7541,
-6.2.2), which every decoder reads whatever its table.
+An answer consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal is a single HEADERS
+frame with the fields of both. Blocks are written as literals without indexing (RFC 7541, 6.2.2), which every
+decoder can read, independent of its table.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SEVEN_BITS: Final = 127
 
 
 class Status(IntEnum):
-    """The statuses of gRPC."""
+    """The gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def string(value: bytes) -> bytes:
-    """Return a string without Huffman's code, behind its length (RFC 7541, 5.1 and 5.2)."""
+    """Return a string literal without Huffman coding, prefixed with its length (RFC 7541, 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
         return bytes((length,)) + value
@@ -70,7 +70,7 @@ def string(value: bytes) -> bytes:
 
 
 def literal(name: str, value: str) -> bytes:
-    """Return a header field that enters no table."""
+    """Return a header field literal without indexing."""
     return _NEW_NAME + string(name.encode("latin-1")) + string(value.encode("latin-1"))
 
 
@@ -89,7 +89,7 @@ def trailers(status: Status, text: str = "") -> bytes:
 
 
 def percent_encoded(text: str) -> str:
-    """Return a `grpc-message`: UTF-8, of which what is not printable ASCII is written %XX, and % itself."""
+    """Return a `grpc-message`: UTF-8, percent-encoded except for printable ASCII other than %."""
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -99,12 +99,12 @@ WELL: Final = trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
-    """Return the block of an answer that only refuses."""
+    """Return the header block of a refusal."""
     return HEAD + trailers(status, text)
 
 
 def seconds_of(timeout: str) -> float:
-    """Return what a `grpc-timeout` says, in seconds; raise `Refused`."""
+    """Return a `grpc-timeout` in seconds; raise `Refused`."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -112,16 +112,16 @@ def seconds_of(timeout: str) -> float:
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message as it stands in DATA."""
+    """Return a message with its prefix, as in DATA."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Messages:
-    """The messages of one request, out of the pieces of its body: one at a time, as its reader wants them.
+    """The messages of a request, assembled from the pieces of its body and returned one at a time.
 
-    Pieces are joined as they come: kept apart, pieces of few bytes would take many times what they have. A
-    message in gzip is unpacked piece by piece: 32 MiB of blocks that each have a code of their own and hold
-    next to nothing take 0.8 s, which a bound of what comes out of them does not see.
+    Pieces are joined on arrival: stored separately, small pieces would take many times their size. A gzip
+    message is unpacked piece by piece: 32 MiB of nearly empty blocks with their own codes take 0.8 s, which
+    a limit on the output does not bound.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -132,20 +132,20 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: Unpacking | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """How much was unpacked, and how much more than comes of compressing what is worth it."""
+        """Bytes unpacked, and bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
 
     @property
     def held_bytes(self) -> int:
-        """The bytes that are in no message yet, as they came or unpacked."""
+        """The number of bytes of unfinished messages, raw or unpacked."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
     def add(self, data: bytes) -> None:
-        """Take in a piece."""
+        """Add a piece of the body."""
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message; None if it has not come whole. Raise `Refused`."""
+        """Return the next message, or None if it is incomplete; raise `Refused`."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -173,14 +173,14 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """Take in that the request has ended; raise `Refused` in the middle of a message."""
+        """End the request; raise `Refused` in the middle of a message."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
     def _unpack(self, unpacking: Unpacking) -> bytes | None:
-        """Unpack what has come; return the message at its end."""
+        """Unpack the received bytes; return the message if it is complete, else None."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -196,7 +196,7 @@ class Messages:
 
 
 class Unpacking:
-    """A message in gzip of `left_bytes` that have yet to come, and what is unpacked of it."""
+    """A gzip message of which `left_bytes` are still to come, and its unpacked bytes."""
 
     __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
 
@@ -210,7 +210,7 @@ class Unpacking:
 
     @property
     def excess_bytes(self) -> int:
-        """How much more was unpacked than comes of compressing what is worth it."""
+        """Bytes unpacked above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
         return max(0, len(self.plain) - self._worth_bytes)
 
     def add(self, piece: bytes) -> None:
@@ -221,7 +221,7 @@ class Unpacking:
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
-            # A second member would be dropped, and zlib copies all bytes behind the first with each piece.
+            # A second member would be dropped, and zlib copies all bytes after the first with each piece.
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )
@@ -229,12 +229,12 @@ class Unpacking:
             raise too_long(len(self.plain), self._most)
 
     def end(self) -> bytes:
-        """Return the message; raise `Refused` if it is cut off."""
+        """Return the message; raise `Refused` if it is truncated."""
         if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return bytes(self.plain)
 
 
 def too_long(size: int, most: int) -> Refused:
-    """Return why a message of this size is refused."""
+    """Return the refusal of a message of this size."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

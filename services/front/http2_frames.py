@@ -1,4 +1,4 @@
-"""The frames of HTTP/2 in bytes (RFC 9113, sections 4 and 6), all numbers big-endian.
+"""The wire format of HTTP/2 frames (RFC 9113, sections 4 and 6); all numbers are big-endian.
 
 | bytes | what                                                                             |
 |-------|----------------------------------------------------------------------------------|
@@ -6,7 +6,7 @@
 | 1     | type (`Type`)                                                                    |
 | 1     | flags                                                                            |
 | 4     | one bit reserved, then the stream; 0 for the connection                          |
-| ...   | payload; see the functions here, of which each writes one kind of frame          |
+| ...   | payload; each function here writes one type of frame                             |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client says first (RFC 9113, 3.4)."""
+"""The client's connection preface (RFC 9113, 3.4)."""
 HEAD: Final = struct.Struct(">HBBBI")
 """Length (its upper 16 bits, its lower 8), type, flags, stream."""
 HEAD_BYTES: Final = 9
@@ -38,7 +38,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """The types of frames that are known here; others are to be ignored (RFC 9113, 4.1)."""
+    """The supported frame types; others must be ignored (RFC 9113, 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -53,7 +53,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """What SETTINGS say (RFC 9113, 6.5.2)."""
+    """The identifiers of SETTINGS (RFC 9113, 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -64,7 +64,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """Why a stream or a connection ends (RFC 9113, 7)."""
+    """The error codes of streams and connections (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -83,33 +83,33 @@ class Code(IntEnum):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return any frame."""
+    """Return a frame."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings(pairs: dict[Setting, int]) -> bytes:
-    """Return SETTINGS: of each the identifier 2, the value 4."""
+    """Return SETTINGS: an identifier of 2 bytes and a value of 4 bytes for each."""
     return frame(Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items()))
 
 
 def window_update(stream_id: int, by_bytes: int) -> bytes:
-    """Return WINDOW_UPDATE: by how many bytes a window grows, 4."""
+    """Return WINDOW_UPDATE: the window increment in bytes, 4 bytes."""
     return frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: Code) -> bytes:
-    """Return RST_STREAM: why, 4."""
+    """Return RST_STREAM: the error code, 4 bytes."""
     return frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return GOAWAY: the last stream that is or was served 4, why 4, a sentence for the client's log."""
+    """Return GOAWAY: last stream served, 4 bytes; error code, 4 bytes; a text for the client's log."""
     return frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
 def ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return PING: 8 bytes that the answer repeats."""
+    """Return PING: 8 bytes, which the answer repeats."""
     return frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 
