@@ -129,14 +129,14 @@ class Backlog:
 
 
 class Unread:
-    """The bytes of answers that wait to be read; above the bound the connection with most is ended."""
+    """The unread bytes of answers; above the limit, the connection with the most is closed."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
     def note(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set how many bytes of a connection wait; end the one with most if all are too many together."""
+        """Set the unread bytes of a connection; above the total limit, close the one with the most."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -149,7 +149,7 @@ class Unread:
 
 
 class Shared:
-    """What all connections of a server share."""
+    """The state shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: Bounds | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -162,18 +162,18 @@ class Shared:
 
 
 class Answering:
-    """A call that a task serves: its request's messages, and what the task waits for."""
+    """A call that a task serves: its request's messages and the task's futures."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """Awaited until the message sent last has passed flow control."""
+        """Done once the last sent message has passed flow control."""
         self.inbox: list[MessageReceived | None] = []
-        """The messages of the request that the task has not taken, and None behind the last."""
+        """The request messages that the task has not taken, and None after the last."""
         self.said: asyncio.Future[None] | None = None
-        """Awaited until there is something in the inbox."""
+        """Done once the inbox is not empty."""
 
     def put(self, said: MessageReceived | None) -> None:
         """Add a message of the request, or None for its end, and wake the task."""
@@ -183,7 +183,7 @@ class Answering:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that speaks HTTP/2 from its first byte on."""
+    """A connection with HTTP/2 from its first byte on."""
 
     __slots__ = (
         "_acceptor",
@@ -219,36 +219,36 @@ class Connection(asyncio.Protocol):
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
-        """Tells it apart from all other connections of the process."""
+        """Unique in the process."""
         self.is_let_in = False
         """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False
-        """Whether it counts as unauthenticated; and whether the reason for its end was counted."""
+        """Whether it counts as unauthenticated; whether the reason of its end was counted."""
         self.protocol = ""
-        """The protocol of TLS's ALPN; empty without TLS."""
+        """The protocol negotiated by ALPN; empty without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """What the service has made of header fields, by the fields' `id`: (fields, what was made)."""
+        """The service's cache of parsed header fields, by the fields' `id`: (fields, parsed object)."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, Answering] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
-        """How many bytes of answers wait to be read; and how many came after the end."""
+        """Unread bytes of answers; bytes received after the end."""
         self._is_refused = False
-        """Whether the server ends the connection, for a reason that the client shall read."""
+        """Whether the server ends the connection, and the client must be able to read the reason."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether it comes from the address that it goes to, and that others reach."""
+        """Whether the peer has the local address of the connection, other than loopback."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client."""
+        """Register the connection, and send the server's preface."""
         self.transport = cast(asyncio.Transport, transport)
         if (sealed := transport.get_extra_info("ssl_object")) is not None:
             self.protocol = sealed.selected_alpn_protocol() or ""
@@ -256,13 +256,13 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Give the core what came, and read on later if the core leaves some of it."""
+        """Pass bytes to the core; read on later if the core leaves some."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                self.transport.pause_reading()  # who sends on this long may lose the reason
+                self.transport.pause_reading()  # a client that sends this much may lose the reason
             return
         self._take(self.calls.receive(data, now))
         if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
             self.write_soon()
 
     def read_on(self) -> None:
-        """Go on with what came in earlier turns."""
+        """Continue with bytes of earlier turns."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def _read_later(self) -> None:
-        """Read on in a later turn; after `LITTLE_SECONDS` if the client's frames bring nothing forward."""
+        """Read on in a later turn; after `LITTLE_SECONDS` if the client's frames make no progress."""
         self._is_behind = True
         if self.calls.http2.brings_little:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
@@ -292,20 +292,20 @@ class Connection(asyncio.Protocol):
             self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
-        """Stop writing: the socket takes no more for now."""
+        """Stop writing: the socket buffer is full."""
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Go on writing: the socket takes more."""
+        """Resume writing: the socket buffer has room."""
         self._take(self.calls.resume())
         self.write_soon()
 
     def eof_received(self) -> bool:
-        """Return False, which closes the transport: who half-closes TCP has no use for answers."""
+        """Return False, which closes the transport: a client that half-closes TCP needs no answers."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End all that is under way."""
+        """End all calls of the connection."""
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
             self._cancel(answering)
@@ -316,21 +316,21 @@ class Connection(asyncio.Protocol):
         self._acceptor.lost(self)
 
     def write_soon(self) -> None:
-        """Have the core's bytes written at the end of this turn."""
+        """Schedule a write of the core's bytes at the end of this turn."""
         if not self._is_dirty:
             self._is_dirty = True
             self._shared.writes.add(self)
 
     def write(self) -> None:
-        """Write the core's bytes, and count what waits to be read."""
+        """Write the core's bytes, and count the unread bytes."""
         self._is_dirty = False
         if self.transport.is_closing():
             return
         self._take(self.calls.events())
         if out := self.calls.http2.take():
             self.transport.write(out)
-        # The core gives out DATA in pieces: after each the transport may have called `pause_writing`, and the
-        # rest then waits in the core, where it is bounded, not in the transport's buffer, where it is not.
+        # The core returns DATA in pieces: after each, the transport may have called `pause_writing`. The rest
+        # then waits in the core, which bounds it, not in the transport's buffer, which does not.
         while self.calls.http2.has_more:
             self._take(self.calls.resume())
             self.transport.write(self.calls.http2.take())
@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
             self._hang_up()
 
     def break_off(self, why: str) -> None:
-        """End the connection with a GOAWAY that says why."""
+        """End the connection with a GOAWAY that has the reason."""
         self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
         self.write_soon()
 
@@ -355,18 +355,18 @@ class Connection(asyncio.Protocol):
             return
         self._has_hung_up = True
         if self._is_refused and self.transport.can_write_eof():
-            self.transport.write_eof()  # the client hangs up when it has read it
+            self.transport.write_eof()  # the client closes once it has read the reason
         else:
             self.transport.close()
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def leave(self) -> None:
-        """Tell the client to open no more calls here (GOAWAY); calls under way go on."""
+        """Send GOAWAY: the client opens no more calls here; calls under way continue."""
         self.calls.http2.leave()
         self.write_soon()
 
     def look(self, now: float) -> None:
-        """Ping a silent client, drop one that has not answered, and end what does not go on."""
+        """Ping a silent client, drop one without an answer, and refuse slow requests."""
         if not self.calls.look(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.refused(self, DEAD, "")
             self.transport.abort()
@@ -374,7 +374,7 @@ class Connection(asyncio.Protocol):
             self.write_soon()
 
     def ask(self) -> None:
-        """Ask the client whether it is there."""
+        """Ping the client."""
         self.calls.http2.ask()
         self.write_soon()
 
@@ -432,8 +432,8 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # Only now does the core take the next message apart and give the client's window back: a task
-                # that is slow fills its client's window, and nothing of ours.
+                # Only now does the core parse the next message and reopen the client's window: a slow task
+                # fills its client's window, but none of the server's memory.
                 self._take(self.calls.message_read(stream_id))
                 self.write_soon()
                 count += 1
@@ -465,7 +465,7 @@ class Connection(asyncio.Protocol):
 
 
 def why_broken(error: ssl.SSLError) -> str:
-    """Return why TLS failed, in few words: the client's alert, or what is wrong with its bytes."""
+    """Return a short reason of a TLS failure: the client's alert, or the fault of its bytes."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"
