@@ -330,7 +330,9 @@ class ClusterWorld(World):
 
         A leader finds such a word behind its next BEAT.
         """
-        sink = self._up(self.leader).sink
+        leader = self.leader
+        self._act_until(leader, lambda: leader.is_halted or leader.replica is not None)
+        sink = None if leader.is_halted or leader.replica is None else leader.replica.sink
         with suppress(NotAccepted):
             if sink is not None and not self.flying:
                 sink.beat({})

@@ -112,6 +112,10 @@ def test_a_node_that_reads_again_while_the_engine_loses_its_end_does_not_lead(
     play(152009)
 
 
+def test_a_leader_that_finds_the_end_of_the_engine_lost_halts_while_copies_are_told_again() -> None:
+    play(20689)
+
+
 def test_a_candidate_whose_process_has_read_what_the_engine_lacks_does_not_win() -> None:
     """The engine lost its end after the last look for what was read, and has not grown beyond it."""
     world = ClusterWorld(9)
