@@ -351,6 +351,7 @@ class World:
             self.broker.checkpointed(checkpoint)
             self._hear()
         if self.chance.random() < 0.1:
+            self.disk.well()  # else a part of it may be left, which is damage that no start looks for
             self.disk.delete(self.chance.choice(["consumequeue", "keyindex"]))
             self._reopen(None)
 
