@@ -43,9 +43,9 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """What the file says; `segment_bytes` is 0 where it cannot be read.
+    """Content of the file; `segment_bytes` is 0 if it cannot be read.
 
-    `problem` says what is wrong with the file; empty if nothing is.
+    `problem` describes the damage of the file; empty if it is sound.
     """
 
     version: int
