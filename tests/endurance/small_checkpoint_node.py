@@ -9,7 +9,7 @@ import os
 
 from sharedlog import versions
 
-# What reads it comes later.
+# Set before any reader is imported; it is Final (misc) for all others than this stand-in of the next release.
 versions.SUPPORTED = int(os.environ.get("SUPPORTED_VERSION", versions.SUPPORTED))  # type: ignore[misc]
 
 from commitlog import limits  # noqa: E402
