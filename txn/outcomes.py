@@ -23,6 +23,7 @@ expiry; the order of their offsets is in `SortedOffsets` beside it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -86,12 +87,15 @@ class Outcomes:
         """The fields of each `Expired`."""
         self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
+        self.waiting_by_topic: Counter[str] = Counter()
+        """The number of open and expired halves by the topic of their messages; "" if it is unknown."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
         """Open a half, whose record is durable."""
         assert half_offset not in self._ended, "a half comes after its end"
         assert half_offset not in self.expired, "a half comes after its expiry"
         self.open.put(half_offset, tuple(waiting))
+        self.waiting_by_topic[waiting.topic] += 1
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
         """Return what is known of an open half; None if it is not open."""
@@ -163,7 +167,9 @@ class Outcomes:
             kept = (waiting.stored_ms, waiting.check_count, waiting.topic)
             self.expired.put(half_offset, (ended_ms, ended_offset, *kept, ()))
             self._expired_offsets.add(half_offset)
+            self.waiting_by_topic[waiting.topic] += waiting is _LOST
         else:
+            self.waiting_by_topic[waiting.topic] -= waiting is not _LOST
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
@@ -203,6 +209,8 @@ class Outcomes:
             late = tuple((asked_for, ms) for asked_for, ms in expired.late)
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
         self._expired_offsets = SortedOffsets(self.expired)
+        self.waiting_by_topic.update(OpenHalf(*row).topic for _, row in self.open.items())
+        self.waiting_by_topic.update(Expired(*row).topic for _, row in self.expired.items())
 
 
 def _row(half_offset: int, fields: Row) -> Row:

@@ -14,7 +14,8 @@ timer which takes the place of another is one record, so that a crash leaves all
     LeaseChanged      lease                                    a lease was given, or ended unacknowledged
     PolicySet, GroupLeft, FiltersForgotten, GroupJoined
                       group                                    how a group receives, and what
-    TopicSet          topic                                    a topic is there, with a type and queues
+    TopicSet, TopicDeleted
+                      topic                                    a topic is there, with a type and queues; or gone
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 what is done to a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
@@ -187,6 +188,12 @@ class TopicSet(NamedTuple):
     check_back: Mapping[str, int] | None = None
 
 
+class TopicDeleted(NamedTuple):
+    """A topic is deleted; earlier records have emptied its queues and removed it from its groups."""
+
+    name: str
+
+
 class ScheduleSet(NamedTuple):
     """A schedule runs like this, at the first moment after `after_ms`."""
 
@@ -309,11 +316,12 @@ class RulesRemoved(NamedTuple):
 
 OfHalf = HalfStored | HalfEnded | HalfAsked | HalfEndedLate
 OfGroup = Finished | LeaseChanged | PolicySet | GroupLeft | FiltersForgotten | GroupJoined
+OfTopic = TopicSet | TopicDeleted
 OfSchedule = (
     ScheduleSet | ScheduleDeleted | SchedulePaused | ScheduleResumed | SchedulePassed | ScheduleRan
 )  # fmt: skip
 OfRights = UserSet | UserRemoved | TokenMade | TokenRevoked | RulesSet | RulesRemoved
-Fact = TimerEnded | TimerSet | OfHalf | OfGroup | TopicSet | OfSchedule | LogCut | EpochBegun | OfRights
+Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut | EpochBegun | OfRights
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
@@ -394,8 +402,11 @@ def _group(record: Record) -> Iterator[Fact]:
         )
 
 
-def _topic(record: Record) -> Iterator[TopicSet]:
+def _topic(record: Record) -> Iterator[OfTopic]:
     said = json.loads(record.body)
+    if "deleted" in said:
+        yield TopicDeleted(said["name"])
+        return
     yield TopicSet(said["name"], said["message_type"], said["queue_count"], said.get("check_back"))
 
 
@@ -515,13 +526,14 @@ _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     FiltersForgotten: lambda fact: {"group": fact.group, "topic": fact.topic, "forgotten": fact.filters},
     GroupJoined: _group_said,
     TopicSet: _topic_said,
+    TopicDeleted: lambda fact: fact._asdict() | {"deleted": True},
     LogCut: _cut_said,
     EpochBegun: _epoch_said,
     **dict.fromkeys(_VERBS, _verb_said),
 }
 TOPICS: Final[Mapping[type, str]] = {
     **dict.fromkeys((PolicySet, GroupLeft, FiltersForgotten, GroupJoined), GROUP_TOPIC),
-    TopicSet: TOPIC_TOPIC,
+    **dict.fromkeys(get_args(OfTopic), TOPIC_TOPIC),
     **dict.fromkeys(_VERBS.keys() - {*get_args(OfRights)}, SCHEDULE_TOPIC),
     LogCut: RETENTION_TOPIC,
     EpochBegun: EPOCH_TOPIC,

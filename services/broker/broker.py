@@ -31,10 +31,10 @@ from commitlog.facts.facts import (
     OfHalf,
     OfRights,
     OfSchedule,
+    OfTopic,
     Stamp,
     TimerEnded,
     TimerSet,
-    TopicSet,
     facts_of,
 )
 from commitlog.flush import Flush, Sync
@@ -94,6 +94,7 @@ from services.broker.timers.timer_delivery import TimerDelivery
 from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_views import TimerViews
 from services.broker.timers.timers import Timers
+from services.broker.topic_changes import TopicChanges
 from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
@@ -192,6 +193,9 @@ class Broker:
             self._burying, settings, self.statistics,
         )  # fmt: skip
         self.lite = LiteSubscribing(topics, groups, self.lite_topics, subscriptions, self.receiving, reading)
+        self.topic_changes = TopicChanges(
+            store, topics, groups, self.dead_letters, self.timers, self.transactions, self.schedules
+        )
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
@@ -216,7 +220,7 @@ class Broker:
             **dict.fromkeys(get_args(OfGroup), self.groups.apply),
             **dict.fromkeys(get_args(OfSchedule), self.schedules.apply),
             **dict.fromkeys(get_args(OfRights), self.access.apply),
-            TopicSet: self.topics.apply,
+            **dict.fromkeys(get_args(OfTopic), self.topics.apply),
             LogCut: self.housekeeping.apply,
             EpochBegun: self.epoch.apply,
             TimersDelivered: self._apply_delivered,

@@ -283,6 +283,10 @@ class LiveBroker:
             return self.refusing_new(behind)
         return nullcontext()
 
+    async def all_durable(self) -> None:
+        """Return when all records that are appended now are durable."""
+        await self.answers.reach(self._broker.store.log.end_offset)
+
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
         """Change the due time of a delayed message."""
         await self.room.for_copy()

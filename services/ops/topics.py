@@ -1,16 +1,25 @@
-"""`/api/topics`: topics listed, looked at and created.
+"""`/api/topics`: topics listed, shown, created and changed.
 
-    GET  /api/topics                       every topic
-    POST /api/topics                       creates one: name, message_type, queue_count
-    GET  /api/topics/TOPIC?since_ms=       one, with its queues' first and next offsets, and that at a time
+    GET    /api/topics                     every topic
+    POST   /api/topics                     creates one: name, message_type, queue_count
+    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time
+    PUT    /api/topics/TOPIC               alters one: message_type, queue_count
+    DELETE /api/topics/TOPIC?discard=      deletes one
+    GET    /api/topics/TOPIC/use           the messages, timers, halves, schedules and groups of one
+    POST   /api/topics/TOPIC/purge         discards its messages: discard
+
+A change that would lose something is refused (409), unless `discard` allows it to lose unfinished messages;
+timers, halves and schedules have to be ended first (`services.broker.topic_changes`).
 
 A topic's messages are in `services.ops.messages`, its check-backs in `services.ops.transactions`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NotRequired
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,11 +27,15 @@ from typing_extensions import TypedDict
 
 from commitlog.message import MessageType
 from services.broker.spine.values import Topic
+from services.broker.topic_changes import TopicUse
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.operation import Operation
 from services.ops.request import Nothing, Number, asked, said_as
+from tidewheel.errors import ClientMistake
+
+log = structlog.get_logger()
 
 
 class NewTopic(BaseModel):
@@ -44,6 +57,29 @@ class OneTopicQuery(Nothing):
 def topic_of(live: LiveBroker, request: Request) -> Topic:
     """Return the topic in a request's path; raise `TopicNotFound`."""
     return live.core.topics.get(request.path_params["topic"])
+
+
+class ChangedTopic(BaseModel):
+    """The new settings of a topic; those that are not given remain."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message_type: MessageType | None = None
+    queue_count: int | None = Field(None, ge=1)
+
+
+class Purge(BaseModel):
+    """Whether messages that a group has not finished may be discarded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    discard: bool = False
+
+
+class DeletionQuery(Nothing):
+    """Whether messages that a group has not finished may be discarded."""
+
+    discard: bool = False
 
 
 class TopicAnswer(TypedDict):
@@ -76,6 +112,25 @@ class OneTopicAnswer(TopicAnswer):
     queues: list[QueueAnswer]
 
 
+class GroupUseAnswer(TypedDict):
+    """A group of a topic: its unfinished messages of the topic, and its dead letters of any topic."""
+
+    group: str
+    unfinished: int
+    dead_letters: int
+
+
+class TopicUseAnswer(TopicAnswer):
+    """A topic and what a change of it concerns."""
+
+    messages: int
+    unfinished: int
+    timers: int
+    halves: int
+    schedules: list[str]
+    groups: list[GroupUseAnswer]
+
+
 def topic_shape(topic: Topic) -> TopicAnswer:
     """Return a topic as JSON has it."""
     return {
@@ -88,6 +143,22 @@ def topic_shape(topic: Topic) -> TopicAnswer:
 def queue_shape(queue_id: int, offsets: tuple[int, int]) -> QueueAnswer:
     """Return a queue's first and next offset as JSON has them."""
     return {"queue_id": queue_id, "min_offset": str(offsets[0]), "end_offset": str(offsets[1])}
+
+
+def use_shape(use: TopicUse) -> TopicUseAnswer:
+    """Return the use of a topic as JSON has it."""
+    return {
+        **topic_shape(use.topic),
+        "messages": use.messages,
+        "unfinished": use.unfinished,
+        "timers": use.timers,
+        "halves": use.halves,
+        "schedules": use.schedules,
+        "groups": [
+            {"group": one.group, "unfinished": one.unfinished, "dead_letters": one.dead_letters}
+            for one in use.groups
+        ],
+    }
 
 
 class TopicsApi:
@@ -126,6 +197,40 @@ class TopicsApi:
         lite_topics = self._live.core.lite.count(topic)
         return await written({**topic_shape(topic), "lite_topics": lite_topics, "queues": queues})
 
+    async def use(self, request: Request) -> Response:
+        """Show what a change of a topic concerns."""
+        use = self._live.query(self._live.core.topic_changes.use, request.path_params["topic"])
+        return await written(use_shape(use))
+
+    async def alter(self, request: Request) -> JSONResponse:
+        """Change the type of a topic, or add queues."""
+        wanted = await said_as(ChangedTopic, request)
+        if wanted.message_type is None and wanted.queue_count is None:
+            raise ClientMistake("Give message_type, queue_count or both.")
+        name = request.path_params["topic"]
+        alter = self._live.core.topic_changes.alter
+        changed = await self._live.call(alter, name, wanted.message_type, wanted.queue_count)
+        log.info("topic altered", topic=name, **wanted.model_dump(mode="json", exclude_none=True))
+        return JSONResponse(topic_shape(changed.topic))
+
+    async def purge(self, request: Request) -> Response:
+        """Discard the messages of a topic."""
+        wanted, name = await said_as(Purge, request), request.path_params["topic"]
+        purge = partial(self._live.core.topic_changes.purge, discard=wanted.discard)
+        changed = await self._live.call(purge, name)
+        log.info("topic purged", topic=name, messages=changed.use.messages, unfinished=changed.use.unfinished)
+        return await written(use_shape(changed.use))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a topic, after the messages that are being stored."""
+        query, name = asked(DeletionQuery, request), request.path_params["topic"]
+        await self._live.all_durable()
+        delete = partial(self._live.core.topic_changes.delete, discard=query.discard)
+        changed = await self._live.call(delete, name)
+        use = changed.use
+        log.info("topic deleted", topic=name, messages=use.messages, unfinished=use.unfinished)
+        return await written(use_shape(use))
+
 
 OPERATIONS: Final = (
     Operation("GET", "/api/topics", TopicsApi.topics, {200: TopicsAnswer}),
@@ -144,5 +249,30 @@ OPERATIONS: Final = (
         {200: OneTopicAnswer},
         OneTopicQuery,
         refusals=(400, 404),
+    ),
+    Operation(
+        "PUT",
+        "/api/topics/{topic}",
+        TopicsApi.alter,
+        {200: TopicAnswer},
+        bodies=(ChangedTopic,),
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation(
+        "DELETE",
+        "/api/topics/{topic}",
+        TopicsApi.delete,
+        {200: TopicUseAnswer},
+        DeletionQuery,
+        refusals=(400, 404, 409, 503),
+    ),
+    Operation("GET", "/api/topics/{topic}/use", TopicsApi.use, {200: TopicUseAnswer}, refusals=(404,)),
+    Operation(
+        "POST",
+        "/api/topics/{topic}/purge",
+        TopicsApi.purge,
+        {200: TopicUseAnswer},
+        bodies=(Purge,),
+        refusals=(400, 404, 409, 503),
     ),
 )

@@ -433,6 +433,15 @@ class Groups:
         """Return the keys of the groups that receive a topic, for one of its queues."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the names of the groups that receive a topic, unsorted."""
+        return [*self._members.get(topic, ())]
+
+    def unfinished_count(self, key: GroupQueue, first: int, end: int) -> int:
+        """Return the number of messages from `first` to before `end` that a group has not finished."""
+        offsets = self._offsets.get(key)
+        return end - first if offsets is None else offsets.open_count(first, end)
+
     def receiver_count(self, topic: str) -> int:
         """Return the number of groups that receive a topic."""
         return len(self._members.get(topic, ()))

@@ -127,6 +127,10 @@ class Schedules:
         """Return one schedule with its next `count` occurrences; raise `ScheduleNotFound`."""
         return self._view(self._named(name), count)
 
+    def names_of(self, topic: str) -> list[str]:
+        """Return the names of the schedules that send to a topic, sorted."""
+        return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
+
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
         """Store a schedule in place of one with its name; leave an equal one unchanged.
 

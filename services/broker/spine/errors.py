@@ -108,6 +108,12 @@ class TopicExists(RefusedByState):
     code = "TW-163"
 
 
+class TopicInUse(RefusedByState):
+    """The change of the topic would lose or disorder messages."""
+
+    code = "TW-168"
+
+
 class KeyPending(RefusedByState):
     """A timer with this key waits already."""
 

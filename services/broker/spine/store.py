@@ -340,6 +340,10 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
+    def unflushed(self) -> Iterator[Appended]:
+        """Yield the records that are appended and not durable, in log order."""
+        return iter(self._appended)
+
     @property
     def unflushed_count(self) -> int:
         """The number of records that are appended and not durable."""

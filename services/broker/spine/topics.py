@@ -2,7 +2,7 @@
 
 The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
 topic has a check-back policy of its own: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}. The
-newest record of a topic is valid.
+newest record of a topic is valid; {"name", "deleted"} deletes the topic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sys import intern
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.facts.facts import Stamp, TopicSet, record_of
+from commitlog.facts.facts import OfTopic, Stamp, TopicDeleted, TopicSet, record_of
 from commitlog.kinds import DEAD_LETTER_PREFIX
 from commitlog.message import MessageType
 from commitlog.snapshot import Rows
@@ -122,8 +122,16 @@ class Topics:
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
-    def apply(self, fact: TopicSet, stamp: Stamp) -> None:
-        """Add or replace a topic."""
+    def replace(self, topic: Topic, now_ms: int) -> Topic:
+        """Replace the settings of a topic; return the topic as stored. The caller has checked them."""
+        assert topic.name in self._topics, "only an existing topic is replaced"
+        return self._write(topic, now_ms)
+
+    def apply(self, fact: OfTopic, stamp: Stamp) -> None:
+        """Add, replace or delete a topic."""
+        if isinstance(fact, TopicDeleted):
+            self._topics.pop(fact.name, None)
+            return
         name = intern(fact.name)
         self._topics[name] = Topic(
             name,

@@ -83,6 +83,19 @@ ACCESS: list[tuple[str, str, object]] = [
     ("get", "/api/whoami", None),
 ]
 METHODS = {"get", "post", "put", "delete", "patch"}
+TOPICS = [
+    ("post", "/api/topics", {"name": "fleeting", "queue_count": 1}),
+    ("get", "/api/topics/fleeting/use", None),
+    ("get", "/api/topics/none/use", None),
+    ("put", "/api/topics/fleeting", {"queue_count": 2}),
+    ("put", "/api/topics/fleeting", {"queue_count": 1}),
+    ("put", "/api/topics/fleeting", {}),
+    ("post", "/api/messages", {"topic": "fleeting", "body": "x"}),
+    ("post", "/api/topics/fleeting/purge", {}),
+    ("post", "/api/topics/fleeting/purge", {"discard": True}),
+    ("delete", "/api/topics/fleeting?discard=true", None),
+    ("delete", "/api/topics/fleeting", None),
+]
 CLIENTS: tuple[tuple[str, str, object], ...] = (
     ("get", "/api/clients", None),
     ("get", "/api/clients/show?client=nobody", None),
@@ -261,6 +274,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("post", f"/api/transactions/{half}/resolve", {"resolution": "ROLLBACK", "reason": "no"}),
             ("post", f"/api/transactions/{half}/check", None),
             ("put", "/api/topics/t/check-back", {"count_max": 3}),
+            *TOPICS,
             ("put", "/api/topics/none/check-back", {}),
             ("get", "/api/explain?name=order-9&topic=t", None),
             ("get", "/api/explain?name=k", None),

@@ -1,0 +1,256 @@
+"""Changes of a topic by an operator: altered, purged, deleted; and its use, which is what they could lose.
+
+    verb      records, in one turn                            refused while
+    alter     `TopicSet`                                      messages of the old settings would be lost or
+                                                              disordered (`_check_type`, `_check_queues`)
+    purge     `LogCut` of the topic's queues                  messages are unfinished, unless `discard`
+    delete    the same, a `GroupLeft` per group, and last     timers, halves or schedules use the topic;
+              `TopicDeleted`                                  messages are unfinished, unless `discard`
+
+1. A message is unfinished while a group that receives the topic has not finished it; without any group, every
+   message counts. `use` counts both, and a verb checks the same counts in its own turn.
+2. A purge moves the beginning of each queue to its end, so it includes exactly the messages that were durable
+   when it was decided. Their records remain in the log until retention deletes their segments.
+3. A crash keeps a prefix of the records of a deletion: the topic is then empty and has fewer groups, and the
+   same call completes the deletion.
+4. Queue offsets of a deleted topic are never used again: a new topic of the same name continues after them,
+   so a receipt of the old topic cannot acknowledge a message of the new one.
+
+Cost: `use` looks at each queue for each group, and at each open half. Weak spot: the next offset of each
+queue of a deleted topic remains in memory and in snapshots, some 100 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from commitlog import limits
+from commitlog.facts.facts import GroupLeft, HalfStored, LogCut, TopicDeleted, record_of
+from commitlog.kinds import DEAD_LETTER_PREFIX
+from commitlog.message import MessageType
+from consumequeue.queue import UNKNOWN
+from services.broker.groups.dead_letters import DeadLetters
+from services.broker.groups.group_values import GroupQueue
+from services.broker.groups.groups import Groups
+from services.broker.halves.transactions import Transactions
+from services.broker.schedules.schedules import Schedules
+from services.broker.spine.errors import TopicInUse
+from services.broker.spine.store import Store
+from services.broker.spine.topics import Topics
+from services.broker.spine.values import Topic
+from services.broker.timers.timers import Timers
+from tidewheel.errors import ClientMistake, IllegalTopic
+from tidewheel.message_rules import is_system
+
+_ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
+"""The types of topics with message groups, which the number of queues maps to queues."""
+_NAMES_MAX: Final = 10
+"""The number of names in a refusal."""
+
+
+class GroupUse(NamedTuple):
+    """A group that receives a topic: its unfinished messages of it, its open dead letters of any topic."""
+
+    group: str
+    unfinished: int
+    dead_letters: int
+
+
+class TopicUse(NamedTuple):
+    """What a change of a topic concerns; `messages` counts those of its queues, finished or not."""
+
+    topic: Topic
+    messages: int
+    timers: int
+    halves: int
+    schedules: list[str]
+    groups: list[GroupUse]
+
+    @property
+    def unfinished(self) -> int:
+        """The number of messages that a purge would discard."""
+        counts = [one.unfinished for one in self.groups]
+        return sum(counts) if counts else self.messages
+
+
+class Changed(NamedTuple):
+    """A changed topic, and its use before the change."""
+
+    use: TopicUse
+    topic: Topic
+    durable_at: int
+
+
+class TopicChanges:
+    """The operators' verbs on topics."""
+
+    def __init__(
+        self,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        dead_letters: DeadLetters,
+        timers: Timers,
+        transactions: Transactions,
+        schedules: Schedules,
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._dead_letters, self._timers = dead_letters, timers
+        self._transactions, self._schedules = transactions, schedules
+
+    def use(self, name: str) -> TopicUse:
+        """Return the use of a topic; raise `TopicNotFound`."""
+        topic = self._topics.get(name)
+        return TopicUse(
+            topic,
+            sum(end - first for _, first, end in self._queues(topic)),
+            self._timers.pending_by_topic[name],
+            self._transactions.outcomes.waiting_by_topic[name],
+            self._schedules.names_of(name),
+            [self._use_of(group, topic) for group in sorted(self._groups.groups_of(name))],
+        )
+
+    def alter(
+        self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
+    ) -> Changed:
+        """Change the type or the number of queues of a topic (None: unchanged).
+
+        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` for a change that is never possible, and
+        `TopicInUse` for one that is not possible now.
+        """
+        _check_alterable(name)
+        use = self.use(name)
+        known = use.topic
+        wanted = replace(
+            known,
+            message_type=message_type or known.message_type,
+            queue_count=known.queue_count if queue_count is None else queue_count,
+        )
+        if (wanted.message_type, wanted.queue_count) == (known.message_type, known.queue_count):
+            return Changed(use, known, known.durable_at)
+        self._check_type(use, wanted.message_type)
+        _check_queues(use, wanted)
+        topic = self._topics.replace(wanted, now_ms)
+        return Changed(use, topic, topic.durable_at)
+
+    def purge(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
+        """Discard the durable messages of a topic; raise `TopicNotFound`, `IllegalTopic` or `TopicInUse`."""
+        _check_alterable(name)
+        use = self.use(name)
+        _check_unfinished(use, "purge", discard=discard)
+        return Changed(use, use.topic, self._empty(use.topic, now_ms))
+
+    def delete(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
+        """Delete a topic with its queues; raise `TopicNotFound`, `IllegalTopic` or `TopicInUse`."""
+        _check_alterable(name)
+        use = self.use(name)
+        _check_waiting(use)
+        _check_unfinished(use, "delete", discard=discard)
+        if self._is_being_stored(name):
+            raise TopicInUse(f"Messages of {name!r} are being stored. Stop its producers, then delete it.")
+        self._empty(use.topic, now_ms)
+        for one in use.groups:
+            self._store.append(record_of(GroupLeft(one.group, name)), now_ms)
+        end_offset = self._store.append(record_of(TopicDeleted(name)), now_ms).end_offset
+        assert name not in self._topics, "a deleted topic is there"
+        return Changed(use, use.topic, end_offset)
+
+    def _empty(self, topic: Topic, now_ms: int) -> int:
+        """Move the beginning of each queue to its end; return the offset to make durable."""
+        queues = [(topic.name, queue_id, end) for queue_id, first, end in self._queues(topic) if first < end]
+        if not queues:
+            return 0
+        cut = LogCut(0, is_done=False, queues=queues, places=[UNKNOWN] * len(queues))
+        return self._store.append(record_of(cut), now_ms).end_offset
+
+    def _is_being_stored(self, name: str) -> bool:
+        """Return whether messages or halves of a topic are appended and not durable: no count has them."""
+        for one in self._store.unflushed():
+            halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
+            if name in (*one.topics(), *halves):
+                return True
+        return False
+
+    def _queues(self, topic: Topic) -> Iterator[tuple[int, int, int]]:
+        """Yield (queue id, first offset, end offset) of each queue with messages, durable ones only."""
+        for queue_id, queue in self._store.dispatch.queues_of(topic.name, topic.queue_count):
+            yield queue_id, queue.min_offset, queue.end_offset
+
+    def _use_of(self, group: str, topic: Topic) -> GroupUse:
+        unfinished = sum(
+            self._groups.unfinished_count(GroupQueue(group, topic.name, queue_id), first, end)
+            for queue_id, first, end in self._queues(topic)
+        )
+        return GroupUse(group, unfinished, self._dead_letters.count(group).count)
+
+    def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
+        """Raise `ClientMistake` or `TopicInUse` unless the topic may have this type from now on."""
+        old, name = use.topic.message_type, use.topic.name
+        if message_type is old:
+            return
+        fixed = {MessageType.PRIORITY, MessageType.LITE}
+        if {message_type, old} & fixed or MessageType.MIXED not in (message_type, old):
+            raise ClientMistake(
+                f"{name!r} takes {old.value} and cannot take {message_type.value}. A type changes to MIXED, "
+                "or from MIXED to NORMAL, FIFO, DELAY or TRANSACTION. Create another topic instead."
+            )
+        if message_type is not MessageType.MIXED:
+            _check_waiting(use, message_type)
+
+
+def _check_alterable(name: str) -> None:
+    if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
+        raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
+
+
+def _check_queues(use: TopicUse, wanted: Topic) -> None:
+    """Raise `ClientMistake` or `TopicInUse` unless the topic may have this number of queues from now on."""
+    name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
+    if new == old:
+        return
+    if not old < new <= limits.QUEUE_COUNT_MAX:
+        raise ClientMistake(
+            f"{name!r} has {old} queues and can get up to {limits.QUEUE_COUNT_MAX}, not {new}: the messages "
+            "of a removed queue would be lost."
+        )
+    if wanted.message_type is MessageType.LITE:
+        raise ClientMistake(f"{name!r} is of type LITE: the number of queues places its lite topics.")
+    if use.topic.message_type in _ORDERED and use.unfinished:
+        raise TopicInUse(
+            f"{use.unfinished:,} messages of {name!r} are unfinished. With another number of queues a "
+            "message group continues in another queue, so its new messages could precede these. Add queues "
+            f"when all are finished: {_groups_of(use)}"
+        )
+
+
+def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> None:
+    """Raise `TopicInUse` if timers, halves or schedules would send to the topic, other than of a type."""
+    name, found = use.topic.name, []
+    if use.timers and message_type is not MessageType.DELAY:
+        found.append(f"{use.timers:,} timers (tidewheel timer cancel --all --topic {name})")
+    if use.halves and message_type is not MessageType.TRANSACTION:
+        found.append(f"{use.halves:,} open or expired halves (tidewheel txn ls --topic {name})")
+    if use.schedules:
+        names = ", ".join(use.schedules[:_NAMES_MAX])
+        more = f" and {len(use.schedules) - _NAMES_MAX} more" if len(use.schedules) > _NAMES_MAX else ""
+        found.append(f"the schedules {names}{more} (tidewheel schedule delete NAME)")
+    if found:
+        raise TopicInUse(f"{name!r} is the topic of {'; '.join(found)}. End them first.")
+
+
+def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
+    """Raise `TopicInUse` if messages are unfinished, unless they may be discarded."""
+    if use.unfinished and not discard:
+        raise TopicInUse(
+            f"{use.unfinished:,} messages of {use.topic.name!r} are unfinished: {_groups_of(use)}. Let them "
+            f"be received, or discard them: tidewheel topic {verb} {use.topic.name} --discard"
+        )
+
+
+def _groups_of(use: TopicUse) -> str:
+    """Return the groups with unfinished messages, as text."""
+    behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
+    more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
+    return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"
