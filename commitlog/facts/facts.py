@@ -15,7 +15,7 @@ timer which takes the place of another is one record, so that a crash leaves all
     PolicySet, GroupLeft, FiltersForgotten, GroupJoined
                       group                                    how a group receives, and what
     TopicSet, TopicDeleted
-                      topic                                    a topic is there, with a type and queues; or gone
+                      topic                                    a topic has a type and queues, or is gone
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 what is done to a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run

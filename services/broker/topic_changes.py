@@ -245,7 +245,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
     if use.unfinished and not discard:
         raise TopicInUse(
             f"{use.unfinished:,} messages of {use.topic.name!r} are unfinished: {_groups_of(use)}. Let them "
-            f"be received, or discard them: tidewheel topic {verb} {use.topic.name} --discard"
+            f"be received, or discard them: tidewheel topic {verb} {use.topic.name} --discard --yes"
         )
 
 

@@ -1,4 +1,4 @@
-"""`tidewheel topic`: what topics there are, and new ones."""
+"""`tidewheel topic`: topics listed, shown, created, altered, purged and deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,13 +14,16 @@ from services.cli import output
 from services.cli.api import Api, HttpOption, JsonOption
 from services.cli.listing import lists
 from services.settings.errors import InputUnreadable
-from tidewheel.errors import ClientMistake, RefusedByState
+from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="List, create and show topics.\n\nExample: tidewheel topic create order-timeouts --type delay",
+    help="List, create, show and change topics.\n\nExample: tidewheel topic create orders --type delay",
 )
+
+
+USAGE = 2
 
 
 class TopicType(StrEnum):
@@ -147,3 +150,97 @@ def show(
     output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
     rows = ((queue["queue_id"], queue["min_offset"], queue["end_offset"]) for queue in topic["queues"])
     output.print_table(("queue", "first", "end"), rows)
+
+
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it, show what it concerns.")]
+DiscardOption = Annotated[
+    bool, typer.Option("--discard", help="Discard messages that groups have not finished, too.")
+]
+NameArgument = Annotated[str, typer.Argument(help="The topic.")]
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    message_type: Annotated[
+        TopicType | None,
+        typer.Option("--type", help="To mixed, or from mixed to another type.", case_sensitive=False),
+    ] = None,
+    queues: Annotated[int | None, typer.Option(help="The new number of queues, more than now.")] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the type of a topic, or add queues; refused where messages would be lost or disordered.
+
+    Example: tidewheel topic alter orders --queues 16
+    """
+    if message_type is None and queues is None:
+        raise ConfigurationError("Give --type, --queues or both.")
+    given = {"message_type": message_type and message_type.name, "queue_count": queues}
+    topic = Api(http).put("topics", name, body={field: value for field, value in given.items() if value})
+    output.print_json(topic) if as_json else output.show(topic_line(topic))
+
+
+@app.command()
+def purge(
+    name: NameArgument,
+    discard: DiscardOption = False,
+    yes: YesOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Discard the messages of a topic that all groups have finished or, with --discard, all messages.
+
+    Timers and open transactions stay. Retention frees the disk later.
+
+    Example: tidewheel topic purge orders --discard --yes
+    """
+    api = Api(http)
+    if not yes:
+        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to purge it")
+    use = api.post("topics", name, "purge", body={"discard": discard})
+    output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    discard: DiscardOption = False,
+    yes: YesOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a topic; refused while timers, transactions or schedules use it.
+
+    Its groups no longer receive it; their dead letters stay. A client that still sends creates it again where
+    topics are created automatically.
+
+    Example: tidewheel topic delete orders --yes
+    """
+    api = Api(http)
+    if not yes:
+        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to delete it")
+    use = api.delete("topics", name, **({"discard": "true"} if discard else {}))
+    output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
+
+
+def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
+    """Print the use of a topic, and end the command as one that has done nothing."""
+    if as_json:
+        output.print_json(use)
+    else:
+        output.show(
+            topic_line(use),
+            f"messages in its queues: {use['messages']:,}, unfinished: {use['unfinished']:,}",
+            f"timers: {use['timers']:,}; open or expired halves: {use['halves']:,}; "
+            f"schedules: {', '.join(use['schedules']) or 'none'}",
+        )
+        rows = ((one["group"], one["unfinished"], one["dead_letters"]) for one in use["groups"])
+        output.print_table(("group", "unfinished", "dead letters"), rows)
+    output.say(ending)
+    raise typer.Exit(USAGE)
+
+
+def discarded(use: dict[str, Any]) -> str:
+    """Return the number of messages that a purge or a deletion discarded, as text."""
+    return f"{use['messages']:,} messages were discarded, {use['unfinished']:,} of them unfinished"
