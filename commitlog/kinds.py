@@ -12,7 +12,8 @@
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
-    system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH), RocketMQ's
+    system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH),
+                  operators' acts (TW_SYS_JOURNAL), RocketMQ's
 
 A message that carried a cancel ends a timer as well, whatever its kind: TW_CANCELS has the timer's offset, a
 blank, and when it was due. A delivered message may still carry that of its timer record, which did it long
@@ -44,6 +45,7 @@ SCHEDULE_TOPIC: Final = "TW_SYS_SCHEDULE"
 RETENTION_TOPIC: Final = "TW_SYS_RETENTION"
 EPOCH_TOPIC: Final = "TW_SYS_EPOCH"
 AUTH_TOPIC: Final = "TW_SYS_AUTH"
+JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 """Begins the name of a group's topic of dead letters; the group follows."""

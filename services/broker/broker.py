@@ -62,6 +62,7 @@ from services.broker.groups.receiving import Receiving
 from services.broker.halves.half_views import HalfViews
 from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
+from services.broker.journal import Journal
 from services.broker.schedules.schedules import Schedules
 from services.broker.sending import Sending
 from services.broker.spine.access import Access
@@ -146,6 +147,7 @@ class Broker:
         self.groups = Groups(self.store, settings, leases)
         self._make_way_in(settings, now_ms)
         self._make_way_out(settings, subscriptions)
+        self.journal = Journal(self.store, self._reading)
         self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
         self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()

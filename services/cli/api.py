@@ -61,7 +61,7 @@ class Api:
     """A broker, over HTTP. Every call raises `BrokerUnreachable` or what the broker refused with."""
 
     def __init__(self, http: str | None, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._calls = HttpCalls(http)
+        self._calls = HttpCalls(http, program="tidewheel-cli")
         self._answer_seconds = answer_seconds
 
     @property

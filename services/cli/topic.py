@@ -156,6 +156,7 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it, show 
 DiscardOption = Annotated[
     bool, typer.Option("--discard", help="Discard messages that groups have not finished, too.")
 ]
+ReasonOption = Annotated[str, typer.Option(help="Why, for the journal.")]
 NameArgument = Annotated[str, typer.Argument(help="The topic.")]
 
 
@@ -185,6 +186,7 @@ def alter(
 def purge(
     name: NameArgument,
     discard: DiscardOption = False,
+    reason: ReasonOption = "",
     yes: YesOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -198,7 +200,7 @@ def purge(
     api = Api(http)
     if not yes:
         show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to purge it")
-    use = api.post("topics", name, "purge", body={"discard": discard})
+    use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
     output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
 
 
@@ -206,6 +208,7 @@ def purge(
 def delete(
     name: NameArgument,
     discard: DiscardOption = False,
+    reason: ReasonOption = "",
     yes: YesOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -220,7 +223,8 @@ def delete(
     api = Api(http)
     if not yes:
         show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to delete it")
-    use = api.delete("topics", name, **({"discard": "true"} if discard else {}))
+    given = {"discard": "true" if discard else "", "reason": reason}
+    use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
 
 

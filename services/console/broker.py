@@ -38,7 +38,7 @@ class Broker:
     """One broker, called with one token; `http` is its address, of nodes with commas."""
 
     def __init__(self, http: str | None, token: str) -> None:
-        self._calls = HttpCalls(http, token)
+        self._calls = HttpCalls(http, token, "tidewheel-console")
 
     @property
     def address(self) -> str:

@@ -50,8 +50,10 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class HttpCalls:
     """A broker's HTTP interface at an address; `http` goes before the environment, and so does a `token`."""
 
-    def __init__(self, http: str | None, token: str | None = None) -> None:
+    def __init__(self, http: str | None, token: str | None = None, program: str = "tidewheel") -> None:
+        """`program` is the User-Agent, which the journal keeps (`services.ops.journal`)."""
         settings = client_settings(http)
+        self._program = program
         self.address: HttpAddress = reachable(settings.http.all)
         self._token = secret_in(settings.http_token, "http_token") if token is None else token
         tls = trusting(settings.http_ca) if self.address.is_tls else None
@@ -60,7 +62,9 @@ class HttpCalls:
 
     def open(self, method: str, path: str, body: bytes | None, wait_seconds: float) -> Any:
         """Return the answer to a request; raises `BrokerUnreachable`, HTTPError, OSError, HTTPException."""
-        headers = {"Content-Type": JSON} if body is not None else {}
+        headers = {"User-Agent": self._program}
+        if body is not None:
+            headers["Content-Type"] = JSON
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         request = Request(f"{self.address.url}{path}", body, headers, method=method)

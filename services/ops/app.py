@@ -28,6 +28,7 @@ from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
 from services.ops.groups import GroupsApi
 from services.ops.halves import HalvesApi
+from services.ops.journal import JournalApi, journalled
 from services.ops.messages import MessagesApi
 from services.ops.metrics import Metrics
 from services.ops.needs import admitted
@@ -92,6 +93,7 @@ def make_app(
         ReceivingApi(live, polls),
         DeadLettersApi(live, dead_letters),
         AccessApi(live, refusals, asks=bool(demands.token)),
+        JournalApi(live),
         WhoamiApi(live, asks=bool(demands.token)),
         ClientsApi(live, clients or Nobody(), measured),
         explaining,
@@ -111,7 +113,7 @@ def routes(parts: tuple[Any, ...], live: LiveBroker) -> list[Route]:
     return [
         Route(
             one.path,
-            admitted(one, partial(one.handler, part), live),
+            admitted(one, journalled(one, partial(one.handler, part), live), live),
             methods=[one.method],
             name=one.handler.__name__,
         )

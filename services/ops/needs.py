@@ -16,7 +16,7 @@ served (`admitted`); the administrator's token needs no right.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from starlette.requests import Request
@@ -29,7 +29,7 @@ from services.broker.spine import verb_properties
 from services.broker.timers import recall
 from services.live.live_broker import LiveBroker
 from services.ops.callers import Caller, caller_of
-from services.ops.operation import Operation
+from services.ops.operation import Endpoint, Operation
 from services.ops.receiving import parted
 from services.ops.request import said_by
 from services.ops.transactions import id_of
@@ -67,7 +67,6 @@ class Asked(NamedTuple):
 
 
 NeedsOf = Callable[[Asked], Iterator[Need]]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def text(value: Any) -> str:
@@ -357,6 +356,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("POST", "/api/auth/tokens"): whole_broker,
     ("DELETE", "/api/auth/tokens/{id}"): whole_broker,
     ("GET", "/api/refused"): whole_broker,
+    ("GET", "/api/journal"): whole_broker,
     ("GET", "/api/clients"): whole_broker,
     ("GET", "/api/clients/show"): whole_broker,
     ("POST", "/api/clients/stack"): whole_broker,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from services.ops.request import Nothing
 
 Handler = Callable[[Any, Request], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)

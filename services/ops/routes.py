@@ -26,6 +26,7 @@ from services.ops import (
     explain,
     groups,
     halves,
+    journal,
     messages,
     probes,
     receiving,
@@ -55,6 +56,7 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     receiving.ReceivingApi: receiving.OPERATIONS,
     dead_letters.DeadLettersApi: dead_letters.OPERATIONS,
     access.AccessApi: access.OPERATIONS,
+    journal.JournalApi: journal.OPERATIONS,
     whoami.WhoamiApi: whoami.OPERATIONS,
     clients.ClientsApi: clients.OPERATIONS,
 }

@@ -32,7 +32,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
 from services.ops.operation import Operation
-from services.ops.request import Nothing, Number, asked, said_as
+from services.ops.request import Nothing, Number, Reason, asked, said_as
 from tidewheel.errors import ClientMistake
 
 log = structlog.get_logger()
@@ -74,12 +74,14 @@ class Purge(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     discard: bool = False
+    reason: Reason = ""
 
 
 class DeletionQuery(Nothing):
     """Whether messages that a group has not finished may be discarded."""
 
     discard: bool = False
+    reason: Reason = ""
 
 
 class TopicAnswer(TypedDict):

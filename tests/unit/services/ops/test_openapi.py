@@ -95,6 +95,8 @@ TOPICS = [
     ("post", "/api/topics/fleeting/purge", {"discard": True}),
     ("delete", "/api/topics/fleeting?discard=true", None),
     ("delete", "/api/topics/fleeting", None),
+    ("get", "/api/journal", None),
+    ("get", "/api/journal?before=1&about=fleeting", None),
 ]
 CLIENTS: tuple[tuple[str, str, object], ...] = (
     ("get", "/api/clients", None),

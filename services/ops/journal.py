@@ -1,0 +1,189 @@
+"""`GET /api/journal`: the acts of operators; and `journalled`, which notes those of the HTTP interface.
+
+    GET /api/journal?before=&limit=&about=    the newest entries, those before an offset, those with a text
+
+The console and the commands act over HTTP, so this is the only place that notes acts. Every operation that
+changes something is noted, with its refusal if it is refused, except for
+
+1. `DATA`: what applications do, thousands of times a second. Verbs on one timer or one transaction are such,
+   unless they give a reason or come from the command line or the console (`OPERATORS`).
+2. requests without the right (`/api/refused` lists them), and illegal ones (400), which change nothing.
+
+The entry is durable before the answer is sent (`services.broker.journal`). It holds the parameters of the
+act, except for bodies of messages, and for `/api/auth`, whose answers hold secrets, no answer at all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict
+
+from services.broker.journal import Entry, Noted
+from services.live.live_broker import LiveBroker
+from services.ops.answers import written
+from services.ops.callers import caller_of
+from services.ops.operation import Endpoint, Operation
+from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, said_by
+from tidewheel.errors import ClientMistake, TidewheelError
+
+DATA: Final = frozenset(
+    {
+        ("POST", "/api/messages"),
+        ("POST", "/api/topics/{topic}/messages"),
+        ("POST", "/api/timers"),
+        ("POST", "/api/transactions"),
+        ("POST", "/api/transactions/check-backs"),
+        ("POST", "/api/transactions/{id}/commit"),
+        ("POST", "/api/transactions/{id}/rollback"),
+        ("POST", "/api/transactions/{id}/unknown"),
+        ("POST", "/api/groups/{group}/receive"),
+        ("POST", "/api/groups/{group}/ack"),
+        ("POST", "/api/groups/{group}/nack"),
+        ("POST", "/api/groups/{group}/extend"),
+        ("POST", "/api/schedules/preview"),
+    }
+)
+"""Operations of applications, and one that only computes."""
+BY_BOTH: Final = frozenset(
+    {("POST", "/api/timers/cancel"), ("POST", "/api/timers/move"), ("POST", "/api/timers/fire")}
+)
+"""Operations of applications and of operators."""
+OPERATORS: Final = ("tidewheel-cli", "tidewheel-console")
+"""The User-Agents of operators."""
+_SECRET: Final = "/api/auth"
+_UNSAID: Final = ("body", "body_base64", "reason")
+"""Fields of a request that an entry does not repeat."""
+
+
+class JournalQuery(Nothing):
+    """Which entries."""
+
+    before: Number | None = Field(None, description="Entries before this offset, the newest first.")
+    limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
+    about: str = Field("", max_length=200, description="Entries with this text in any field.")
+
+
+class EntryAnswer(TypedDict):
+    """An act: its caller, its object, its reason and its result (`services.broker.journal.Entry`)."""
+
+    offset: str
+    store_ms: str
+    user: str
+    host: str
+    program: str
+    verb: str
+    about: str
+    reason: str
+    verdict: str
+    detail: str
+
+
+class JournalAnswer(TypedDict):
+    """Entries; `before` continues, None at the journal's beginning."""
+
+    entries: list[EntryAnswer]
+    before: str | None
+
+
+class JournalApi:
+    """The handler of `/api/journal`."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+
+    async def entries(self, request: Request) -> Response:
+        """List acts, the newest first."""
+        query = asked(JournalQuery, request)
+        page = self._live.query(self._live.core.journal.page, query.before, query.limit, query.about)
+        before = None if page.before is None else str(page.before)
+        return await written({"entries": (entry_shape(one) for one in page.entries), "before": before})
+
+
+def entry_shape(noted: Noted) -> EntryAnswer:
+    """Return an entry as JSON has it."""
+    one = noted.entry
+    return {
+        "offset": str(noted.offset),
+        "store_ms": str(noted.store_ms),
+        "user": one.user,
+        "host": one.host,
+        "program": one.program,
+        "verb": one.verb,
+        "about": one.about,
+        "reason": one.reason,
+        "verdict": one.verdict,
+        "detail": one.detail,
+    }
+
+
+def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
+    """Wrap a handler so that its acts are in the journal before they are answered."""
+    if one.method == "GET" or (one.method, one.path) in DATA:
+        return handler
+
+    async def endpoint(request: Request) -> Response:
+        said = await said_by(request) if one.bodies else None
+        if (one.method, one.path) in BY_BOTH and not is_of_operator(request, said):
+            return await handler(request)
+        try:
+            response = await handler(request)
+        except ClientMistake:
+            raise
+        except TidewheelError as error:
+            await live.call(live.core.journal.note, entry_of(one, request, said, error.code, str(error)))
+            raise
+        await live.call(live.core.journal.note, entry_of(one, request, said, verdict_of(one, response)))
+        return response
+
+    return endpoint
+
+
+def is_of_operator(request: Request, said: Any) -> bool:
+    """Return whether an operator sent a verb of both: it has a reason, or a User-Agent of operators."""
+    program = request.headers.get("user-agent", "")
+    return program.startswith(OPERATORS) or (isinstance(said, dict) and bool(said.get("reason")))
+
+
+def entry_of(one: Operation, request: Request, said: Any, verdict: str, detail: str = "") -> Entry:
+    """Return the entry of an act."""
+    caller, fields = caller_of(request), said if isinstance(said, dict) else {}
+    given = {**request.path_params, **request.query_params}
+    reason = given.pop("reason", "") or fields.get("reason", "")
+    if not one.path.startswith(_SECRET):
+        given |= {name: value for name, value in fields.items() if name not in _UNSAID}
+    elif "name" in fields or "user" in fields:
+        given |= {name: fields[name] for name in ("name", "user") if name in fields}
+    return Entry(
+        user="" if caller is None else caller.user,
+        host="" if request.client is None else request.client.host,
+        program=request.headers.get("user-agent", ""),
+        verb=f"{one.path.split('/')[2]} {one.handler.__name__.replace('_', ' ')}",
+        about=" ".join(f"{name}={_text(value)}" for name, value in given.items()),
+        reason=_text(reason),
+        verdict=verdict,
+        detail=detail,
+    )
+
+
+def verdict_of(one: Operation, response: Response) -> str:
+    """Return the result of an act: the verdict of its answer, or "done"."""
+    body = getattr(response, "body", b"")
+    if one.path.startswith(_SECRET) or not body:
+        return "done"
+    answer = json.loads(bytes(body))
+    found = answer.get("verdict") or answer.get("state") if isinstance(answer, dict) else None
+    return found if isinstance(found, str) else "done"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+OPERATIONS: Final = (
+    Operation("GET", "/api/journal", JournalApi.entries, {200: JournalAnswer}, JournalQuery),
+)
