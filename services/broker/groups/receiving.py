@@ -357,10 +357,10 @@ class Receiving:
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST
-        queue_count = self._topics.get(topic).queue_count if topic in self._topics else 0
+        # Also the queues of a deleted topic of this name, which a new one with fewer queues may get again.
         positions = {
             queue_id: queue.end_offset if is_latest else queue.min_offset
-            for queue_id, queue in self._store.dispatch.queues_of(topic, queue_count)
+            for queue_id, queue in self._store.dispatch.queues_of(topic, limits.QUEUE_COUNT_MAX)
             if is_latest or queue.min_offset
         }
         return self._groups.join(group, topic, positions, now_ms)

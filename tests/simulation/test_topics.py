@@ -1,0 +1,37 @@
+"""Topics altered, purged and deleted under every failure: `topic_world` says how.
+
+A seed decides everything; `pytest tests/simulation/test_topics.py --seed S` plays it again.
+"""
+
+from __future__ import annotations
+
+from services.store.opening import look_at
+from services.store.verify import verify
+from tests.simulation.second_core import SecondCore
+from tests.simulation.topic_world import World
+
+
+def test_a_change_of_a_topic_happens_whole_or_in_a_prefix_and_loses_nothing_else(seed: int) -> None:
+    world = World(seed)
+    second = SecondCore(world, seed)
+    for _ in range(400):
+        world.step()
+        second.look()
+    world.faults.cease()
+    world.endure(world.compare)
+    verdict = verify(look_at(world.disk, "the store"), world.now_ms)
+    assert not world.faults.unexplained(verdict), verdict.findings
+    world.crash()
+    world.compare()
+
+
+def test_the_world_does_what_it_is_for() -> None:
+    counts = sum((_played(seed).counts for seed in range(6)), start=World(0).counts)
+    assert all(counts[verb] >= 10 for verb in ("alter", "purge", "delete", "refused")), counts
+
+
+def _played(seed: int) -> World:
+    world = World(seed)
+    for _ in range(400):
+        world.step()
+    return world

@@ -1,0 +1,463 @@
+"""Topics that are altered, purged, deleted and created again, and the journal, on a faulty disk.
+
+Each act of a client or an operator appends records. The oracle keeps, for each record, the log offset of its
+end and its effect, so what a crash has left is known exactly: the effects of the records that the log still
+has, in order. A told act is among them, as its records were durable when it was told.
+
+    sent       a message of a topic is at a place of a queue
+    emptied    the queues of a topic begin at these offsets
+    left       a group no longer receives a topic
+    deleted    a topic is gone
+    made       a topic has a type and a number of queues
+    joined     a group receives a topic
+    waiting    a timer or a half of a topic waits, or ended
+    noted      an act is in the journal
+
+Timers and halves that wait are held against what `use` counts; a refused change must change nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from commitlog.disk import SyncFailed
+from commitlog.facts.facts import GroupJoined
+from commitlog.message import Message, MessageType
+from commitlog.recovery import trusted_until
+from commitlog.retention import RetentionPolicy, Retirement
+from consumequeue.filter import EVERYTHING
+from services.broker.broker import Broker
+from services.broker.groups.group_values import GroupQueue
+from services.broker.journal import Entry
+from services.broker.spine.errors import TopicInUse, TopicNotFound
+from services.broker.spine.settings import BrokerSettings
+from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
+from services.broker.topic_changes import Changed
+from tests.memory_disk import Death
+from tests.simulation.faults import Faults
+from tests.simulation.timer_machine import Disk
+from tests.simulation.tries import CUTS, TAILS
+from tidewheel.errors import ClientMistake
+
+START_MS = 1_763_700_000_000
+SEGMENT_BYTES = 4096
+HOUR_MS = 3_600_000
+TOPICS = ("a", "b")
+GROUPS = ("g", "h")
+SETTINGS = BrokerSettings(
+    segment_bytes=SEGMENT_BYTES, queue_count=2, auto_create_topics=False, housekeeping_ms=2_000
+)
+DELETING = RetentionPolicy(log_bytes_max=4 * SEGMENT_BYTES, group_pin_ms=365 * 24 * HOUR_MS)
+Place = tuple[str, int, int]
+"""A topic, a queue id, a queue offset."""
+
+
+@dataclass(slots=True)
+class State:
+    """The state that the records of the log lead to."""
+
+    topics: dict[str, tuple[MessageType, int]] = field(default_factory=dict)
+    begins: dict[tuple[str, int], int] = field(default_factory=dict)
+    messages: dict[Place, str] = field(default_factory=dict)
+    groups: dict[str, set[str]] = field(default_factory=lambda: {topic: set() for topic in TOPICS})
+    waiting: list[tuple[str, str, str]] = field(default_factory=list)
+    journal: list[str] = field(default_factory=list)
+
+    def pending(self, topic: str) -> set[str]:
+        """Return the ids of the messages of a topic that are not purged."""
+        return {
+            message_id
+            for (name, queue_id, offset), message_id in self.messages.items()
+            if name == topic and offset >= self.begins.get((name, queue_id), 0)
+        }
+
+
+Effect_ = Callable[[State], object]
+PLAIN = (MessageType.NORMAL, MessageType.MIXED)
+
+
+class World:
+    """A broker, its clients and operators, its disk and its clock."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.disk, self.now_ms, self.count = Disk(), START_MS, 0
+        self.settings = replace(
+            SETTINGS, tail_entries_max=TAILS[seed % len(TAILS)], cut_queues_max=CUTS[seed % len(CUTS)]
+        )
+        if seed % 2:
+            self.settings = replace(self.settings, retention=DELETING)
+        self.faults = Faults(self.chance, self.disk)
+        self.records: list[tuple[int, Effect_]] = []
+        """The end of each record, and its effect, in log order."""
+        self.done: list[tuple[int, str, str, str]] = []
+        """The offset that makes an acknowledgement durable, its group, topic and message id."""
+        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
+        self.retirements: list[Retirement] = []
+        self.counts = Counter[str]()
+
+    def step(self) -> None:
+        """Do something."""
+        acts: list[tuple[float, Callable[[], object]]] = [
+            (8, self.send), (4, self.receive), (2, self.make), (1, self.set_timer), (1, self.end_timer),
+            (1, self.begin_half), (1, self.end_half), (2, self.purge), (3, self.delete), (2, self.alter),
+            (2, self.note), (6, self.flush), (1, self.checkpoint), (1, self.crash), (2, self.pass_time),
+        ]  # fmt: skip
+        [act] = self.chance.choices([act for _, act in acts], [weight for weight, _ in acts])
+        self.endure(act)
+
+    # Clients.
+
+    def send(self) -> None:
+        """Send a message, which a topic takes if it is there and of a type for it."""
+        topic, message_id = self.chance.choice(TOPICS), self._new_id()
+        known = self.state().topics.get(topic)
+        try:
+            receipt = self.broker.sending.send(
+                Message(topic=topic, body=b"x" * 80, message_id=message_id), self.now_ms
+            )
+        except TopicNotFound:
+            assert known is None
+        except ClientMistake:
+            assert known is not None
+            assert known[0] not in PLAIN
+        else:
+            assert known is not None
+            entry = self.broker.store.read_appended(receipt.physical_offset)
+            self._add(_sent((topic, entry.queue_id, receipt.queue_offset), message_id))
+
+    def receive(self) -> None:
+        """A group receives a topic, and finishes half of the messages that it gets."""
+        group, topic = self.chance.choice(GROUPS), self.chance.choice(TOPICS)
+        known, before = self.state().topics.get(topic), self.broker.store.unflushed_count
+        try:
+            found = self.broker.receiving.receive(
+                group, topic, EVERYTHING, 8, 20_000, "c", False, self.now_ms
+            )
+        except TopicNotFound:
+            assert known is None
+            return
+        assert known is not None
+        for one in islice(self.broker.store.unflushed(), before, None):
+            if any(isinstance(fact, GroupJoined) for fact in one.facts):
+                self.records.append((one.end_offset, _joined(topic, group)))
+        state = self.state()
+        for one in found.deliveries:
+            message_id = one.message.message_id
+            assert message_id in state.pending(topic), f"{message_id} is delivered, and was purged"
+            assert self._is_open(group, topic, message_id), f"{message_id} is delivered, and was finished"
+            if self.chance.random() < 0.5:
+                durable_at = self.broker.receiving.ack(group, topic, one.receipt_handle, self.now_ms)
+                self.done.append((durable_at, group, topic, message_id))
+
+    def set_timer(self) -> None:
+        """Set a timer."""
+        topic = self.chance.choice(TOPICS)
+        timer = Message(topic=topic, body=b"x", message_id=self._new_id(), delivery_ms=self.now_ms + HOUR_MS)
+        with suppress(TopicNotFound, ClientMistake):
+            self.broker.sending.send(timer, self.now_ms)
+            self._add(_waiting("timer", topic, timer.message_id))
+
+    def end_timer(self) -> None:
+        """Cancel a timer, if one waits."""
+        waiting = [one for one in self.state().waiting if one[0] == "timer"]
+        if waiting:
+            _, topic, message_id = self.chance.choice(waiting)
+            verdict = self.broker.timers.cancel(TimerName(topic, message_id), "", self.now_ms)
+            assert verdict.verdict is Verdict.CANCELLED
+            self._add(_ended("timer", topic, message_id))
+
+    def begin_half(self) -> None:
+        """Begin a transaction."""
+        topic = self.chance.choice(TOPICS)
+        half = Message(topic=topic, body=b"x", message_id=self._new_id(), transactional=True)
+        with suppress(TopicNotFound, ClientMistake):
+            receipt = self.broker.sending.send(half, self.now_ms)
+            self._add(_waiting("half", topic, receipt.transaction_id))
+
+    def end_half(self) -> None:
+        """Roll a transaction back, if one is open."""
+        waiting = [one for one in self.state().waiting if one[0] == "half"]
+        if waiting and self.broker.is_quiet:
+            _, topic, transaction_id = self.chance.choice(waiting)
+            self.broker.transactions.resolve(transaction_id, Resolution.ROLLBACK, "", self.now_ms)
+            self._add(_ended("half", topic, transaction_id))
+
+    # Operators.
+
+    def make(self) -> None:
+        """Create a topic that is not there."""
+        topic = self.chance.choice(TOPICS)
+        if topic not in self.state().topics:
+            message_type, queue_count = self.chance.choice(PLAIN), self.chance.choice([1, 2, 3])
+            self.broker.topics.create(topic, message_type, queue_count, self.now_ms)
+            self._add(_made(topic, message_type, queue_count))
+
+    def alter(self) -> None:
+        """Change the type, or the number of queues."""
+        topic = self.chance.choice(TOPICS)
+        message_type = self.chance.choice([None, MessageType.NORMAL, MessageType.MIXED, MessageType.DELAY])
+        queue_count = self.chance.choice([None, 1, 2, 3, 4])
+        changed = self._change("alter", topic, message_type, queue_count)
+        if changed is not None and changed.topic != changed.use.topic:
+            now = changed.topic
+            was = changed.use.topic
+            assert now.queue_count >= was.queue_count
+            if now.queue_count > was.queue_count and was.message_type is MessageType.MIXED:
+                assert changed.use.unfinished == 0
+            self._add(_made(topic, now.message_type, now.queue_count))
+
+    def purge(self) -> None:
+        """Purge a topic."""
+        topic, discard = self.chance.choice(TOPICS), self.chance.random() < 0.5
+        ends = self._ends(topic)
+        changed = self._change("purge", topic, discard=discard)
+        if changed is not None:
+            assert discard or not changed.use.unfinished
+            if changed.use.messages:
+                self._add(_emptied(topic, ends))
+
+    def delete(self) -> None:
+        """Delete a topic: a cut of its queues, an end of each subscription, and the topic."""
+        topic, discard = self.chance.choice(TOPICS), self.chance.random() < 0.7
+        ends, before = self._ends(topic), self.broker.store.unflushed_count
+        changed = self._change("delete", topic, discard=discard)
+        if changed is None:
+            return
+        assert (changed.use.timers, changed.use.halves) == (0, 0)
+        assert discard or not changed.use.unfinished
+        effects = [_emptied(topic, ends)] if changed.use.messages else []
+        effects += [_left(topic, one.group) for one in changed.use.groups]
+        offsets = [one.end_offset for one in self.broker.store.unflushed()][before:]
+        given = [*effects, _deleted(topic)]
+        assert len(offsets[-len(given) :]) == len(given)
+        self.records += zip(offsets[-len(given) :], given, strict=True)
+
+    def note(self) -> None:
+        """Note an act in the journal."""
+        about = self._new_id()
+        self.broker.journal.note(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
+        self._add(_noted(about))
+
+    def _change(self, verb: str, topic: str, *arguments: object, **named: bool) -> Changed | None:
+        """Call a verb on a topic; a refusal changes nothing."""
+        known, end_offset = self.state().topics.get(topic), self.broker.end_offset
+        try:
+            changed: Changed = getattr(self.broker.topic_changes, verb)(
+                topic, *arguments, self.now_ms, **named
+            )
+        except TopicNotFound:
+            assert known is None
+        except (TopicInUse, ClientMistake):
+            assert known is not None
+            self.counts["refused"] += 1
+        else:
+            assert known is not None
+            self.counts[verb] += 1
+            return changed
+        assert self.broker.end_offset == end_offset, "a refused change has changed something"
+        return None
+
+    def _ends(self, topic: str) -> dict[tuple[str, int], int]:
+        """Return the durable ends of the queues of a topic."""
+        queues = self.broker.store.dispatch.queues_of(topic, 8)
+        return {(topic, queue_id): queue.end_offset for queue_id, queue in queues}
+
+    # Time and the disk.
+
+    def pass_time(self) -> None:
+        """Let time pass, and do what is due."""
+        self.now_ms += self.chance.choice([1, 100, 3_000, 30_000])
+        before = self.broker.end_offset
+        self._carry_out(self.broker.tick(self.now_ms))
+        assert before <= self.broker.end_offset
+
+    def flush(self) -> None:
+        """Make durable what is appended."""
+        while (flush := self.broker.take_flush()) is not None:
+            flush.write()
+            self._carry_out(self.broker.flushed(flush, self.now_ms))
+        if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
+            entries.write(self.disk)
+            self.broker.entries_written()
+        self._retire()
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint."""
+        while not self.broker.is_quiet:
+            self.flush()
+        checkpoint = self.broker.checkpoint(self.now_ms)
+        try:
+            checkpoint.write(self.disk)
+        except OSError as error:
+            self.broker.checkpoint_failed(checkpoint)
+            if isinstance(error, SyncFailed):
+                self._reopen(self.broker.durable_offset)
+        else:
+            self.broker.checkpointed(checkpoint)
+
+    def crash(self) -> None:
+        """Lose the power, perhaps amid a flush."""
+        flush = self.broker.take_flush()
+        if flush is not None and self.chance.random() < 0.5:
+            self.faults.threaten(0.5)
+            with suppress(OSError, Death):
+                flush.write()
+        self._die()
+
+    def endure(self, act: Callable[[], object]) -> None:
+        """Do something in which the process may die, or the disk fail."""
+        self.faults.threaten()
+        try:
+            act()
+        except Death:
+            self._die()
+        except OSError:
+            self._reopen(self.broker.durable_offset)
+        self.faults.relent()
+        if not self.broker.housekeeping.has_reserve:
+            self.disk.well()
+            self.broker.housekeeping.see_to_room()
+
+    def _die(self) -> None:
+        self.faults.end_process()
+        self.faults.damage()
+        self._reopen(None)
+
+    def _reopen(self, acknowledged_offset: int | None) -> None:
+        told_offset = self.broker.durable_offset
+        if acknowledged_offset is not None:
+            acknowledged_offset = trusted_until(self.disk, acknowledged_offset)
+        self.retirements = []
+        acknowledged_offset = self.faults.starts_that_die(self._opened, acknowledged_offset)
+        self.broker = self._opened(acknowledged_offset)
+        end_offset = self.broker.end_offset
+        assert end_offset >= told_offset, "a told record is gone"
+        self.records = [one for one in self.records if one[0] <= end_offset]
+        # Of an acknowledgement only the offset to wait for is known: it is told, or it may have happened.
+        self.done = [one for one in self.done if one[0] <= told_offset]
+        self.compare()
+
+    def _opened(self, acknowledged_offset: int | None) -> Broker:
+        self.now_ms += 1
+        broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
+        assert not self.faults.lost(broker, self.broker.durable_offset)
+        return broker
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        self.retirements += [one.retirement for one in effects if isinstance(one, Retire)]
+
+    def _retire(self) -> None:
+        for retirement in self.retirements:
+            if retirement.durable_at > self.broker.durable_offset:
+                continue
+            self.retirements = []
+            try:
+                retirement.run(self.disk)
+            except OSError:
+                self.broker.retirement_failed()
+                return
+            while not self.broker.retired(retirement, self.now_ms):
+                pass
+            return
+
+    # The oracle.
+
+    def state(self) -> State:
+        """Return the state that the records of the log lead to."""
+        state = State()
+        for _, effect in self.records:
+            effect(state)
+        return state
+
+    def compare(self) -> None:
+        """Hold the broker, which is quiet, against the oracle."""
+        while not self.broker.is_quiet:
+            self.flush()
+        state, first_offset = self.state(), self.broker.store.log.first_offset
+        assert {
+            one.name: (one.message_type, one.queue_count) for one in self.broker.topics.all()
+        } == state.topics
+        for topic in state.topics:
+            use = self.broker.topic_changes.use(topic)
+            waiting = Counter(kind for kind, name, _ in state.waiting if name == topic)
+            assert (use.timers, use.halves) == (waiting["timer"], waiting["half"])
+            assert {one.group for one in use.groups} == state.groups[topic]
+            pending = state.pending(topic)
+            found = {one.message.message_id for one in self._messages(topic)}
+            assert found <= pending, "a purged message is there"
+            if first_offset == 0:
+                assert found == pending, "a message is gone"
+            for group in state.groups[topic]:
+                expected = {one for one in pending if self._is_open(group, topic, one)}
+                unfinished = {one.message.message_id for one in self._messages(topic, group)}
+                assert unfinished <= expected, "a finished message is open"
+        for topic in {*TOPICS} - state.topics.keys():
+            assert not self.broker.groups.groups_of(topic), "a deleted topic has groups"
+        entries = [one.entry.about for one in self.broker.journal.page(None, 1_000).entries][::-1]
+        assert entries == state.journal[len(state.journal) - len(entries) :]
+        assert first_offset > 0 or len(entries) == len(state.journal), "an act is gone"
+
+    def _messages(self, topic: str, group: str = "") -> Iterator[Delivery]:
+        """Yield the messages of a topic; with a group, those that it has not finished."""
+        for queue_id in range(self.broker.topics.get(topic).queue_count):
+            first, end = self.broker.finding.queue_range(topic, queue_id)
+            offsets = self.broker.groups.look(GroupQueue(group, topic, queue_id)).offsets
+            for one in self.broker.finding.read(topic, queue_id, first, max(0, end - first)):
+                if not group or not offsets.is_done(one.queue_offset):
+                    yield one
+
+    def _is_open(self, group: str, topic: str, message_id: str) -> bool:
+        """Return whether no durable acknowledgement of a group names a message."""
+        durable_offset = self.broker.durable_offset
+        acked = {(one[1], one[2], one[3]) for one in self.done if one[0] <= durable_offset}
+        return (group, topic, message_id) not in acked
+
+    def _add(self, effect: Effect_) -> None:
+        """Note the effect of the record that was appended last."""
+        self.records.append((self.broker.end_offset, effect))
+
+    def _new_id(self) -> str:
+        self.count += 1
+        return f"M{self.count}"
+
+
+def _sent(place: Place, message_id: str) -> Effect_:
+    return lambda state: state.messages.update({place: message_id})
+
+
+def _joined(topic: str, group: str) -> Effect_:
+    return lambda state: state.groups[topic].add(group)
+
+
+def _left(topic: str, group: str) -> Effect_:
+    return lambda state: state.groups[topic].discard(group)
+
+
+def _waiting(kind: str, topic: str, name: str) -> Effect_:
+    return lambda state: state.waiting.append((kind, topic, name))
+
+
+def _ended(kind: str, topic: str, name: str) -> Effect_:
+    return lambda state: state.waiting.remove((kind, topic, name))
+
+
+def _made(topic: str, message_type: MessageType, queue_count: int) -> Effect_:
+    return lambda state: state.topics.update({topic: (message_type, queue_count)})
+
+
+def _deleted(topic: str) -> Effect_:
+    return lambda state: state.topics.pop(topic) and None
+
+
+def _emptied(topic: str, ends: dict[tuple[str, int], int]) -> Effect_:
+    return lambda state: state.begins.update(ends)
+
+
+def _noted(about: str) -> Effect_:
+    return lambda state: state.journal.append(about)
