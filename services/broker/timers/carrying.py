@@ -1,17 +1,20 @@
-"""Verbs on timers in messages: executed when the message is stored, or when its half is committed.
+"""Timer verbs in messages, executed when the message is stored or when its half message is committed.
 
-A cancel and its message are one record: the message names the timer in `TW_CANCELS` (its offset and due
-time), so a crash keeps both or neither. A move or fire needs a record of its own, appended right before the
-message. The result is stored in the message as `TW_TIMER_VERDICT`; its first word is the verdict.
+A CANCEL verb and its message are one record, so a crash keeps both or neither: the property `TW_CANCELS` of
+the message contains the offset and due time of the timer. A MOVE or FIRE verb needs a separate record, which
+is appended immediately before the message. The result of a verb is stored in the property `TW_TIMER_VERDICT`
+of the message, which begins with the verdict.
 
-A verb is checked once, when its message is sent: a half is committed as accepted, even by a broker with other
-limits or another clock.
+A verb is checked once, when its message is sent: a half message is committed as it was accepted, even by a
+broker with other limits or another clock.
 
-A verb with the wrong topic finds no timer, and its message is stored all the same, unless the verb is strict
-(`refuse_unknown`). So verdicts are counted by the message's topic: the timer's may be any text.
+A verb with the wrong topic finds no timer, but its message is stored nevertheless, unless the verb is strict
+(`refuse_unknown`). Verdicts are therefore counted by the topic of the message, because the topic of the timer
+may be any text.
 
-Weak spot: a crash may keep a move or a fire and lose the message right after it. Its producer gets no answer
-and sends again; the verdict of a fire is then TOO_LATE although its own first try fired the timer.
+Weak spot: a crash may keep the record of a MOVE or FIRE verb and lose the message that follows it. The
+producer of the lost message gets no answer and sends the message again; the verdict of a FIRE verb is then
+TOO_LATE, although the first attempt fired the timer.
 """
 
 from __future__ import annotations
@@ -27,13 +30,13 @@ from tidewheel import property_names
 
 
 class Carrying:
-    """The verbs carried by messages, executed on `timers`."""
+    """The executor of timer verbs that messages carry."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def refuse_unknown(self, carried: CarriedVerb, now_ms: int) -> None:
-        """Raise `TimerUnknown` for a strict verb on a timer that was never set, or is forgotten."""
+        """Raise `TimerUnknown` if a strict verb names a timer that was never set or is forgotten."""
         if not carried.is_strict:
             return
         found = self._timers.known(self._name(carried))
@@ -45,7 +48,7 @@ class Carrying:
             )
 
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
-        """Write the verdict into a record before its append; a cancel has no other record."""
+        """Execute the verb of a message record, and write the verdict into the record before its append."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
             self._mark(carrier, "CANCELLED", {

@@ -1,17 +1,17 @@
-"""Ready records made from timer records by copying byte ranges, many at once.
+"""Conversion of many timer records at once to ready records, by copying byte ranges.
 
     timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
-The front is the fixed part of a record (`commitlog.record.HEAD_V4`), the properties are pairs: name, \\x01,
-value, \\x02. Only the most common records are cut: timers that end with the two properties of their target,
-between IPv4 hosts, with a message id. All other timers (replacing another, moved, with a verdict) are decoded
-by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
+The front is the fixed part of a record (`commitlog.record.HEAD_V4`). Each property is a name, \\x01, a value,
+and \\x02. Only the most common records are cut: those between IPv4 hosts that have a message id and end with
+the two properties of their target. All other records, such as those of moved or replacing timers or with a
+verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
 
-The loop over the records is one function on purpose: it takes most of a checkpoint's time.
+The loop over the records is one function on purpose, because a checkpoint spends most of its time there.
 
-Weak spot: the cut depends on the order in which `timer_records.timer_properties` writes. A change of that
-order would only be slow: no record would fit the cut, and each would be decoded.
+Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
+the order changed, every record would be decoded, which is slower but still correct.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """A real topic of timers: its name, its encoded field, and the hash state before its names."""
+    """The real topic of timers: its name, its encoded field, and the prefix that is hashed before names."""
 
     name: str
     field: bytes
@@ -49,20 +49,20 @@ class RealTopic(NamedTuple):
 
 
 class Cut:
-    """Ready records, cut from those `stored` records (sound, of the timers at `timer_offsets`) that fit."""
+    """Ready records, cut from the sound `stored` records of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         fronts = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (fronts["magic"] == record.MAGIC_V1) & (fronts["flag"] == 0)
         is_plain &= (fronts["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """The indices into `stored` of the records that were cut, ascending."""
+        """The sorted indices of the cut records in `stored`."""
         self.queues: list[tuple[str, int]] = []
-        """The target (topic, queue id) of each of them."""
+        """The target (topic, queue id) of each cut record."""
         self.named: list[tuple[int, bytes]] = []
-        """The places and properties of the records that may have a tag or further keys.
+        """The indices and properties of the cut records that may have a tag or further keys.
 
-        The places are indices into `stored`.
+        The indices refer to `stored`.
         """
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
@@ -72,7 +72,7 @@ class Cut:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return the hashes of the message ids (`consumequeue.keyindex`), a u64 per cut record."""
+        """Return the hash of the message id (`consumequeue.keyindex`) of each cut record, as a u64 column."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
@@ -93,8 +93,8 @@ class Cut:
         for place, (one, timer_offset, size, plain) in enumerate(of_each):
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
-            # From the right: a producer's own property may look like a target, but this broker writes the
-            # target last, and `_target` accepts nothing after it.
+            # Search from the right: a producer's property may look like a target, but the broker writes the
+            # target last, and `_target` accepts no bytes after the target.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
@@ -102,7 +102,8 @@ class Cut:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # A prefilter: another property's name may have the same ending; the caller checks the names.
+            # This is only a prefilter, because the name of another property may have the same ending; the
+            # caller checks the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -123,7 +124,7 @@ class Cut:
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
-    """Return the position of the message id, or -1."""
+    """Return the position of the message id, or -1 if the record has no message id."""
     if stored.startswith(_ID[1:], properties_at):
         return properties_at + len(_ID) - 1
     found = stored.rfind(_ID, properties_at, until)
@@ -131,7 +132,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id) if it is the last properties; else None."""
+    """Return the target (topic, queue id), or None if the last two properties are not a target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
@@ -141,7 +142,7 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic of a target from its pairs before the queue id; None if the pairs differ."""
+    """Return the topic from the part of a target before the queue id, or None if the part is malformed."""
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
         return None

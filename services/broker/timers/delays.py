@@ -1,10 +1,10 @@
-"""Delivery times of messages: all properties that set one are converted to one absolute time.
+"""Conversion of the delay properties of a message to one absolute delivery time.
 
-`tidewheel.delay_properties` has these properties and their rules.
+The delay properties and their rules are listed in `tidewheel.delay_properties`.
 
-"Now" is the caller's real time: fronts read the properties before `services.live.clock` converts times to the
-broker's. The maximum delay is checked later (`services.broker.spine.validation`).
-Cost: two set operations for a message without such properties.
+Delays count from the caller's real time, because the protocol front ends read the properties before
+`services.live.clock` converts times to the broker's time. The maximum delay is checked later
+(`services.broker.spine.validation`). Cost: one set operation for a message without delay properties.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def dated(message: Message, now_ms: int) -> Message:
-    """Return a received message with all its times made absolute.
+    """Return a received message with all relative times converted to absolute times.
 
-    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` for illegal times, and for times that
+    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` if a time is illegal, or if two times
     contradict each other.
     """
     if _TIMED.isdisjoint(message.properties):

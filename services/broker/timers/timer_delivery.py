@@ -1,4 +1,4 @@
-"""Delivery of due timers to their queues: in sort order, in bounded slices, each timer once.
+"""Delivery of due timers to their queues, in sort order and in bounded slices, each timer once.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
                                            `--- `TIMER_RUN_MIN` and more: bytes copied ----+
@@ -6,12 +6,12 @@
     the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
                                            `--- more: made ready together (`timer_source`)-+
 
-Both are merged by sort key, due runs first at equal times, as they were set earlier. Delivery pauses while
-`UNFLUSHED_BYTES_MAX` are not durable.
+The two sources are merged by sort key; at equal times due runs come first, because their timers were set
+earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are not durable.
 
-Cost: a single timer costs 47 to 65 us, including its share of the flush, and 13 to 18 us in a run of 2,000. A
-run costs some 900 us whatever its size: two timers per millisecond, delivered as runs, would use a whole
-core, and all be late.
+Cost: a single timer takes 47 to 65 us, including its share of the flush, and a timer in a run of 2,000 takes
+13 to 18 us. A run takes about 900 us regardless of its size: if two timers per millisecond were delivered as
+runs, they would use a whole core and all be late.
 
 Late deliveries are counted under the first cause in this list that applies:
 
@@ -21,8 +21,8 @@ Late deliveries are counted under the first cause in this list that applies:
     disk        delivery paused for the disk
     burst       more timers were due at once than could be delivered at once
 
-Weak spot: a run is counted under one cause, that of its first late timer, even if its timers have several
-causes.
+Weak spot: all late timers of a run are counted under the cause of the first late timer, even if the causes
+differ.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from services.broker.timers.timers import Timers
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""The widest gap between two records for which both are read at once."""
+"""The maximum gap between two records that are read together."""
 _ALONE_COUNTS: Final = 4
 
 
@@ -64,7 +64,7 @@ class TimerDelivery:
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._store, self._timers = store, timers
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()  # a separate one: a checkpoint's worker uses that of `timers`
+        self._near_queues = QueueTable()  # not shared: a checkpoint's worker uses `timers.queues`
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
@@ -73,14 +73,14 @@ class TimerDelivery:
         """Due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
     def jumped(self, from_ms: int, until_ms: int) -> None:
-        """Note a forward jump of the clock: lateness of timers due in between is attributed to it alone."""
+        """Record a forward jump of the clock, which explains the lateness of timers due within the jump."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
         """Deliver due timers until their count reaches `count_max`; return the count.
 
-        A timer of a due run counts once; a timer delivered singly or from the wheel counts `_ALONE_COUNTS`
-        times, in proportion to its processor time.
+        A timer of a due run counts once; a timer that is delivered singly or from the wheel counts
+        `_ALONE_COUNTS` times, in proportion to the processor time that it takes.
         """
         if self._timers.is_held():
             self._disk_until_ms = now_ms
@@ -99,38 +99,39 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return the time of the next call; None if no timer waits, or delivery waits for a flush.
+        """Return the time of the next call, or None if no timer waits or delivery is paused for a flush.
 
         `seen_ms` is the time of the last call.
         """
         if self._timers.is_held():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
-        # The wheel's next timer must wait while an earlier head of the partitions is being read: do not poll
-        # for it.
+        # The next timer of the wheel must wait while an earlier head of the partitions is being read, so the
+        # wheel is not polled.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
 
     def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
-        """Deliver the next timers of the wheel, or else of the due run; return their count.
+        """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
 
-        This merges two sorted sources: each delivers the timers before the head of the other. In a common
-        millisecond the run goes first, hence the `- 1` at the wheel.
+        This method merges two sorted sources: each source delivers its timers before the head of the other
+        source. Within the same millisecond the run comes first, hence the `- 1` for the wheel.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
         near = self._near.take(before_ms, max(1, count_max // _ALONE_COUNTS))
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
-                # Before the append, as `apply` deletes from the partitions only timers after the watermark.
-                # `max`: after the clock was set back the due time is before the watermark.
+                # The watermark is advanced before the append, because `apply` deletes only timers after the
+                # watermark from the partitions. `max` is needed because the due time is before the watermark
+                # after the clock was set back.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * _ALONE_COUNTS
-        # Up to the wheel's next timer, but at least the head's own millisecond: otherwise neither source
-        # would proceed if both have timers due in it.
+        # Rows are delivered up to the next timer of the wheel, but at least up to the millisecond of the
+        # head: otherwise neither source would proceed if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         rows, path = self._partitions.take_due(rows_until_ms, count_max)
@@ -147,9 +148,9 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Deliver timers of the wheel together; return False if the log does not have all their records.
+        """Deliver timers of the wheel together, or return False if a record is missing from the log.
 
-        Then nothing is delivered, and the caller delivers them one by one.
+        If the result is False, no timer was delivered, and the caller delivers the timers one by one.
         """
         due_ms, offsets = np.array(near, np.int64).T
         in_log = np.argsort(offsets)
@@ -172,16 +173,16 @@ class TimerDelivery:
         self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append one ready message; its lateness counts from the later of set and due time."""
+        """Append one ready message; its lateness is measured from the later of set time and due time."""
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
         late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
         late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Deliver timers of a partition, stored there as ready records; advance the watermark past them.
+        """Deliver the ready records of partition rows, and advance the watermark past these rows.
 
-        It also passes timers that have ended, or that have a damaged record.
+        The watermark also passes rows of timers that have ended and rows with damaged records.
         """
         if not len(rows):
             return
@@ -219,9 +220,9 @@ class TimerDelivery:
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
-        """Append the contiguous records of rows in `content`; count their lateness.
+        """Append the contiguous records of rows in `content`, and count the lateness of their timers.
 
-        The lateness of a timer that was set after its due time counts from its setting.
+        If a timer was set after its due time, its lateness is measured from the time of setting.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -246,9 +247,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _not_ended(self, rows: Rows, path: str) -> Rows:
-        """Return the rows with waiting timers, if damage may have destroyed the batch with their tombstones.
+        """Return the rows of waiting timers in a case where damage may have destroyed tombstones.
 
-        If ends are unreadable as well, put the timer in doubt for a rescue.
+        If the end of a timer is unreadable as well, the timer is put in doubt for a rescue.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -264,14 +265,15 @@ class TimerDelivery:
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
-        """Return the topic of a row; empty if only its record contains it."""
+        """Return the topic of a row, or an empty string if only the record contains the topic."""
         is_bare = int(row["record_at"]) == IN_LOG
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return the due times of rows: a column of ms.
+        """Return a column of the due times of rows, in ms.
 
-        They equal the sort times, except for deviating timers, whose records have the due times.
+        The due time of a timer equals its sort time, except for deviating timers, whose due times are read
+        from their records.
         """
         due_ms = rows["due_ms"].astype(np.int64)
         if self._near.deviating:
@@ -288,11 +290,12 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of rows, contiguous; records that are close together are read at once.
+        """Return the contiguous records of rows; records close together in the file are read at once.
 
-        Rows are in due order, records in the order of their setting. So: sort by place; begin a span where
-        the gap to the record before is too wide; read all spans in one call; `shifts` maps each position in
-        the file to its position in the read bytes; pick the records in the order of the rows.
+        Rows are sorted by due time, but their records are in the order in which the timers were set. Rows are
+        therefore sorted by record position, and a new span begins where the gap to the previous record is too
+        wide. All spans are read in one call, and `shifts` maps each position in the file to its position in
+        the bytes read. Finally, the records are picked in the order of the rows.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -317,9 +320,10 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer with a damaged or missing record in the partition, if the log still has it.
+        """Deliver a timer with a damaged or missing partition record, if the log still has the record.
 
-        Otherwise a rescue, a moment later, also searches older files (`services.broker.timers.mending`).
+        If the log does not have the record, a rescue also searches older files a moment later
+        (`services.broker.timers.mending`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:
@@ -335,7 +339,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries; `begins[n]` to before `begins[n + 1]` belong to topic number n."""
+        """Count late deliveries; the deliveries `begins[n]:begins[n + 1]` belong to topic number n."""
         statistics = self._timers.statistics
         statistics.late_many(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -357,7 +361,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the name hashes of each row, shape (rows, names): from its record if the row lacks room."""
+    """Return the name hashes of rows in shape (rows, names), read from the record if a row lacks space."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

@@ -1,26 +1,28 @@
-"""Names and ends of timers, kept independently of retention of the log.
+"""Names and ends of timers, kept independently of the retention of the log.
 
-Two exact indexes on disk (`consumequeue.timerindex`):
+Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex`):
 
     index   key                                      value
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
-A timer that is in `names` and not in `ends` is pending. Facts contain events and their times, and do not
+A timer that is in `names` and not in `ends` is pending. A fact contains an event and its times, and does not
 depend on `history_ms`, a setting that may differ in each process that opens the store:
 
-1. A fact expires `history_ms` after its last time (`last_ms`): for a name the later of set and due time, for
-   an end the later of end and due time. So the end of a timer never expires before its names.
-2. Names and ends are merged separately, so a merge may drop an end and leave its name. `forgotten_ms` is the
-   time before which any merge may have dropped ends. It never decreases and is part of the snapshot: a longer
-   history set later restores no end.
-3. A timer with a last time of its name before `forgotten_ms`, or `history_ms` before now, is reported as
-   forgotten only. It never counts as pending.
-4. The history of a waiting timer, however late, is kept: merges use the time of the earliest one.
+1. A fact expires `history_ms` after its last time (`last_ms`), which is the later of set time and due time
+   for a name, and the later of end time and due time for an end. The end of a timer therefore never expires
+   before the names of the timer.
+2. Names and ends are merged separately, so a merge may drop the end of a timer and leave its name.
+   `forgotten_ms` is the time before which any merge may have dropped ends. `forgotten_ms` never decreases and
+   is part of the snapshot, because dropped ends are not restored when a longer history is set later.
+3. A timer is only reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
+   `history_ms` ago. A forgotten timer never counts as pending.
+4. The history of a waiting timer is kept however late the timer is, because merges use the time of the
+   earliest waiting timer.
 
-Memory: facts since the last checkpoint, and filters of about 12 bits per fact.
+Memory: the facts since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
-An end as a fact of `consumequeue.timerindex_fact`, all u64:
+An end is stored as a fact of `consumequeue.timerindex_fact` with these u64 fields:
 
     field   bits   contents
     key     64     the timer's offset
@@ -30,8 +32,8 @@ An end as a fact of `consumequeue.timerindex_fact`, all u64:
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: names are identified by 128 bits of hash alone. Two names with the same hash would be one timer,
-and this is not detected; at 2**40 names of a store the odds are about 2**-49.
+Weak spot: names are identified only by a 128-bit hash. Two names with the same hash would refer to the same
+timer without being detected; with 2**40 names in a store, the probability is about 2**-49.
 """
 
 from __future__ import annotations
@@ -59,18 +61,18 @@ from tidewheel import property_names
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""The position of the kind in the `extra` of an end; the bits below are the due time."""
+"""The bit position of the kind in the `extra` field of an end; the lower bits are the due time."""
 _TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 Times = np.ndarray[Any, np.dtype[np.uint64]]
-"""A column of times, ms since 1970."""
+"""A column of times, in ms since 1970."""
 NameWords = tuple[int, int]
 """The 128-bit hash of a name under a topic, as two words of 64 bits."""
 
 
 class Named(NamedTuple):
-    """A timer found by a name: its offset, its due time, and its store time."""
+    """The offset, due time and store time of a timer that was found by name."""
 
     timer_offset: int
     due_ms: int
@@ -78,12 +80,12 @@ class Named(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time (ms) from which its name is kept for the history."""
+        """The time (ms) from which the timer's name is kept for the length of the history."""
         return max(self.due_ms, self.stored_ms)
 
 
 class TimerEnd(NamedTuple):
-    """The kind and time of a timer's end, and the log offset of its record."""
+    """The kind and time of a timer's end, and the log offset of the record that ended the timer."""
 
     end: End
     ended_ms: int
@@ -92,7 +94,7 @@ class TimerEnd(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EndsToWrite:
-    """Both indexes at one moment, for a checkpoint."""
+    """The state of both indexes at one moment, for a checkpoint."""
 
     names: RunsToWrite
     ends: RunsToWrite
@@ -104,7 +106,7 @@ class EndsToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: the files, and their damage."""
+        """Return the snapshot part: the files and their damage."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
@@ -121,21 +123,21 @@ class TimerEnds:
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """Ends of timers last known before this time (ms) may have been dropped."""
+        """Ends may have been dropped for timers with a `known_ms` before this time (ms)."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
-        """Whether the facts in memory make a checkpoint due."""
+        """Whether a checkpoint is due because of the number of facts in memory."""
         return self.names.is_full or self.ends.is_full
 
     def named(self, name: TimerName) -> Named | None:
-        """Return the newest timer with this name, pending or ended; raise `StoreDamaged`."""
+        """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` on damaged files."""
         return self.named_by(name_hash(name))
 
     def named_by(self, words: NameWords) -> Named | None:
-        """Return the newest timer with the name that has these two hash words (`name_hash`)."""
+        """Return the newest timer with a name, given by the two words of its hash (`name_hash`)."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
@@ -144,12 +146,12 @@ class TimerEnds:
         return None if found is None else Named(*found)
 
     def name(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
-        """Assign a timer's names to it."""
+        """Add the names of a timer to the index."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def ended(self, timer_offset: int) -> TimerEnd | None:
-        """Return the end of a timer; None while it is pending. Raise `StoreDamaged`."""
+        """Return the end of a timer, or None while the timer is pending. Raise `StoreDamaged`."""
         try:
             found = self.ends.newest(timer_offset, 0)
         except StoreDamaged:
@@ -161,7 +163,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a column of bool: whether each timer has ended; raise `StoreDamaged`."""
+        """Return a bool column that is true for each timer that has ended. Raise `StoreDamaged`."""
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -169,19 +171,19 @@ class TimerEnds:
             raise
 
     def note_damage(self) -> None:
-        """Note known damage of both indexes."""
+        """Report the known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.note(Damaged(part, "", index.damage))
 
     def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Add the end of a timer."""
+        """Add the end of a timer to the index."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Add the ends of delivered timers: columns of equal length, and their common store time."""
+        """Add the ends of delivered timers, given as columns of equal length and a common store time."""
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -189,40 +191,41 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer last known at `known_ms` may have ended before the kept history.
+        """Return whether a timer with this `known_ms` may have ended before the kept history.
 
-        Ends that a merge may have dropped stay forgotten when the clock is set back or the history grows.
+        A timer stays forgotten when the clock is set back or the history is made longer, because a merge may
+        have dropped its end.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write facts above the memory limit, while a start replays the log; `now_ms` as for `to_write`."""
+        """Write facts that exceed the memory limit during log replay; `now_ms` is as for `to_write`."""
         self._forget(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data for a checkpoint to write, without facts that expired before `now_ms`.
+        """Return the data that a checkpoint writes, without facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time, not a clock that may be wrong, and never later than the earliest
-        waiting timer.
+        `now_ms` is the newest store time rather than a clock reading, which may be wrong, and is never later
+        than the earliest waiting timer.
         """
         self._forget(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def written(self, done: EndsToWrite) -> None:
-        """Note that a checkpoint is durable."""
+        """Replace the facts and runs that a durable checkpoint has written or merged."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
     def failed(self, done: EndsToWrite) -> None:
-        """Note that a checkpoint was not written."""
+        """Keep the runs that a failed checkpoint has written, because a snapshot may list them."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Adopt a snapshot's files, and keep those of other snapshots; return the damage of its files."""
+        """Adopt the files of a snapshot, keep the files of other snapshots, and return the damage found."""
         self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
             self.names.adopt(frozen["names"], [other["names"] for other in others]),
@@ -234,12 +237,12 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def drop(self) -> None:
-        """Delete both indexes, to be rebuilt from the log."""
+        """Delete both indexes, which are then rebuilt from the log."""
         self.names.drop()
         self.ends.drop()
 
     def _forget(self, now_ms: int) -> None:
-        """Note that merges may now drop facts that expired before `now_ms`."""
+        """Advance `forgotten_ms`, because merges may now drop facts that expired before `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
@@ -247,23 +250,23 @@ class TimerEnds:
 
 
 def end_extra(end: End, due_ms: int) -> int:
-    """Return the `extra` of an end's fact: its kind and the timer's due time."""
+    """Return the `extra` field of an end: the kind of the end and the due time of the timer."""
     return end << KIND_SHIFT | due_ms
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return the last times (ms) of facts, names or ends, from which they are kept for the history."""
+    """Return the last time (ms) of each name or end fact, from which the fact is kept for the history."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """Return the 128-bit hash of a name; keys and message ids have different hashes."""
+    """Return the 128-bit hash of a name; a key and an equal message id have different hashes."""
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of a message's timer key; None without a key."""
+    """Return the 128-bit hash of a message's timer key, or None if the message has no key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
@@ -276,5 +279,5 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return the text to hash for a name: the message id, or the key with a mark that is illegal in ids."""
+    """Return the text that is hashed for a name: the message id, or the key with a prefix illegal in ids."""
     return message_id or f"\x01{key}"

@@ -1,14 +1,15 @@
-"""Rebuild of names and ends of timers at a start, if one of their files is damaged. Sources:
+"""Rebuilding of timer names and ends at startup, if one of their files is damaged, in four steps:
 
-1. The readable part of the damaged runs.
-2. The log, up to the snapshot; later records are replayed anyway.
-3. For names of waiting timers with records no longer in the log: the partitions.
-4. For each timer with a name that does not wait and has no known end: an end without details, as it would
-   otherwise count as waiting.
+1. The readable facts of the damaged runs are kept.
+2. The log is read up to the snapshot; later records are replayed in any case.
+3. The names of waiting timers whose records are no longer in the log are read from the partitions.
+4. A timer that has a name, is not waiting, and has no known end is given an end without details, because it
+   would otherwise count as waiting.
 
-If the log reaches back to the run's first fact, the result is complete. Otherwise facts of timers that ended
-before the log begins may be missing: verbs on them return that they came too late, or were never set. The
-next checkpoint rewrites the runs. Cost: one read of the log, and of the partitions.
+If the log reaches back to the first fact of the damaged run, the result is complete. Otherwise, facts of
+timers that ended before the first record of the log may be missing, and a verb on such a timer returns
+TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: one read of the log and one of the
+partitions.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _CHUNK_FACTS: Final = 65_536
 
 
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[Damaged]:
-    """Rebuild names and ends if any of their files is damaged; return the damaged files. Raise OSError.
+    """Rebuild names and ends if one of their files is damaged, and return the damaged files. Raise OSError.
 
-    The log begins at `log_from`; the state is that of the snapshot at `until` (log offsets).
+    `log_from` is the log offset of the first record, and `until` is the log offset of the snapshot.
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -50,8 +51,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
-    # Of several facts the one with the highest log offset is valid, in any order of insertion: the partitions
-    # may follow the log, though their timers are older.
+    # The fact with the highest log offset is valid regardless of the order of insertion, so the partitions
+    # can be read after the log, although their timers are older.
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
@@ -79,7 +80,7 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
 
 
 def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of timers in partitions that were set before the log begins."""
+    """Yield the records of timers in the partitions that were set before the first record of the log."""
     for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
         for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
             if path is not None and int(row["record_at"]) != partition.IN_LOG:
@@ -90,7 +91,7 @@ def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
 
 
 def _close(timers: Timers, disk: Disk) -> None:
-    """End the timers that have a name, do not wait, and have no known end."""
+    """End each timer that has a name, is not waiting, and has no known end."""
     waiting, gaps = _places(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
@@ -101,20 +102,20 @@ def _close(timers: Timers, disk: Disk) -> None:
 
 
 def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the offsets of all live rows of partitions, ascending, and the damage of their files."""
-    # For a file that was split, only the snapshot has the damage.
+    """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
+    # For a file that was split, only the snapshot lists the damage.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    found.append(np.fromiter(timers.in_doubt, np.uint64))  # delivery has passed these: no file has them
+    found.append(np.fromiter(timers.in_doubt, np.uint64))  # already passed by delivery: no file lists them
     return np.sort(np.concatenate(found)), gaps
 
 
 def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
     if gaps:
-        return  # a timer in no sound batch may wait in a damaged one: an end would prevent its delivery
+        return  # a timer may wait in a damaged batch, and an end would prevent its delivery
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)

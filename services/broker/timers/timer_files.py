@@ -1,11 +1,11 @@
-"""The timer files of a checkpoint: partitions of time, names and ends, and the table of queues.
+"""The timer files of a checkpoint: time partitions, names, ends, and the queue table.
 
-The snapshot names all these files with their lengths, so they are consistent as of one log offset.
+The snapshot lists all timer files with their lengths, so the files are consistent as of one log offset.
 
-Of the files that no snapshot names any more, those of times in doubt are kept: damaged bytes contained timers
-of these times, and an older file may have the last copy of their records. A time is in doubt from the
-detection of damage until a checkpoint begins after all its timers are rebuilt and durable; a failed rescue
-does not change that.
+A file that no snapshot lists any more is deleted, unless it covers a time in doubt: damaged bytes contained
+timers due at such a time, and an older file may have the last copy of their records. A time is in doubt from
+the detection of damage until a checkpoint begins after all timers of that time are rebuilt and durable, even
+if a rescue fails in between.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """The timers in doubt, when a checkpoint begins and later."""
+    """The times in doubt, when a checkpoint begins and while the checkpoint runs."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """Returns the current times in doubt, in any thread: a checkpoint may find damage."""
+    """A function that returns the current times in doubt in any thread; a checkpoint may find damage."""
     is_rescuing: bool = False
-    """Whether a rescue is running when the checkpoint begins; none begins before it is written."""
+    """Whether a rescue is running when the checkpoint begins; no rescue begins before the checkpoint ends."""
 
 
 @dataclass(slots=True, eq=False)
 class TimersToWrite:
-    """The timers at one moment, for a checkpoint."""
+    """The state of the timers at one moment, for a checkpoint."""
 
     partitions: PartitionsToWrite
     ends: EndsToWrite
@@ -46,12 +46,12 @@ class TimersToWrite:
     doubt: Doubt
 
     def write(self, disk: Disk) -> None:
-        """Write and sync, in a worker thread. Raise OSError."""
+        """Write and sync the files, in a worker thread. Raise OSError."""
         self.partitions.write(disk, self.source.fetch)
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part, once the files are written."""
+        """Return the snapshot part after the files have been written."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -59,7 +59,7 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete files that neither this snapshot nor the one before it names, unless they are needed."""
+        """Delete files that are neither listed by this or the previous snapshot nor in doubt."""
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
         if not self.doubt.is_rescuing:  # a rescue reads the runs that existed when it began
             self.ends.tidy(disk)

@@ -1,4 +1,4 @@
-"""The records of timers: set, moved, cancelled, delivered.
+"""The records of timers: set, moved, cancelled, and delivered.
 
     record                                   topic                 ends            sets
     set                                      rmq_sys_wheel_timer                   its own offset
@@ -6,8 +6,8 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each record is complete for the timer that it ends: one record, so a crash leaves all of it or nothing.
-A record that ends a timer also contains its due time, by which its place on disk is found.
+Each event of a timer is a single record, so a crash keeps either all of the event or nothing. A record that
+ends a timer also contains the due time of the timer, which is used to find the timer on disk.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REBUILT: Final = "rebuilt: {} was damaged"
 _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""Makes a named tuple at a third of the cost of its constructor."""
+"""`tuple.__new__`, which creates a named tuple at a third of the cost of its constructor."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -47,14 +47,14 @@ NOT_DELIVERED: Final = frozenset(
 
 
 class Replaced(NamedTuple):
-    """The timer that a new one replaces: its offset, and its due time."""
+    """The offset and due time of a timer that a new timer replaces."""
 
     timer_offset: int
     due_ms: int
 
 
 def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
-    """Return the timer record of a delayed message for its real queue `queue_id`."""
+    """Return the timer record of a delayed message with the real queue `queue_id`."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
@@ -69,7 +69,7 @@ def timer_record(message: Message, queue_id: int, replaced: Replaced | None = No
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message as a timer that replaces no other, with its fact."""
+    """Return a delayed message, with its fact, as a timer that replaces no other timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key))
@@ -84,7 +84,7 @@ def timer_properties(message: Message, queue_id: int) -> bytes:
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
-    """Return the timer that replaces the one at `timer_offset`: the same message, due at `due_ms`."""
+    """Return a timer record that moves the timer at `timer_offset` to `due_ms`, with the same message."""
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(Replaced(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
@@ -102,9 +102,9 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 
 
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
-    """Return the timer that replaces one in a damaged file: the same message, due at the same time.
+    """Return a timer record with the same message and due time, to replace a timer in a damaged file.
 
-    It gets only the names in `names`: another timer may have its key by now.
+    The new timer gets only the names in `names`, because another timer may have the same key by now.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -113,7 +113,7 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 
 
 def go_by(new: Record, names: list[TimerName]) -> None:
-    """Restrict a timer record, before its append, to these of its names."""
+    """Restrict the names of a timer record to `names` before the append."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({property_names.TIMER_NAMES: said})
 
@@ -124,18 +124,18 @@ def is_rebuilt(timer: Record) -> bool:
 
 
 def names_of(timer: TimerSet) -> list[TimerName]:
-    """Return the names of a timer: message id, and key if any."""
+    """Return the names of a timer: the message id and the key, if any."""
     names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def moved_because(stored: dict[str, str]) -> str | None:
-    """Return the reason of the move that made a record with these properties; None without a move."""
+    """Return the reason for the move that created a record with these properties, or None if no move did."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return a timer's message for its real queue, with the timer's offset; `reason` is the verb's."""
+    """Return a timer's message for its real queue, with the timer's offset, a verb, and the verb's reason."""
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
     marks = {
@@ -155,7 +155,7 @@ def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: s
 
 
 def undelivered(ready: Record) -> Record:
-    """Convert a record ready for its real queue (`services.broker.timers.timer_source`) to a timer record."""
+    """Convert a ready record (`services.broker.timers.timer_source`) back to a timer record."""
     stored = properties.decode(ready.properties)
     timer_offset = int(stored.pop(property_names.TIMER_OFFSET))
     marks = {property_names.REAL_TOPIC: ready.topic, property_names.REAL_QUEUE_ID: str(ready.queue_id)}
@@ -174,7 +174,7 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer with a lost record; `topic` is empty if it is unknown."""
+    """Return the record that ends a timer with a lost record; `topic` is empty if the topic is unknown."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -193,7 +193,7 @@ def _verb_record(
 
 
 def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
-    """Return the properties of a timer record, changed to replace another timer, or none."""
+    """Return the properties of a timer record after a change of the timer that it replaces, if any."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -201,9 +201,9 @@ def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
 
 
 def replaced_by(stored: bytes) -> int:
-    """Return the offset of the timer that a sender's timer replaced, by its properties; -1 for none.
+    """Return the offset of the timer that a timer with these properties replaced, or -1 if there is none.
 
-    A moved or rebuilt timer replaces itself, and gives -1.
+    For a moved or rebuilt timer, which replaces only itself, the result is -1.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1
@@ -212,7 +212,7 @@ def replaced_by(stored: bytes) -> int:
 
 
 def due_ms_of(record: Record) -> int:
-    """Return the due time of a timer record's timer, in ms since 1970."""
+    """Return the due time in a timer record, in ms since 1970."""
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 

@@ -1,8 +1,8 @@
-"""Rows for the far partitions from timer records in the log, with each message ready for its real queue.
+"""Partition rows and ready records, made by checkpoints from the timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). Beside a timer's row it writes the exact
-record to deliver, with its CRC; only offsets and store time are stamped at the delivery
-(`services.broker.spine.copies`). So a delivery reads one file in order and parses nothing.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). Next to the row of a timer, the checkpoint
+writes the exact record to deliver, including its CRC; only the offsets and the store time are set at delivery
+(`services.broker.spine.copies`). Delivery therefore reads one file sequentially and does not parse records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -10,10 +10,12 @@ record to deliver, with its CRC; only offsets and store time are stamped at the 
     key_hash   its first and
     spare      second key; `MANY_NAMES` if there are more
 
-The most common records are cut and joined (`services.broker.timers.cutting`); all others, such as those
-between IPv6 hosts, are decoded and encoded, which takes three times as long. The bytes are the same.
+The most common records are cut and joined (`services.broker.timers.cutting`). All other records, such as
+those between IPv6 hosts, are decoded and encoded, which takes three times as long. Both methods produce the
+same bytes.
 
-Weak spot: two implementations produce the same bytes, and only a test (`test_timer_source.py`) compares them.
+Weak spot: two implementations must produce the same bytes, and only a test (`test_timer_source.py`) compares
+the results.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""The bytes of one read where timers are close together."""
+"""The number of bytes read at once where timers are close together."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
 """If the next timer is more than `_ALONE_GAP_BYTES` away, only `_ALONE_BYTES` are read."""
@@ -52,14 +54,14 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Numbers of queues, assigned in the order of first use."""
+    """Queue numbers, assigned in the order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, topic: str, queue_id: int) -> int:
-        """Return the number of a queue, assigned at its first use."""
+        """Return the number of a queue, which is assigned on first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
@@ -69,7 +71,7 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return the snapshot part: [topic, queue id] of each queue, by number."""
+        """Return the snapshot part: the [topic, queue id] pairs of all queues, sorted by queue number."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
@@ -79,7 +81,7 @@ class QueueTable:
 
 
 class TimerSource:
-    """A reader of timer records in the log of a store, for a checkpoint in a worker thread."""
+    """A reader of timer records in the log, used by checkpoints in a worker thread and by delivery."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -88,15 +90,15 @@ class TimerSource:
         self._imported_until = imported.read(disk)
 
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
-        """Return the rows (without due time and place) and the records of the readable timers.
+        """Return the rows and ready records of the readable timers, sorted by offset.
 
-        `timer_offsets` (u64) ascend; so do those of the rows.
+        `timer_offsets` (u64) must be sorted. The due time and the record position of each row are left at 0.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
-        # Imported records may have no CRC, which a cut requires: they are parsed.
+        # Imported records are parsed, because they may lack the CRC that cutting requires.
         first_own = bisect_left(offsets, self._imported_until)
         cut = Cut(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
@@ -113,14 +115,14 @@ class TimerSource:
         return rows, ready
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record of any timer; fill in its row."""
+        """Return the ready record of any timer, and fill in the row of the timer."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number(ready.topic, ready.queue_id)
         self._name(row, ready.properties)
         return record.encode(ready)
 
     def _name(self, row: Any, kept: bytes) -> None:
-        """Fill the tag and name hashes of a message into its row, which already has the queue."""
+        """Set the tag hash and name hashes of a message in its row, which already contains the queue."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
@@ -141,8 +143,8 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
-            # Read again unless the window contains the whole record; for distant records in small pieces,
-            # since most of a large window would be other records.
+            # Read again unless the window contains the whole record. If the next timer is far away, the
+            # window is small, because most of a large window would be other records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -152,7 +154,7 @@ class TimerSource:
     def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         try:
             path, position = self._segments.place(physical_offset)
-        except StoreDamaged:  # skipped like a record with a wrong CRC, so the rest of its run is read
+        except StoreDamaged:  # skipped like a record with a wrong CRC; the rest of the run is read
             return bytes(_HEAD.size)
         unread: list[sectors.Extent] = []  # read as zeros, which fail the CRC without affecting neighbours
         stored = sectors.read(self._disk, path, position, window_bytes, unread)
@@ -162,7 +164,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the message of a timer as delivered, but with the timer's own offset and store time."""
+    """Return the message of a timer as it is delivered, but with the timer's own offset and store time."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -170,7 +172,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return the name hashes of a row; the last is `MANY_NAMES` if they do not fit."""
+    """Return the name hashes of a row; the last hash is `MANY_NAMES` if the message has too many names."""
     return _hashes(*names_of(ready))
 
 

@@ -1,8 +1,9 @@
-"""Views of waiting timers: pages by due time, counts, histograms.
+"""Views of waiting timers: pages by due time, counts, and histograms.
 
-Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory is bounded for
-any number of timers. A row on disk has its queue and the hashes of its tag and names, so a filter by topic,
-tag, or topic and key reads only records that may match, and all timers set since the last checkpoint.
+Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory use is bounded
+for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag and names. A
+filter by topic, tag, or topic and key therefore reads only the records that may match and the timers set
+since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LOOK_WORK: Final = 2  # in `limits.WORK_NS`: reading a small record and convert
 
 
 class Candidate(NamedTuple):
-    """A timer that may match: its sort position, and the place of its record in a partition, if any."""
+    """A timer that may match a filter: its sort position, and the place of its record in a partition."""
 
     due_ms: int
     timer_offset: int
@@ -38,15 +39,15 @@ class Candidate(NamedTuple):
 
 
 class TimerViews:
-    """Views of the waiting timers."""
+    """The read-only views of the waiting timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return up to `count_max` matching timers, without their messages, by due time.
+        """Return up to `count_max` matching timers, sorted by due time and without their messages.
 
-        The page begins after the position `after`: (due time in ms, offset).
+        The page begins after the position `after`, a pair of due time (ms) and offset.
         """
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
@@ -61,9 +62,10 @@ class TimerViews:
         return TimerPage(found, None)
 
     def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
-        """Return the matches among the next timers; `after` is the cursor of the next call, None at the end.
+        """Return the matching timers of a bounded search, and the cursor of the next call, None at the end.
 
-        It reads records up to `TIMERS_LOOK_WORK_MAX` (in `limits.WORK_NS`), or one larger record.
+        The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
+        record.
         """
         found: list[PendingTimer] = []
         work, place = 0, after
@@ -79,11 +81,11 @@ class TimerViews:
         return TimerPage(found, None)
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return the timers for topics with this prefix, the earliest due first."""
+        """Return the timers of all topics with a prefix, sorted by due time."""
         return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the last timers that ended as UNREADABLE, the newest first."""
+        """Return the most recent timers that ended as UNREADABLE, newest first."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
@@ -97,7 +99,7 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return the number of matching timers per window of `width_ms` from `from_ms` on: (start, count).
+        """Return (start, count of matching timers) for each window of `width_ms` from `from_ms` on.
 
         Empty windows are left out.
         """
@@ -117,7 +119,7 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return a column of bool: the matching rows; a record is read only if its row does not decide."""
+        """Return a bool column of the matching rows; a record is read only if its row is not conclusive."""
         matching = self._may_match(rows, path, wanted)
         unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -125,7 +127,7 @@ class TimerViews:
         return matching
 
     def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return a column of bool: the rows that may match; a row with its record in the log always may."""
+        """Return a bool column of the rows that may match, including every row with its record in the log."""
         queues = self._timers.queues.names
         topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
         matching = np.isin(rows["queue"], topics)
