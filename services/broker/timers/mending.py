@@ -1,4 +1,4 @@
-"""Repair of damaged timer files: timers are rebuilt from other copies, or ended as UNREADABLE.
+"""Repair of damaged timer files: timers are rebuilt from other copies or end as UNREADABLE.
 
     Check     --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
@@ -7,29 +7,32 @@
     Rescue    a worker finds the timers that the gaps contained <-------------------------------------+
     step      the core appends those with a readable copy again, and ends the others
 
-The timers of a gap are computed exactly, by difference: the timers with a name that are due in the window of
-the damaged file, less those in any sound batch or in memory, less those that have ended. If that gives fewer
-rows than the snapshot counts, the log is read, too (for timers without a message id). A gap may also have
-contained tombstones: rows of that window that have ended are deleted again. Ends are kept as long as a timer
-due at that time may wait in a damaged file (`Partitions.undone_ms`): timers due before that have ended.
+The timers of a gap are computed exactly, as a difference: the named timers that are due in the window of the
+damaged file, minus the timers in any sound batch or in memory, minus the timers that have ended. If the
+difference has fewer rows than the snapshot counts, the log is read as well, because a timer without a message
+id may have no name. A gap may also have contained tombstones, so rows of ended timers in the window are
+deleted again. Ends are kept while a timer due at the same time may wait in a damaged file. Timers due before
+`Partitions.undone_ms` have ended.
 
-A rebuilt timer is a new record of the log that replaces the old one, like a move to the same time: so it is
-durable and delivered once, and a crash in between loses nothing. Its record is read from the log or from an
-older timer file. So no file for a time in doubt is deleted, from the detection of damage until a checkpoint
-begins after all timers are rebuilt; after a start no file at all until every file has been verified, since
-the times in doubt are unknown before: the result of the last rescue may be lost.
-A row with only its record damaged is repaired in the same way, and so is a timer with damage found when it
-was due, or when a checkpoint copied it (`Timers.in_doubt`): late delivery is better than none. A timer with
-no readable record in either source ends as UNREADABLE: it is counted, listed, and never pending again.
+A rebuilt timer is a new log record that replaces the old timer, like a move to the same time. The timer is
+therefore durable and delivered once, and a crash during the repair loses no timer. The record of the timer is
+read from the log or from an older timer file. Files for a time in doubt are therefore not deleted from the
+detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no timer file is
+deleted until every file has been verified: the times in doubt are unknown until then, because the result of
+the last rescue may be lost. A sound row with a damaged record is repaired in the same way as a gap, and so is
+a timer whose damage was found when it was due or when a checkpoint copied it (`Timers.in_doubt`), because
+late delivery is better than no delivery. A timer without a readable record in the log or in an older file
+ends as UNREADABLE: it is counted and listed, and is never pending again.
 
-Cost: only the checks while nothing is damaged; a rescue reads names and ends once, and takes 16 bytes of
+Cost: without damage, only the checks take time. A rescue reads names and ends once, and takes 16 bytes of
 memory per timer of the window.
 
-A disk that can read nothing gives no information about files: a rescue on such a disk fails, and is retried.
+A disk that cannot read any file gives no information about damage: a rescue on such a disk fails and is
+retried.
 
-Weak spot: if names or the log are damaged as well, timers may be lost without a trace. They are counted
-(`unknown_count`), not named, as far as the snapshot's count of rows shows; for a file that was split even
-their number is unknown.
+Weak spot: if names or the log are damaged as well, lost timers may remain unidentified. Unidentified timers
+are counted in `unknown_count` if the snapshot's row count reveals the loss; for a file that was split, even
+the number of lost timers is unknown.
 """
 
 from __future__ import annotations
@@ -68,18 +71,18 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""The number of files per folder of which a rescue reads the first byte to test the disk."""
+"""The number of files per folder in which a rescue reads the first byte to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
-    """A sound row with an unsound record: its position, and the number of its queue."""
+    """A sound row with a damaged record: its sort position, the number of its queue, and its file."""
 
     due_ms: int
     timer_offset: int
     queue: int
     path: str
     is_unread: bool = False
-    """Whether a part was unreadable on the disk."""
+    """Whether the disk could not read a part of the record."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -87,7 +90,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """The place of a record in an older file."""
+    """The location of a record in an older file."""
 
     path: str
     position: int
@@ -96,15 +99,15 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Check:
-    """Files to verify in a worker thread, and the damage found."""
+    """A list of files to verify in a worker thread, and the damage that the check finds."""
 
     files: list[tuple[Slot, File, int]]
-    """Files of timers, each with the position (bytes) to begin at."""
+    """The timer files to verify, each with the byte position at which the check begins."""
     runs: list[Run]
-    """Runs of names, ends and keys."""
+    """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The parts of files left for the next check."""
+    """The timer files that the next check continues, each with its byte position."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -112,7 +115,7 @@ class Check:
     damaged_runs: list[Run] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Read; raise OSError."""
+        """Verify the files and runs. Raise OSError."""
         left_bytes = self.bytes_max
         for slot, file, position in self.files:
             if left_bytes <= 0:
@@ -132,7 +135,7 @@ class Check:
 
 
 class LogPass:
-    """One pass over the log up to `until`, some megabytes at a time."""
+    """A verification pass over the log up to `until`, a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -142,7 +145,7 @@ class LogPass:
         self.is_done = False
 
     def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Read on; return the damage found, clipped at `until`. Raise OSError."""
+        """Verify the next bytes, and return the damage found, clipped at `until`. Raise OSError."""
         self.is_done = True
         with suppress(StoreError):  # an error that prevents reading the log was reported at the start
             if self._scan is None or self._checking is None:
@@ -163,10 +166,10 @@ class LogPass:
 
 
 def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield the rows of a batch with records that do not match their CRC."""
+    """Yield the rows of a batch that have a record with a wrong CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
-    content.extend(bytes(batch.end - batch.position - len(content)))  # a truncated file: zeros fail the CRC
+    content.extend(bytes(batch.end - batch.position - len(content)))  # a truncated file: zeros fail each CRC
     starts = rows["record_at"].astype(np.int64) - batch.position
     ends = starts + rows["record_bytes"].astype(np.int64)
     for row in rows[~bulk.are_sound(content, starts, ends)] if len(rows) else ():
@@ -179,40 +182,43 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
 
 @dataclass(slots=True, eq=False)
 class Rescue:
-    """The search for the timers of gaps, in a worker thread: missing ones, and those that were revived."""
+    """A search, in a worker thread, for the timers that damage has made missing or has revived."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
     mended: frozenset[Gap]
-    """Damage that has been repaired already."""
+    """The gaps that have already been repaired."""
     windows: list[tuple[int, int]]
     in_doubt: dict[int, InDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The timers with tombstones in memory only."""
+    """The offsets of the timers that have a tombstone only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The timers with ends in no run yet: new ones, and those rebuilt by a start."""
+    """The offsets of the timers with ends that are only in memory: new ends, and ends rebuilt at startup."""
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """A timer last known before this time has ended, although its end may be forgotten."""
+    """Every timer with a last time before this time (ms) has ended, although its end may be forgotten."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, Copy] = field(default_factory=dict)
     unknown_count: int = 0
-    """The number of lost rows in gaps that could not be identified."""
+    """The number of lost rows in gaps whose timers could not be identified."""
     over: set[int] = field(default_factory=set)
-    """The timers that have ended: by a tombstone in their file, or before the kept history."""
+    """The timers that have ended, because their file has a tombstone or the kept history begins later."""
     blocked: str = ""
-    """The reason why the search failed; empty if it succeeded."""
+    """The reason why the search failed, or an empty string if the search succeeded."""
 
     def run(self, disk: Disk) -> None:
-        """Read; raise OSError, also if the disk can read nothing, as no timer may end because of that."""
+        """Search the files.
+
+        Raise OSError, also if the disk cannot read any file: such a disk must not end timers.
+        """
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
@@ -222,7 +228,7 @@ class Rescue:
             self.blocked = error.detail
             return
         self._find_copies(disk)
-        self._require_reading(disk)  # the disk may have failed since
+        self._require_reading(disk)  # the disk may have failed during the search
 
     def _require_reading(self, disk: Disk) -> None:
         folders = (COMMITLOG, TIMERS, TIMER_NAMES)
@@ -230,39 +236,40 @@ class Rescue:
         sectors.require_reading(disk, paths)
 
     def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
-        """Find the missing and the revived timers of a window.
+        """Find the missing timers and the revived timers of a window.
 
-        missing  named in the window, in no sound batch and not in memory, not ended
-        revived  in a sound batch although it has ended, not before the watermark, and without a tombstone in
-                 memory: a gap has destroyed it
+        A missing timer has a name and a due time in the window, has not ended, and is neither in a sound
+        batch nor in memory. A revived timer has ended, but is in a sound batch at or after the watermark,
+        because a gap has destroyed its tombstone and memory contains no other tombstone.
         """
         present, lost_count = self._present(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named(disk, from_ms, until_ms)
         wanted = _without(wanted, held)
         ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # Fewer timers than lost rows: some have no message id. A read of the log is expensive, so it is read
-        # only if names do not account for all lost rows.
+        # If there are fewer timers than lost rows, some timers have no message id. Reading the log is
+        # expensive, so the log is read only if names do not account for all lost rows.
         if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
             wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
             ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _without(wanted, ended)])
-        # Before the watermark no row needs a tombstone: all are done, with possibly forgotten ends.
+        # Rows before the watermark need no tombstone: their timers have ended, although some ends may be
+        # forgotten.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, _without(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether a damaged file is not a present one, so that its number of rows is unknown."""
+        """Return whether a damaged file has been split, which makes the number of its rows unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of the window in sound batches, and the number of rows in other batches.
+        """Return the live rows of the window in sound batches, and the number of rows in damaged batches.
 
-        A batch in a gap counts as damaged even if the disk can read it by now: its timers have already been
-        skipped.
+        A batch in a gap counts as damaged even if the disk can now read the batch, because its timers have
+        already been skipped.
         """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
@@ -298,13 +305,13 @@ class Rescue:
         return _once(np.concatenate(found)), is_sure
 
     def _deviated(self, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers sorted in the window that are due at another time."""
+        """Return the timers that are sorted into the window but due at another time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
     def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers without those that are due in the window but sorted elsewhere."""
+        """Return `pairs` without the timers that are due in the window but sorted elsewhere."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -312,7 +319,7 @@ class Rescue:
         return _without(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers of the window found in the log."""
+        """Return the timers of the window that are found in the log."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -323,7 +330,7 @@ class Rescue:
         return self._placed(np.array(found, PAIR), from_ms, until_ms)
 
     def _leave_out_deleted(self, disk: Disk) -> None:
-        """Remove the bare rows with a tombstone in their file, or ended before the kept history."""
+        """Exclude timers that have a tombstone in their file, or that ended before the kept history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -332,7 +339,7 @@ class Rescue:
         self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return the offsets of the timers that have ended, ascending."""
+        """Return the sorted offsets of the timers that have ended."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -356,7 +363,7 @@ class Rescue:
 
 
 def _slots_named(disk: Disk) -> Iterator[Slot]:
-    """Yield the slots of all files, including those that no snapshot names."""
+    """Yield the slots of all timer files, including files that no snapshot lists."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -385,7 +392,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """Return the time windows (from, until, in ms) of slots, ascending and merged."""
+    """Return the sorted and merged time windows of slots, as (from, until) pairs in ms."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -403,13 +410,13 @@ def _keys(facts: FactIndex) -> Iterator[Numbers]:
 
 
 class Mending:
-    """The repair of a broker's damaged timer files: checks, rescues, and the timers that they restore.
+    """The repair of damaged timer files: checks, rescues, and the timers that a rescue restores.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    One job at a time: a rescue takes a consistent view of files and memory, and its missing timers are
-    repaired before the next one begins.
+    Only one job runs at a time: a rescue takes a consistent view of files and memory, and the timers that it
+    finds missing are repaired before the next rescue begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -428,7 +435,7 @@ class Mending:
         self._log_pass: LogPass | None = None
 
     def begin(self, now_ms: int) -> None:
-        """Schedule all files for a check, ordered by due time."""
+        """Schedule a check of all files, ordered by due time."""
         files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
@@ -440,7 +447,7 @@ class Mending:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check; note damage of names, ends and keys that a checkpoint has found."""
+        """Allow the next check, and report damage to names, ends, and keys that a checkpoint has found."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -451,7 +458,8 @@ class Mending:
     def read_on(self, disk: Disk, now_ms: int) -> None:
         """Check more timer files on a follower, after a checkpoint.
 
-        Once all are checked, older files may be deleted there, too. Repair waits until the node leads.
+        Once all timer files are checked, the follower may delete older files, too. Damage is repaired only
+        when the node becomes the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -467,44 +475,44 @@ class Mending:
             self.done(job)
 
     def go_on_checking(self) -> None:
-        """Allow the next check now."""
+        """Allow the next check to begin now."""
         self._may_check = True
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is work to do now."""
+        """Whether a job can begin, or a repair can continue, now."""
         if self._applying is not None:
             return not self._timers.is_held()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def doubt(self) -> Doubt:
-        """Return the timers in doubt, for a checkpoint that begins."""
+        """Return the times in doubt for a checkpoint that is about to begin."""
         spans = self._in_doubt()
-        if self._has_read_all:  # all damage is known, and its times stay in doubt until all is rebuilt
+        if self._has_read_all:  # all damage is known, and its times stay in doubt until the repair
             self._partitions.release_older()
         is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
         return Doubt(spans, self._in_doubt, is_rescuing)
 
     @property
     def _has_read_all(self) -> bool:
-        """Whether all timer files were checked since the start."""
+        """Whether all timer files have been checked since the start."""
         is_reading = isinstance(self._running, Check) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
-        """Return the times of damaged bytes with timers that are not all rebuilt or ended."""
+        """Return the times covered by damaged bytes whose timers are not all rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
-        in_doubt = [*tuple(self._timers.in_doubt.values())]  # a snapshot: a worker may call this
+        in_doubt = [*tuple(self._timers.in_doubt.values())]  # a copy, since a worker may call this
         in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
     def next_job(self) -> Check | Rescue | None:
-        """Return the next job for a worker; None if there is none, or while a job is unfinished."""
+        """Return the next job for a worker, or None if no job is due or the last job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_rescue():
@@ -515,15 +523,15 @@ class Mending:
         return self._running
 
     def done(self, job: Check | Rescue) -> None:
-        """Adopt the result of a worker's job."""
+        """Process the result of a worker's job."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
             self._take_over(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        # While the worker read, a checkpoint may have dropped a file, and timers may have ended: ignore
-        # their results.
+        # While the worker was reading, a checkpoint may have dropped a file, and a timer may have ended:
+        # results about such files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._is_there(one) and self._waits(one))
@@ -538,7 +546,7 @@ class Mending:
             self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
-        """Requeue a job that failed; it is retried after the next `keep_house`."""
+        """Requeue a job that failed, for another attempt after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):
@@ -549,14 +557,14 @@ class Mending:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def step(self, now_ms: int) -> None:
-        """Rebuild or end some of the timers that a rescue has found."""
+        """Rebuild or end the next timers that a rescue has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
             while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
                 self._mend(*self._left.popleft(), now_ms)
                 count += 1
-        except StoreDamaged as error:  # ends are unreadable: the next start rebuilds them
+        except StoreDamaged as error:  # the next start rebuilds unreadable ends
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
@@ -574,14 +582,14 @@ class Mending:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files with waiting timers, and the damaged split files that are kept."""
+        """Return the files with waiting timers, and the damaged files that are kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _is_there(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _waits(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer waits; all before the watermark have ended, possibly with forgotten ends."""
+        """Return whether a timer waits; timers before the watermark have ended, even with forgotten ends."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
@@ -665,7 +673,7 @@ class Mending:
         self._rebuilt_count += 1
 
     def _record(self, timer_offset: int) -> Record | None:
-        """Return the timer record from the log, or else from an older file; None if neither has it."""
+        """Return the timer record from the log or an older file, or None if neither contains the record."""
         with suppress(StoreDamaged):
             return self._timers.logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
@@ -704,7 +712,7 @@ class Mending:
             )
 
     def note_indexes(self) -> None:
-        """Note known damage of names, ends and keys."""
+        """Report the known damage to names, ends, and keys."""
         self._timers.ends.note_damage()
         if self._store.keys.damage:
             self._store.note_key_index(self._store.keys.damage)

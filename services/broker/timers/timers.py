@@ -1,8 +1,8 @@
-"""Delayed messages: set, moved, fired, cancelled, and delivered when due.
+"""Delayed messages, which are set, moved, fired, or cancelled, and delivered when due.
 
-A timer is a record of the log, and its offset there is its internal name. All its changes are decided when a
-record is appended, in one thread, so each verb has exactly one result: a timer ends once, when the record of
-its end is appended and applied, and the answer waits until that record is durable.
+A timer is a record of the log, and the offset of the record is the internal name of the timer. All changes of
+a timer are decided in one thread when a record is appended, so each verb has exactly one result. A timer ends
+once, when the record of its end is appended and applied; the verb is answered when that record is durable.
 
     location                              duration                         memory
     unarmed: `Unarmed`, not durable       until its flush                  its record
@@ -10,25 +10,26 @@ its end is appended and applied, and the answer waits until that record is durab
     near: `Near`, a wheel                 until delivered                  one entry each
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-`services.broker.timers.timer_delivery` delivers due timers; this file has the verbs and the effects of their
-records. Only `Timers.apply` changes names, ends and counts, and removes ended timers; `publish` arms. The
-position of a waiting timer (sort key, watermark) is local to this core and its clock, not state of the log.
+Due timers are delivered by `services.broker.timers.timer_delivery`; this file contains the verbs and the
+effects of their records. Only `Timers.apply` changes names, ends, and counts and removes ended timers;
+`Timers.publish` arms timers. The positions of waiting timers (sort keys and watermark) depend on the broker's
+clock and are not part of the log's state.
 
-A timer's *sort key* is (sort_ms, timer_offset); `sort_ms` is nearly always its due time. All timers are
-delivered in the order of their sort keys; the watermark, the last delivered key, gives a restart its position
-(`timingwheel.partitions`). So a timer set after its due time gets the time of the watermark or of the wheel
-instead, never an earlier one.
+The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
+are delivered in the order of their sort keys; the watermark is the last delivered key, from which delivery
+continues after a restart (`timingwheel.partitions`). A timer that is set after its due time therefore gets
+the time of the watermark or of the wheel as its `sort_ms`, and never an earlier time.
 
-After the clock was set back, the watermark is in the future. Timers set then are delivered at their own time,
-but are sorted on disk at the watermark; `Near.deviating` keeps their `sort_ms` until they end, and a start
-reads the record of each for its due time (`resume`). Sort keys follow this broker's own clock: another broker
-with the same log, or this one after a restart, may choose others. So records name timers by their due times,
-and never by sort keys.
+After the clock is set back, the watermark is in the future. Timers set after that are delivered at their due
+time, but are sorted on disk at the watermark. `Near.deviating` keeps the `sort_ms` of each such timer until
+the timer ends, and at startup `Timers.resume` reads its due time from the record. Sort keys depend on the
+clock of one broker: another broker with the same log, or the same broker after a restart, may choose
+different sort keys. Records therefore refer to timers by due time, and never by sort key.
 
-Weak spots: a timer that is set after its due time is due when it is set: if the clock is set back before the
-next tick, it waits for that time. `pending_by_topic` is a count, not a set: if a timer ends with an unknown
-topic (some that are UNREADABLE), it is subtracted under "": the total stays right, but its topic counts one
-too many from then on.
+Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
+before the next tick, the timer waits until the clock has caught up. `pending_by_topic` is a count, not a set:
+an UNREADABLE timer with an unknown topic is subtracted under "", so the total stays correct, but the count of
+its real topic stays one too high.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _NOWHERE: Final = 1 << 62
 
 
 class InDoubt(NamedTuple):
-    """A timer with a damaged record: its due time, sort time, topic (or "") and file (or "")."""
+    """The due time, sort time, topic (or "") and file (or "") of a timer with a damaged record."""
 
     due_ms: int
     sort_ms: int
@@ -93,7 +94,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker: the verbs on them, and the effects of their records."""
+    """The delayed messages of a broker, with the timer verbs and the effects of timer records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -107,17 +108,19 @@ class Timers:
         self.near = Near()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
-        """The last timers that ended as UNREADABLE, the oldest first."""
+        """The most recent timers that ended as UNREADABLE, oldest first."""
         self.in_doubt: dict[int, InDoubt] = {}
-        """The timers, by offset, with damaged records, for which a rescue is pending.
+        """The timers with damaged records that wait for a rescue, by offset.
 
-        Delivery may have passed them, so this is the only list of them, and snapshots include it.
+        Delivery may have passed these timers, so no other list contains them, and snapshots include this
+        list.
         """
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
-        """The damaged bytes of the log, while a start replays it.
+        """The damaged ranges of the log during its replay at startup.
 
-        A timer with a record there is not counted, and so not subtracted by the record of its end.
+        A timer with its record in a damaged range is not counted, and is therefore not subtracted when it
+        ends.
         """
 
     @property
@@ -141,21 +144,21 @@ class Timers:
             )
 
     def pending(self, name: TimerName, now_ms: int) -> Named | None:
-        """Return the current timer with this name if it waits, or None."""
+        """Return the current timer with a name if the timer is waiting, or None."""
         found = self.ends.named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: Named, now_ms: int) -> bool:
-        """Return whether a timer found by a name still waits."""
+        """Return whether a timer that was found by name is still waiting."""
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
         return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
     def known(self, name: TimerName) -> Named | None:
-        """Return the current timer with this name, waiting or ended."""
+        """Return the current timer with a name, waiting or ended, or None."""
         return self.ends.named(name)
 
     def queue_offset(self, named: Named) -> int:
-        """Return the offset of a timer's record in the timers' own queue; 0 if it is unknown."""
+        """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
             return 0  # it ended before it was durable
@@ -165,10 +168,10 @@ class Timers:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Mark a timer record, before its append, with the waiting timer of its key, which it replaces.
+        """Mark a timer record with the waiting timer of the same key, which the record replaces.
 
-        Call this after `Carrying.prepare`: a timer that the record's own verb cancels is not replaced as
-        well, since a timer ends once.
+        Call this before the append and after `Carrying.prepare`: a timer that is cancelled by the verb of the
+        record is not replaced as well, since a timer ends once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -181,7 +184,7 @@ class Timers:
     # Records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Set a timer, end a timer, or end a run of delivered ones."""
+        """Set a timer, end a timer, or end a run of delivered timers."""
         match fact:
             case TimerSet():
                 self.ends.name(fact, stamp.offset, stamp.store_ms)
@@ -199,13 +202,13 @@ class Timers:
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
-        # Nearly all timers of a run were delivered in sort order, as the watermark shows; only the few after
-        # it (`_are_waiting`) need a step of Python each.
+        # Nearly all timers of a run were delivered in sort order, as the watermark shows; only the few timers
+        # after the watermark (`_are_waiting`) are removed one by one in Python.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers with durable records: each is delivered when due, unless it has ended already."""
+        """Arm timers with durable records: each timer is delivered when due unless it has already ended."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -213,8 +216,8 @@ class Timers:
             if self._unarmed.drop(timer_offset):
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # Into the wheel by its due time, not its sort key: after the clock was set back, it is
-                # delivered at its own time, long before the clock reaches the watermark again.
+                # The wheel uses the due time, not the sort key: after the clock was set back, the timer is
+                # delivered at its due time, long before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
                     self.near.put(timer_offset, due_ms)
         self.partitions.put(sort_keys)
@@ -222,7 +225,10 @@ class Timers:
     # Verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the message of a recall handle if it still waits; raise `InvalidRecallHandle`."""
+        """Cancel the message of a recall handle if it is waiting.
+
+        Raise `InvalidRecallHandle` for a wrong handle.
+        """
         wanted = recall.decode(handle)
         if wanted.topic != topic:
             raise InvalidRecallHandle(f"It is for topic {wanted.topic!r}, not {topic!r}.")
@@ -232,7 +238,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancel a waiting timer; otherwise return the verdict on its end."""
+        """Cancel a waiting timer, or return the verdict on a timer that is not waiting."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -241,7 +247,7 @@ class Timers:
         return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a waiting timer to another due time (ms since 1970); raise `IllegalDeliveryTime`."""
+        """Move a waiting timer to another due time (ms since 1970). Raise `IllegalDeliveryTime`."""
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
@@ -252,8 +258,8 @@ class Timers:
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Move a waiting timer to a due time that was checked when its verb was accepted.
 
-        The timer keeps only the names still assigned to it: another timer may have its key, set while this
-        one was late by more than the history.
+        The timer keeps only the names that are still assigned to it. If the timer was late by more than the
+        history, its key may belong to another timer by now.
         """
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -268,7 +274,7 @@ class Timers:
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Deliver a waiting timer now."""
+        """Deliver a waiting timer immediately."""
         found = self._found(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -278,23 +284,25 @@ class Timers:
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Set a timer again that was in the damaged file at `path`.
+        """Set a timer from the damaged file at `path` again.
 
-        The new timer gets the names still assigned to the old one, or to no remembered timer: if the old one
-        was late by more than the history, its key was forgotten, and a newer timer with that key keeps it.
+        The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
+        the old timer was late by more than the history, its key was forgotten, and a newer timer with the
+        same key keeps the key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer with a lost record; `topic` is empty if it is unknown."""
+        """End a timer with a lost record; `topic` is empty if the topic is unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def doubt(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Put a timer with a damaged record in doubt, for a rescue.
+        """Register a timer with a damaged record for a rescue.
 
-        `due_ms` is its due or sort time; `path` is the file that it waited in, if any.
+        `due_ms` is the due time or sort time of the timer, and `path` is the file in which the timer waited,
+        if any.
         """
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
         self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
@@ -304,15 +312,15 @@ class Timers:
         self.doubt(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
-        """Return whether a timer has ended; False if its end is unreadable, which is noted."""
+        """Return whether a timer has ended; an unreadable end is reported as damage and gives False."""
         with suppress(StoreDamaged):
             return self.ends.ended(timer_offset) is not None
         return False
 
     def logged(self, timer_offset: int) -> Record:
-        """Return the timer record in the log; raise `StoreDamaged`, also if the disk cannot read it (EIO).
+        """Return a timer record from the log. Raise `StoreDamaged` if the record is damaged or gives EIO.
 
-        Raise OSError for other errors.
+        Raise OSError for other errors of the disk.
         """
         with suppress(OSError):  # the unreadable bytes may be after the record
             return self._store.read(timer_offset)
@@ -330,32 +338,32 @@ class Timers:
             raise unread from error
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """Return a waiting timer, or the verdict on its end."""
+        """Return a waiting timer, or the verdict on a timer that is not waiting."""
         found = self._found(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
     def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on the timer of a timer record; None while it waits."""
+        """Return the verdict on the timer of a timer record, or None while the timer waits."""
         record = timer.record
         found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._ended(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the id of the newest message with a timer key; empty without a readable record."""
+        """Return the id of the newest message with a timer key, or "" if its record is missing."""
         found = self.ends.named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read(self, named: Named) -> Record:
-        """Return the timer record of a waiting timer; raise `StoreDamaged`."""
+        """Return the record of a waiting timer. Raise `StoreDamaged` if the record is unreadable."""
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at an offset, from the log, or else from its partition.
+        """Return the timer record at an offset, from the log or from its partition.
 
-        Raise `StoreDamaged` if neither has it.
+        Raise `StoreDamaged` if neither the log nor a partition contains the record.
         """
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
-            return unarmed  # the log reads only durable bytes
+            return unarmed  # the log returns only durable bytes
         with suppress(StoreDamaged):
             return self.logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
@@ -372,16 +380,16 @@ class Timers:
         return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
-        """Return the timer record in a partition; raise `StoreDamaged`."""
+        """Return a timer record from a partition. Raise `StoreDamaged` if the record is damaged."""
         stored = self.stored(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.damaged_row(path, position)
         return undelivered(records.decode(stored))
 
     def stored(self, path: str, spans: list[tuple[int, int]]) -> bytes:
-        """Return spans (position, length) of a partition, padded with zeros; raise OSError except EIO.
+        """Return spans (position, length) of a partition, padded with zeros. Raise OSError except EIO.
 
-        Unreadable bytes are noted, and returned as zeros.
+        Unreadable bytes are reported as damage and returned as zeros.
         """
         unread: list[sectors.Extent] = []
         stored = sectors.read_many(self._disk, path, spans, unread)
@@ -390,14 +398,14 @@ class Timers:
         return stored
 
     def damaged_row(self, path: str, position: int) -> StoreDamaged:
-        """Note that a record in a partition is damaged; return the error for it."""
+        """Report a damaged record in a partition, and return the error to raise."""
         what = f"The timer at byte {position} of {path} does not match its CRC."
         self._store.damage.file("partition", path, what)
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write names and ends above the memory limit, while a start replays the log."""
-        # The watermark has also passed damaged files; a rescue finds their timers by names and ends.
+        """Write names and ends that exceed the memory limit during log replay."""
+        # The watermark has also passed damaged files, in which a rescue finds the timers by names and ends.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
 
@@ -420,9 +428,9 @@ class Timers:
         self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
-        """Return the partitions and ends for a checkpoint to write; `doubt` exempts files from deletion."""
-        # The history is relative to the earliest waiting timer, not to the clock: a timer late by more than
-        # the history must keep its names, and must be found to have no end.
+        """Return the partitions and ends that a checkpoint writes; `doubt` exempts files from deletion."""
+        # The history is relative to the earliest waiting timer, not to the clock: a timer that is late by
+        # more than the history must keep its names, and must still count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
@@ -431,26 +439,25 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def written(self, done: TimersToWrite) -> None:
-        """Note that a checkpoint is durable; put the timers with damaged records in doubt, for a rescue."""
+        """Adopt the files of a durable checkpoint, and register timers with damaged records for a rescue."""
         self.partitions.written(done.partitions)
         self.ends.written(done.ends)
-        # Timers that are near, or have ended, since the checkpoint began are handled by their delivery or
-        # end.
+        # Timers that became near or ended after the checkpoint began are handled by their delivery or end.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
-                with suppress(StoreDamaged):  # the read notes damage
+                with suppress(StoreDamaged):  # the read reports damage
                     self.logged(one.timer_offset)
                 self._doubt_copied(one)
 
     def failed(self, done: TimersToWrite) -> None:
-        """Note that a checkpoint was not written."""
+        """Process the failure of a checkpoint."""
         self.partitions.failed(done.partitions)
         self.ends.failed(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Adopt the files that a snapshot names; return descriptions of their damage.
+        """Adopt the files that a snapshot lists, and return descriptions of their damage.
 
-        The runs named by other snapshots' parts (`others`) are kept for those snapshots.
+        The runs that are listed by the parts of other snapshots (`others`) are kept.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -459,23 +466,23 @@ class Timers:
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def resume(self) -> None:
-        """Put timers into the wheel, after a start, if files sort them later than their due times.
+        """Put timers into the wheel at startup if the files sort them later than their due times.
 
-        Raise OSError. Files are read up to the watermark, which may be an hour ahead.
+        Raise OSError. Files are read up to the watermark, which may be an hour in the future.
         """
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
                 continue
-            with suppress(StoreDamaged):  # it is found again in sort order, and handled there
+            with suppress(StoreDamaged):  # the timer is found again in sort order, and handled then
                 self.near.put(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def drop(self) -> None:
-        """Delete all files: a start without a snapshot replays the whole log."""
+        """Delete all timer files, because a start without a snapshot replays the whole log."""
         self.partitions.drop(self._disk)
         self.ends.drop()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer, and remove it from its location before the flush, so that it ends only once."""
+        """End a timer, and remove the timer from its location before the flush, so it ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -496,10 +503,11 @@ class Timers:
             self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return a column of bool: the timers that are still in the wheel, in memory or in a partition.
+        """Return a bool column of the timers that are still in the wheel, in memory, or in a partition.
 
-        A timer delivered in sort order is before the watermark, so nothing has to be removed. The watermark
-        does not cover timers that are not armed yet, and timers with a sort time other than their due time.
+        A timer that was delivered in sort order is before the watermark and does not have to be removed. The
+        watermark does not cover timers that are not armed yet, or timers with a sort time that differs from
+        the due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -509,7 +517,7 @@ class Timers:
         return ~is_passed
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names of a timer that its replacement gets."""
+        """Return the names that the replacement of a timer gets."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
@@ -523,7 +531,7 @@ class Timers:
         return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
-        """Return the timer with this name if it waits; else the verdict, which is counted for a verb."""
+        """Return the waiting timer with a name, or else the verdict, which is counted for a verb."""
         found = self.ends.named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
@@ -535,7 +543,7 @@ class Timers:
         return self._counted(verdict) if is_verb else verdict
 
     def _ended(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on a timer that has ended, or is forgotten; None while it waits."""
+        """Return the verdict on a timer that has ended or is forgotten, or None while the timer waits."""
         ended = self.ends.ended(found.timer_offset)
         if self.ends.is_forgotten(found.known_ms, now_ms):
             return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
@@ -554,7 +562,7 @@ class Timers:
     def _appended(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
-        """Append the record of a verb; return its verdict."""
+        """Append the record of a verb, and return the verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
         return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
@@ -588,19 +596,19 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class Near:
-    """The wheel of timers that are due soon; its entries are the timers' offsets."""
+    """The wheel of timers that are due soon; each entry is the offset of a timer."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
-        """The `sort_ms` of timers for which it differs from the due time, by offset."""
+        """The `sort_ms` of each timer whose sort time differs from its due time, by offset."""
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
     def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Return, and keep, the `sort_ms` of a new timer: its due time, or `free_ms` if that is later."""
+        """Assign the `sort_ms` of a new timer: the latest of due time, `free_ms`, and wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
@@ -611,27 +619,27 @@ class Near:
         return self.deviating.get(timer_offset, due_ms)
 
     def put(self, timer_offset: int, due_ms: int) -> None:
-        """Set a timer for its due time, or for now if that has passed."""
+        """Schedule a timer for its due time, or for now if the due time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def end(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel, if it is there; return its `sort_ms`."""
+        """Remove a timer from the wheel if it is there, and return the `sort_ms` of the timer."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Return and remove up to `count_max` timers due by `until_ms`, in order: (due time, offset)."""
+        """Remove up to `count_max` timers due by `until_ms`; return sorted (due time, offset) pairs."""
         return self._wheel.advance(until_ms, count_max)
 
     def next_due_ms(self) -> int | None:
-        """Return the earliest possible due time, or None."""
+        """Return the earliest possible due time, or None if the wheel is empty."""
         return self._wheel.next_due_ms()
 
     def follow(self, now_ms: int) -> int:
-        """Set the time; return by how many ms the clock was set back since the last call, or 0."""
+        """Set the time, and return the number of ms that the clock was set back since the last call, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel returns timers set before its own time at once: a timer set for a time after the clock
+            # A wheel immediately returns timers due before its own time: a timer due after the clock's time
             # but before the wheel's time would be delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
@@ -639,7 +647,7 @@ class Near:
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return the snapshot part; the rest is in the partitions."""
+        """Return the snapshot part, which does not include the data in the partitions."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
@@ -648,7 +656,7 @@ class Near:
 
 
 class Unarmed:
-    """The timers that wait for their flush: records by offset, in log order."""
+    """The records of the timers that wait for their flush, by offset and in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -656,7 +664,7 @@ class Unarmed:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of an unarmed timer; above all offsets if there is none."""
+        """The lowest offset of an unarmed timer, or a value above all offsets if no timer is unarmed."""
         return next(iter(self._records), _NOWHERE)
 
     def __contains__(self, timer_offset: int) -> bool:
@@ -669,10 +677,10 @@ class Unarmed:
         self._records[timer_offset] = timer
 
     def record(self, timer_offset: int) -> Record | None:
-        """Return the record of an unarmed timer, or None."""
+        """Return the record of an unarmed timer, or None if the timer is not unarmed."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def drop(self, timer_offset: int) -> bool:
-        """Remove a timer that has ended or is durable; return False if it was not unarmed."""
+        """Remove a timer that has ended or is durable, and return whether the timer was unarmed."""
         return self._records.pop(timer_offset, None) is not None
