@@ -1,29 +1,33 @@
-"""Burials: messages with no attempts left are moved to the dead letters without waiting for a receive.
+"""Moving of messages without attempts left to the dead letters, without waiting for a receive.
 
-Otherwise a message that kills its consumers would wait for one more receive, which never comes, and operators
-would not see it among the dead letters. So the end of the last attempt triggers the burial:
+Otherwise, a message that crashes its consumers would wait for one more receive, which might never come, and
+operators would not see the message among the dead letters. The end of the last attempt therefore triggers the
+move:
 
     the last attempt's lease expires -----+
     its consumer reports its failure -----+
     a start finds one without attempts ---+--> the queue of this file --> a dead letter, and done
     a policy allows fewer attempts -------+
 
-If a policy allows more attempts meanwhile, the lease expires normally, and the message is delivered again.
+If the policy allows more attempts in the meantime, the lease expires normally, and the message is delivered
+again.
 
 Rules:
-- The pause after a failed attempt precedes the next attempt. After the last attempt there is none: the lease
-  ends when the consumer reports the failure, or when a policy makes that attempt the last one.
-- The lease of the last attempt stays valid until its message is buried. So one step, as in a consumer's own
-  move to the dead letters, ends both; until then an acknowledgement still counts.
-- A tick stops burying when `UNFLUSHED_BYTES_MAX` are not durable, and the flush triggers the next tick; or
-  when it has read `QUEUE_FILES_COMPARED_BYTES` of queue files in full (a start reads none), and the next tick
-  follows immediately.
-- A receive that finds such a message first buries it, too (`receiving.py`).
+- The pause after a failed attempt precedes the next attempt. There is no pause after the last attempt: the
+  lease ends when the consumer reports the failure, or when a new policy makes the current attempt the last
+  one.
+- The lease of the last attempt stays valid until its message is moved. A single step therefore ends both the
+  lease and the message, as in a move requested by a consumer, and an acknowledgement counts until this step.
+- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable; the next flush then
+  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` of queue files in
+  full, since a start reads no queue files; the next tick then follows immediately.
+- A receive that finds a message without attempts left also moves the message (`receiving.py`).
 
-Memory: one entry for each such message until it is buried. Cost: its record is read and appended once.
+Memory: one entry for each message until the message is moved. Cost: the record of each message is read once
+and appended once.
 
-Weak spot: entries are never removed when their messages are acknowledged, renewed, moved or delivered. So an
-entry is only a hint, and is checked again when it is processed.
+Weak spot: an entry is not removed when its message is acknowledged, renewed, moved, or delivered. An entry is
+therefore only a hint, and is checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ USED_UP = "attempts used up"
 
 
 class Burying:
-    """The messages to bury, in the order in which they were found."""
+    """The queue of messages to move to the dead letters, in the order of discovery."""
 
     def __init__(
         self,
@@ -63,29 +67,29 @@ class Burying:
         self._last_leases: deque[int] = deque()
         self._used_up: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """The bytes of queue files that this tick has read in full."""
+        """The number of queue file bytes that the current tick has read in full."""
 
     def has_more(self) -> bool:
-        """Return whether there are messages to bury now."""
+        """Return whether messages can be moved to the dead letters now."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def takes(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue the burial of a message with a failed attempt if it was the last; return whether it was."""
+        """Queue a message whose last attempt has failed, and return whether no attempt is left."""
         is_last = self.is_last(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
     def given_back(self, key: GroupQueue, offset: int) -> None:
-        """Queue the burial of a message after its lease, since the policy may allow fewer attempts now."""
+        """Queue a message after the end of its lease if the current policy allows no more attempts."""
         if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def look_for(self, now_ms: int, group: str = "") -> None:
-        """Find messages without attempts left, and without a lease or in a pause, of one group or all.
+        """Queue messages without attempts left that have no lease or are in a pause, of one or all groups.
 
-        A lease in the burial queue may no longer be that of the last attempt: then it expires normally, at
-        once, since redelivery need not wait for the disk.
+        If the policy now allows more attempts for a queued lease, the lease expires normally and at once,
+        since redelivery does not have to wait for the disk.
         """
         self._used_up += self._groups.used_up(group)
         for key, lease in self._leases.standing():
@@ -100,7 +104,7 @@ class Burying:
                 self._leases.run_out_again(generation)
 
     def run(self, now_ms: int) -> list[str]:
-        """Bury messages within the limits of a tick; return the topics with redelivered messages."""
+        """Move messages within the limits of a tick, and return the topics with redelivered messages."""
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._may_go_on:
             topic = self._bury_leased(self._last_leases.popleft(), now_ms)
@@ -113,13 +117,13 @@ class Burying:
 
     @property
     def _may_go_on(self) -> bool:
-        """Whether the limits of this tick allow more burials."""
+        """Whether the limits of the current tick allow more messages to be moved."""
         return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _bury_leased(self, generation: int, now_ms: int) -> str | None:
-        """End a lease and bury its message, unless it was answered or renewed meanwhile.
+        """End a lease and move its message, unless the lease was answered or renewed in the meantime.
 
-        Return the topic if the message is to be delivered again instead.
+        Return the topic of the message if the message must be delivered again instead.
         """
         found = self._leases.find(generation)
         if found is None or not self._leases.has_run_out(found[1], now_ms):
@@ -135,12 +139,12 @@ class Burying:
         return None
 
     def is_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether the group's current policy allows no attempt after that of a lease."""
+        """Return whether the group's current policy allows no attempt after the attempt of a lease."""
         count = self._groups.look(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Bury a message without a lease, unless it was delivered, finished or moved meanwhile."""
+        """Move a message without a lease, unless it was delivered, finished, or moved in the meantime."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.look(key).is_used_up(offset, attempts_max):
             return
@@ -155,7 +159,7 @@ class Burying:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return the record of a message; None if it is deleted or damaged."""
+        """Return the record of a message, or None if the record is deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

@@ -1,10 +1,11 @@
-"""Dead letters: messages that a group has given up, in its topic `%DLQ%<group>`, with reason and errors.
+"""Dead letters: messages that a group has given up, kept with reason and errors in topic `%DLQ%<group>`.
 
-A dead letter is open until an operator redrives or purges it. Finished ones are recorded as the progress of
-the operators' own group (`OPERATORS`) on that topic, in acknowledgement records like those of any group.
+A dead letter is open until an operator redrives or purges it. Finished dead letters are recorded as the
+progress of the operators' group (`OPERATORS`) on the dead-letter topic, in ordinary acknowledgement records.
 
-A message redriven to its own topic is delivered only to its group, since other groups have had it; in another
-topic it is delivered to all groups. It keeps its message id.
+A message that is redriven to its original topic is delivered only to its group, since other groups have
+already received it; in another topic, the message is delivered to all groups. A redriven message keeps its
+message id.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class DeadLetters:
         self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
     def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
-        """Move a message to the dead letters after its attempts; return the offset to make durable first."""
+        """Move a message to the dead letters after its attempts; return the log offset to make durable."""
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
             property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
@@ -80,7 +81,7 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return open dead letters of a group, the oldest first; fewer than `count_max` if they are large."""
+        """Return open dead letters of a group, oldest first, and fewer than `count_max` if they are large."""
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
@@ -105,7 +106,7 @@ class DeadLetters:
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count(self, group: str) -> DeadLetterCount:
-        """Return the number of open dead letters of a group; 0 if it never had any."""
+        """Return the number of open dead letters of a group, or 0 if the group never had dead letters."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -114,10 +115,10 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Send a dead letter again: to its own topic for its group alone, or to the topic `target`.
+        """Send a dead letter again, to its original topic for its group only, or to the topic `target`.
 
-        Return the offset to make durable first. Raise `DiskFull`, `MessageNotFound`, `IllegalTopic`,
-        `MessageTypeConflict` or `TopicNotFound`.
+        Return the log offset that must be durable before the answer. Raise `DiskFull`, `MessageNotFound`,
+        `IllegalTopic`, `MessageTypeConflict` or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._open(group, queue_offset)
@@ -137,12 +138,12 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Finish a dead letter unsent; return the offset to make durable. Raise `MessageNotFound`."""
+        """Finish a dead letter unsent, and return the log offset to make durable. Raise `MessageNotFound`."""
         key, _ = self._open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return an open dead letter and its queue; raise `MessageNotFound`."""
+        """Return the queue and the record of an open dead letter. Raise `MessageNotFound`."""
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
@@ -157,7 +158,7 @@ class DeadLetters:
 
 
 def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return the number that selects a redriven message's queue: by lite topic, message group or offset.
+    """Return a number that selects a redriven message's queue, from its lite topic, group, or offset.
 
     Raise `MessageTypeConflict`.
     """

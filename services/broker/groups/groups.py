@@ -1,32 +1,34 @@
-"""Consumer groups: their subscriptions, policies and positions on each queue, and the records of them.
+"""Consumer groups: their subscriptions, policies, and positions on each queue, and the group records.
 
-A group exists from its first receive of a topic, or its first policy, on. The body of a `TW_SYS_GROUP`
-record is JSON:
+A group exists from its first receive of a topic or from its first policy. The body of a `TW_SYS_GROUP` record
+is a JSON object in one of these forms:
 
     {"group", "topic"}                the group receives the topic, from its earliest message on
-    {"group", "topic", "positions"}   and from now on from these offsets ({queue id: offset}); leases end
-    {"group", "topic", "left"}        it no longer receives it; an empty topic removes the group entirely
+    {"group", "topic", "positions"}   the group continues at these offsets ({queue id: offset}); leases end
+    {"group", "topic", "left"}        the group leaves the topic; an empty topic removes the group entirely
     {"group", "topic", "reopened"}    these messages of lite topics are unfinished again
                                       ({queue id: [the first offset, distance to the next one, ...]})
-    {"group", "topic", "filter"}      it also receives the topic with this filter: [type, expression]
-    {"group", "topic", "forgotten"}   and no longer with these filters ([[type, expression], ...])
+    {"group", "topic", "filter"}      the group also uses this filter on the topic: [type, expression]
+    {"group", "topic", "forgotten"}   the group no longer uses these filters: [[type, expression], ...]
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
-When a group begins to receive the topic, the first two contain a "log_offset" if the log was cut before: the
-group misses no message below it, even in a queue with a damaged file, the beginning of which is then unknown.
-Weak spot: if the log is cut again before that queue is rebuilt, all its deleted messages count as missed.
+If the log was cut before a group begins to receive a topic, the record also contains "log_offset", the first
+offset of the log. Messages below this offset do not count as missed by the group, even in a queue with a
+damaged file, whose first offset is unknown. Weak spot: if the log is cut again before the damaged queue is
+rebuilt, all deleted messages of the queue count as missed.
 
-Each group has its offsets on each queue (`consumequeue.offsets`), recorded with every change, and its
-messages in flight (`consumequeue.in_flight`), derived from the offsets on first use. Changes of messages and
-leases are applied when they are decided and collected in `open_records.py`, which closes its records when the
-next flush is taken.
+Each group has its offsets on each queue (`consumequeue.offsets`), which are recorded with every change, and
+its messages in flight (`consumequeue.in_flight`), which are derived from the offsets on first use. Changes of
+messages and leases are applied when they are decided, and are collected in open records (`open_records.py`),
+which are closed when the next flush begins.
 
-Invariants of a group on a queue: all messages below the committed offset are done, committed <= next, and
-leased, ready and parked messages are not done.
+Invariants of a group on a queue: all messages below the committed offset are done, the committed offset is at
+most the next offset, and leased, ready, and parked messages are not done.
 
-A lease has its state in `GroupOffsets` (if it is a record), `InFlight`, and `Leases`, which sets its timer.
-Only this file begins, replaces and ends leases, and each method changes all parts of the lease. Finishing or
-removing a message ends its lease; callers do not have to end it before.
+The state of a lease is kept in `InFlight`, in `Leases`, which sets the timer of the lease, and in
+`GroupOffsets` if the lease is recorded. Only this file begins, replaces, and ends leases, and each method
+changes all parts of a lease. Finishing or removing a message also ends its lease, so callers do not have to
+end the lease first.
 """
 
 from __future__ import annotations
@@ -78,34 +80,34 @@ class Groups:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """Each topic's groups, and the log's beginning when they joined; 0 for its first byte, or unknown."""
+        """The groups of each topic, each with the first log offset at the time of joining (0 if unknown)."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
-        """The topics whose groups have changed since a checkpoint froze them."""
+        """The topics whose groups have changed since the last checkpoint."""
         self._topics_of: dict[str, dict[str, None]] = {}
-        """The topics of each group that receives any: the inverse of `_members`."""
+        """The topics that each group receives: the inverse of `_members`."""
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """Leases of the current receive."""
+        """The leases of the current receive, or None outside a receive."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
-        """Topics with messages unblocked by an acknowledgement; emptied when receivers are notified."""
+        """The topics with messages that an acknowledgement unblocked; cleared when receivers are notified."""
         self.forgotten: list[str] = []
-        """Messages about removed filters, for the log."""
+        """Messages about removed filters, to be written to the broker's log."""
 
     def names(self) -> list[str]:
-        """Return all groups, sorted by name: those that receive a topic, and those that have a policy."""
+        """Return the sorted names of all groups that receive a topic or have a policy."""
         return sorted(self.unsorted_names())
 
     def unsorted_names(self) -> Set[str]:
-        """Return all groups, unsorted."""
+        """Return the names of all groups, unsorted."""
         return self._topics_of.keys() | self._policies.keys()
 
     def is_known(self, group: str) -> bool:
@@ -125,9 +127,9 @@ class Groups:
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Make a group receive a topic, from ({queue id: offset}) on or else from the earliest message.
+        """Make a group receive a topic from `positions` ({queue id: offset}) or from the earliest message.
 
-        Return the offset to make durable first. Raise `TooManyGroups`.
+        Return the log offset that must be durable before the answer. Raise `TooManyGroups`.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -136,10 +138,10 @@ class Groups:
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
-        """Note that a client of a group that receives the topic uses a filter.
+        """Record the use of a filter by a client of a group that receives the topic.
 
-        Return the group's filters, this filter, the offset to make durable first, and whether the filters of
-        the client or the group have changed. Raise `TooManyFilters`.
+        Return the group's filters, the used filter, the log offset to make durable, and whether the filters
+        of the client or the group have changed. Raise `TooManyFilters`.
         """
         filters, durable_at = self.filters.of(group, topic), 0
         filters.move_clock(now_ms)
@@ -147,7 +149,8 @@ class Groups:
         is_new = known is None or filters.use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
-        # Before the check of room: a full group must make room when all its clients have a new filter.
+        # Idle filters are removed before the limit is checked, so a full group has room when all its clients
+        # have a new filter.
         if idle := self.filters.idle(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
@@ -183,12 +186,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set a candidate aside for other filters of the group, given as a mask."""
+        """Set a candidate message aside for other filters of the group, which are given as a mask."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the messages of one group, or all, that have used up their attempts and are not leased."""
+        """Yield the messages without a lease and without attempts left, of one group or of all groups."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -196,7 +199,7 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group; return the offset to make durable first.
+        """Set the delivery policy of a group, and return the log offset to make durable.
 
         Raise `TooManyGroups`.
         """
@@ -205,11 +208,11 @@ class Groups:
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to these offsets, and void its leases; return the offset to make durable first."""
+        """Move a group to new offsets, void its leases, and return the log offset to make durable."""
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Reopen messages of a queue, in ascending order; return the offset to make durable first."""
+        """Reopen messages of a queue, given in ascending order, and return the log offset to make durable."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
         reopened = {key.queue_id: steps}
@@ -223,29 +226,29 @@ class Groups:
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest unfinished offset of a queue over all its groups; None without groups."""
+        """Return the lowest unfinished offset of a queue over all of its groups, or None without groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Remove a group from a topic, or (empty) entirely; return the offset to make durable first."""
+        """Remove a group from a topic (or entirely, if empty), and return the log offset to make durable."""
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return the group's messages in flight on a queue; a new group starts at the earliest message."""
+        """Return a group's messages in flight on a queue; a new group begins at the earliest message."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._made(key))
         return flight
 
     def look(self, key: GroupQueue) -> InFlight:
-        """Return the same for reading only: create no state."""
+        """Return a group's messages in flight on a queue for reading only, without creating state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
-        """Finish messages that were acknowledged or moved to the dead letters; end the leases on them.
+        """Finish messages that were acknowledged or moved to the dead letters, and end their leases.
 
-        Return the offset to make durable first.
+        Return the log offset that must be durable before the answer.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -260,9 +263,9 @@ class Groups:
         return self.open_records.durable_at
 
     def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish fresh messages from `first`, a candidate, to before `end`, without delivering them.
+        """Finish fresh messages, from the candidate `first` to before `end`, without delivering them.
 
-        They must not include a gap: see `pass_over_gap`.
+        The messages must not include a gap, which `pass_over_gap` handles.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -273,9 +276,9 @@ class Groups:
         self.open_records.pass_over(key, first, end, now_ms)
 
     def pass_over_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Note the gap at a candidate, and finish it with the fresh part of the gap after it.
+        """Report the gap at a candidate, and finish the candidate with the fresh part of the gap after it.
 
-        All gaps that a group skips are noted, as no other method skips one. Raise `StoreDamaged`.
+        All gaps that a group skips are reported, because no other method skips gaps. Raise `StoreDamaged`.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -285,12 +288,12 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive when the block ends, to set their timers in one call."""
+        """Begin all leases of a receive when the block ends, so that one call sets all timers."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
             yield
-        finally:  # a scan that raises has leased messages, too
+        finally:  # a scan that raises may have leased messages
             self._leasing = None
             if begun:
                 self.leases.begin(begun)
@@ -298,9 +301,9 @@ class Groups:
     def lease(
         self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
-        """Lease the candidate, or (`is_found`) a message that was found through its lite topic.
+        """Lease the candidate, or, if `is_found` is set, a message that was found through its lite topic.
 
-        Return the offset to make durable, of the record of a message group's lease. Call within `leasing`.
+        Return the log offset to make durable, or 0 if the lease has no record. Call this within `leasing`.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -308,20 +311,20 @@ class Groups:
         return self.keep_lease(key, lease, attempt, now_ms) if lease.message_group else 0
 
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
-        """Lease contiguous fresh messages from the candidate on, of no message group; within `leasing`."""
+        """Lease contiguous fresh messages without a message group from the candidate on, within `leasing`."""
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
         self._leasing += zip(repeat(key), leases, strict=False)
 
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
-        """Replace the lease on the same message; return the offset to make durable first."""
+        """Replace the lease on a message, and return the log offset to make durable."""
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
         attempts = flight.attempts(lease.queue_offset).made
         return self.keep_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Record a valid lease, so that a restart restores it; return the offset to make durable first."""
+        """Record a valid lease for restoration after a restart, and return the log offset to make durable."""
         entry = LeaseEntry(
             Kind.LEASED,
             0,
@@ -342,7 +345,7 @@ class Groups:
         return self.open_records.durable_at
 
     def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        """End an unanswered lease; record it if the attempt counts, or if the lease has a record."""
+        """End an unanswered lease, and record its end if the attempt counts or if the lease has a record."""
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
             attempts = flight.attempts(offset).made - (failure is None)
@@ -353,7 +356,7 @@ class Groups:
         self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
-        """Update a group: finished messages, leases, topics, filters, or policy."""
+        """Update the finished messages, leases, topics, filters, or policy of a group."""
         match fact:
             case Finished(group, topic, queue_id, ranges):
                 offsets = self._made(GroupQueue(group, topic, queue_id))
@@ -386,7 +389,7 @@ class Groups:
             self._offsets[key] = GroupOffsets(offset)
 
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-        """Derive the messages in flight after a start: restore recorded leases (`Leases.restore`)."""
+        """Derive the messages in flight after a start, and restore recorded leases (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.begin_above(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
@@ -394,14 +397,14 @@ class Groups:
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
     def flights(self) -> list[InFlight]:
-        """Return the current messages in flight of each group on each queue with any state."""
+        """Return the messages in flight of each group on each queue that has any state."""
         return list(self._in_flight.values())
 
     def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Return the messages that groups lose when queues begin later.
+        """Return the numbers of messages that groups lose when queues begin at later offsets.
 
-        `rises` are (topic, queue id, first offset, new first offset). A group that joined when the log began
-        at `log_offset` or later loses nothing.
+        `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
+        when the log began at `log_offset` or later loses no messages.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -416,7 +419,7 @@ class Groups:
         return [row for row in counts if row.message_count]
 
     def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Move every group up to the new beginnings of its queues (topic, queue id, offset)."""
+        """Move every group up to the new first offsets of its queues, given as (topic, queue id, offset)."""
         for key, min_offset in self._begun(minimums):
             self._made(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
@@ -430,7 +433,7 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receivers(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the keys of the groups that receive a topic, for one of its queues."""
+        """Return the keys of the groups that receive a topic, for one queue of the topic."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
@@ -447,7 +450,7 @@ class Groups:
         return len(self._members.get(topic, ()))
 
     def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
-        """Return the log offset of a group's next message; -1 if it has none.
+        """Return the log offset of a group's next message, or -1 if there is no next message.
 
         Return `unknown_offset` if the queue's file is damaged.
         """
@@ -459,13 +462,13 @@ class Groups:
         return unknown_offset
 
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
-        """Yield every queue of every topic with a group, with the group's committed offset."""
+        """Yield each queue that a group receives, with the key and the committed offset of the group."""
         for topic, queue_id, queue in self._store.dispatch.queues():
             for key in self.receivers(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: each topic's groups, policies, filters, missed messages, offsets."""
+        """Return the snapshot part: members of topics, policies, filters, missed messages, and offsets."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -516,7 +519,7 @@ class Groups:
             )
 
     def _made(self, key: GroupQueue) -> GroupOffsets:
-        """Return the group's offsets on a queue for a change; untouched offsets are not part of the state."""
+        """Return a group's offsets on a queue for a change; untouched offsets are not part of the state."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -528,11 +531,11 @@ class Groups:
         self.open_records.take_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
-        """Append a record of a group; return the offset to make durable first."""
+        """Append a record of a group, and return the log offset to make durable."""
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the frozen lists of each topic's groups that changed since the last checkpoint."""
+        """Update the frozen group lists of the topics that changed since the last checkpoint."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -550,7 +553,7 @@ class Groups:
         self._topics_of.setdefault(group, {})[topic] = None
 
     def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
-        """Judge messages that were set aside again, by the current filters."""
+        """Judge set-aside messages again with the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:
@@ -558,7 +561,7 @@ class Groups:
                 self.woken[topic] = None
 
     def _drop(self, group: str, topic: str) -> None:
-        """Remove a group from a topic, or (empty) entirely."""
+        """Remove a group from a topic, or entirely if `topic` is empty."""
         self.filters.leave(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
@@ -583,7 +586,7 @@ class Groups:
 
 
 def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the current snapshot value of offsets; None if they are untouched."""
+    """Return the current snapshot value of offsets, or None if the offsets are untouched."""
     return offsets.taken() or None
 
 

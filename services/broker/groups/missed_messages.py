@@ -1,9 +1,10 @@
-"""Counts of messages that retention has deleted before a group had finished them, by group and topic.
+"""Counts, by group and topic, of messages that retention deleted before the group had finished them.
 
-Derived from the records of cuts alone (`services.broker.housekeeping`, "skipped"), so a start, a follower and
-a replay give the same numbers. A snapshot keeps them; they are removed when the group leaves the topic.
+The counts are derived only from the records of cuts (`services.broker.housekeeping`, "skipped"), so a start,
+a follower, and a replay give the same numbers. The counts are part of the snapshot, and are removed when the
+group leaves the topic.
 
-Cost: one entry for each subscription that ever missed messages (`limits.SUBSCRIPTIONS_MAX`).
+Cost: one entry for each subscription that ever missed messages (at most `limits.SUBSCRIPTIONS_MAX`).
 """
 
 from __future__ import annotations
@@ -16,35 +17,35 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
 TOLD_AT_ONCE_MAX: Final = 10
-"""Maximum lines per cut in the broker's log, for the largest losses; one more line counts the others."""
+"""The maximum number of lines per cut in the broker's log; one more line counts all smaller losses."""
 WHAT_HOLDS_LONGER: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
 
 
 class Missed(NamedTuple):
-    """Messages that a group has missed of a topic; `last_ms` is the store time of the last such cut."""
+    """The number of messages of a topic that a group has missed, and the store time of the last loss."""
 
     message_count: int
     last_ms: int
 
 
 class MissedMessages:
-    """The counts of all groups."""
+    """The counts of missed messages for all groups."""
 
     def __init__(self) -> None:
         self._missed: dict[tuple[str, str], Missed] = {}
 
     def of(self, group: str, topic: str) -> Missed | None:
-        """Return the messages that a group has missed of a topic, or None."""
+        """Return the messages of a topic that a group has missed, or None if there are none."""
         return self._missed.get((group, topic))
 
     def items(self) -> Iterator[tuple[str, str, Missed]]:
-        """Yield (group, topic, missed messages)."""
+        """Yield (group, topic, missed messages) for each group that missed messages."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def note(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add the losses in a record."""
+        """Add the losses that a cut record contains."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = Missed(count + (before.message_count if before else 0), store_ms)
@@ -54,7 +55,7 @@ class MissedMessages:
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return the snapshot part: [group, topic, count, time of the last cut]."""
+        """Return the snapshot part: [group, topic, count, time of the last cut] of each count."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
@@ -63,9 +64,10 @@ class MissedMessages:
 
 
 def sentences(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
-    """Return the log lines about one cut: the largest losses by (group, topic), and the number of the others.
+    """Return the log lines about one cut: one line for each large loss, and one line for all smaller losses.
 
-    Each names the command with details. Without `is_cut`: about rebuilt queues that begin later.
+    Each line contains the command that shows details. If `is_cut` is false, the lines are about rebuilt
+    queues that begin later.
     """
     who = "Retention deleted" if is_cut else "Retention deleted, or damage of the log took,"
     if not missed:

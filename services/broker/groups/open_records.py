@@ -1,21 +1,23 @@
-"""Changes of groups between two flushes, collected into one record of leases and one of finished messages.
+"""Group changes between two flushes, collected in a record of leases and a record of finished messages.
 
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
-Thousands of acknowledgements a second would be as many records; so they share one record, in which adjacent
-messages form a range. An entry is applied when it is decided, by the function that a start calls with the
-record's fact. Closing changes no state: the records that it appends are not applied again. It appends leases
-before finished messages, which is equivalent: a lease may end before its message, never the reverse. Any
-other change of a group's offsets (by a record of a group, or of retention) closes these records first.
+Thousands of acknowledgements per second would produce as many records, so they are collected in one record,
+in which adjacent messages form a range. An entry is applied when it is decided, by the same function that
+applies the record at startup. Closing the records changes no state: the appended records are not applied
+again. Leases are appended before finished messages, which has the same effect as the original order, because
+a lease may end before its message, but never after it. Any other change of a group's offsets, by a group
+record or a retention record, closes the open records first.
 
-The next flush takes all records appended before it, and closes these first. So the answer to an added change
-waits until the log is durable beyond its current end (`durable_at`), whatever the number of records.
+A flush closes the open records first, and then writes all appended records. The answer to an added change
+therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
+records.
 
-Cost: per acknowledgement a range is extended; per flush two records are written, or more above
-`OPEN_RECORD_BYTES_MAX` bytes.
+Cost: each acknowledgement extends a range, and each flush writes two records, or more if a record would
+exceed `OPEN_RECORD_BYTES_MAX` bytes.
 
-Weak spot: added changes are applied before they are in the log, so a snapshot must not be taken in between:
-`is_empty` is part of `Broker.is_quiet`. And `durable_at` is valid only after an addition.
+Weak spot: added changes are applied before they are in the log, so no snapshot may be taken in between;
+`Broker.is_quiet` therefore checks `is_empty`. `durable_at` is valid only after a change has been added.
 """
 
 from __future__ import annotations
@@ -46,12 +48,12 @@ class OpenRecords:
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before an answer about the added changes."""
+        """The log offset that must be durable before the added changes are answered."""
         return self._store.log.end_offset + 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was added since the records were closed."""
+        """Whether no change was added since the records were last closed."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
@@ -66,12 +68,12 @@ class OpenRecords:
         self._passed[key].add(first, end)
 
     def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
-        """Add a change of a lease."""
+        """Add a lease change to the open records."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the added changes, stamped with their newest time."""
+        """Append the added changes, stamped with the time of the newest change."""
         if self.is_empty:
             return
         finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -90,7 +92,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the parts joined into bodies up to the size limit, with at least one part each."""
+    """Join parts into record bodies up to the size limit, with at least one part in each body."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:
