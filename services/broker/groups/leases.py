@@ -1,29 +1,32 @@
-"""Leases: a message belongs to a consumer for a limited time.
+"""Leases, by which a message belongs to a consumer for a limited time.
 
     receive --> `Lending.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
                                         +--------+           --> released, undelivered: no attempt
                           renewed by heartbeats of its client, or set to another time by its consumer
 
-Each lease has a generation as its key, so that it can end by time, by answer, or with its client. Most leases
-are only in memory: after a restart, messages that were not acknowledged are delivered again. Leases on
-messages of a message group are also records (`commitlog.facts.lease_records`), and are restored by a start. A
-start numbers generations from its clock, above those of earlier starts. If two starts overlap (a clock that
-stopped, a node that followed for long), handles still differ by message, times and epoch.
+The key of a lease is its generation, because a lease can end by timeout, by an answer, or with its client.
+Most leases are only in memory: after a restart, messages that were not acknowledged are delivered again.
+Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at
+startup. Generations are numbered from the clock time of the start, above the generations of earlier starts.
+If the generations of two starts overlap, because the clock had stopped or the node had been a follower for a
+long time, handles still differ by message, times, and epoch.
 
-A takeover lengthens leases that would end before their consumers can acknowledge, once: it marks them in
-records. The next takeover skips marked leases, unless a heartbeat of the consumer was recorded since.
+A takeover lengthens leases that would end before their consumers can acknowledge, and marks these leases in
+records. The next takeover skips marked leases, unless a heartbeat of the consumer has been recorded since, so
+each lease is lengthened once.
 
-Lease times are elapsed time (`services.broker.spine.lease_clock`): steps of the clock neither end nor prolong
-leases.
+Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so steps of the clock neither
+end nor prolong leases.
 
-Only `Groups` begins, replaces and ends leases, because `InFlight` and `GroupOffsets` hold parts of each. All
-other callers look up leases here and change their end times.
+Only `Groups` begins, replaces, and ends leases, because `InFlight` and `GroupOffsets` hold parts of each
+lease. All other callers only look up leases in `Leases` and change their end times.
 
-Cost: a lease is one object, one dict entry here and one in `InFlight`, and a timer of the wheel.
+Cost: a lease takes one object, a dict entry in `Leases`, a dict entry in `InFlight`, and a timer of the
+wheel.
 
-Weak spot: a timer that fires leaves its lease without one. Either `Receiving.expire` ends the lease, or the
-message waits for its burial (`burying.py`), which ends it.
+Weak spot: a lease has no timer after its timer has fired. Either `Receiving.expire` ends the lease, or the
+lease ends when its message is moved to the dead letters (`burying.py`).
 """
 
 from __future__ import annotations
@@ -42,11 +45,11 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""The first generation of a start is its time in ms times this, so no start repeats one up to this rate."""
+"""The number of generations per ms of start time: starts do not repeat generations up to this rate."""
 
 
 class Leases:
-    """All leases of a broker, with generations numbered from its start at `now_ms`."""
+    """All leases of a broker, with generations numbered from the start time `now_ms`."""
 
     def __init__(
         self, scheduler: Scheduler, clock: LeaseClock, subscriptions: LiteSubscriptions, now_ms: int
@@ -58,9 +61,10 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def begin_above(self, store_ms: int, now_ms: int) -> None:
-        """Set the first generation above those of earlier starts, even if the clock was set back.
+        """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
-        Store times do not advance then. Several starts in that time get distant first generations.
+        Store times do not advance after the clock was set back. Several starts in this period get first
+        generations that are far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
@@ -72,7 +76,7 @@ class Leases:
         return self._generation
 
     def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
-        """Begin at least one lease; all end together and belong to one client.
+        """Begin one or more leases that end at the same time and belong to the same client.
 
         Leases with a `client_id` are valid as long as that client sends heartbeats.
         """
@@ -92,16 +96,17 @@ class Leases:
         renewed_until_ms: int,
         until_ms: int = 0,
     ) -> None:
-        """Restore a lease from before a restart; a renewed lease until its consumer can send a heartbeat.
+        """Restore a lease from before a restart, and keep it until its consumer can renew the lease.
 
-        All times are in the broker's time, also the recorded end, as a restart has no elapsed time. The lease
-        ends no earlier than `until_ms`. A lease that a takeover has already lengthened keeps its recorded
-        end: otherwise the lease of a lost consumer would never end while leaders change more often than every
-        30 s. A takeover sets `until_ms`, and marks the leases that it lengthens.
+        All times, including the recorded end, are in the broker's time, because elapsed time does not survive
+        a restart. The lease ends no earlier than `until_ms`. A lease that a takeover has already lengthened
+        keeps its recorded end, because otherwise the lease of a lost consumer would never end while leaders
+        change more often than every 30 s. A takeover sets `until_ms`, and marks the leases that it lengthens.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # Recorded by the clock of the leader that lengthened it, which may have been ahead.
+            # The end was recorded by the clock of the leader that lengthened the lease, which may have been
+            # ahead.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -113,29 +118,29 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases that a receive with this attempt id got before a restart."""
+        """Return the valid leases that a receive with the same attempt id got before a restart."""
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease with this generation, if it is still valid."""
+        """Return the lease with a generation, or None if the lease is no longer valid."""
         return self._leases.get(generation)
 
     def standing(self) -> Collection[tuple[GroupQueue, Lease]]:
-        """Return all leases."""
+        """Return all valid leases."""
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End a pause: a lease with a failed attempt expires with the next tick."""
+        """End the pause after a failed attempt: the lease expires with the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def run_out_again(self, generation: int) -> None:
-        """Let the next tick expire a lease left for its burial by an earlier tick, if its time is over."""
+        """Schedule the expiry of a lease again, after an earlier tick left the lease to `burying.py`."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:
-        """Replace a valid lease."""
+        """Replace a valid lease by a newer lease on the same message."""
         assert lease.generation > held.generation, "generations ascend, or an old handle would be good again"
         key, standing = self._leases.pop(held.generation)
         assert standing is held, "another lease has this generation"
@@ -145,7 +150,7 @@ class Leases:
         self.begin([(key, lease)])
 
     def end(self, leases: Sequence[Lease]) -> None:
-        """End leases; mark the lite topics of their messages as ready."""
+        """End leases, and mark the lite topics of their messages as ready."""
         ended: list[int] = []
         for lease in leases:
             key, standing = self._leases.pop(lease.generation)
@@ -170,7 +175,8 @@ class Leases:
     def extend(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
 
-        Return those that a takeover had lengthened: their consumer is alive, so the next one may, too.
+        Return the leases that a takeover had lengthened: their consumer is alive, so the next takeover may
+        lengthen them again.
         """
         self._move(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
@@ -193,7 +199,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a lease from before a restart to `until_ms`, or a renewed one to `renewed_until_ms`."""
+    """Extend a lease from before a restart to `until_ms`, or a renewed lease to `renewed_until_ms`."""
     _last_no_longer_than_given(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -202,16 +208,17 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _last_no_longer_than_given(lease: Lease, now_ms: int) -> None:
-    """Shorten a lease from before a restart that was given by a clock ahead of this one.
+    """Shorten a lease that was given before a restart by a clock ahead of the current clock.
 
-    `leased_ms` is part of the handle and does not change; the end of a renewed lease depends on it.
+    `leased_ms` is part of the handle and does not change, and the end of a renewed lease depends on
+    `leased_ms`.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """Return the failure of an expired lease's attempt; None if the attempt does not count."""
+    """Return the failure of an expired lease's attempt, or None if the attempt does not count."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED

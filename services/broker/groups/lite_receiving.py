@@ -1,9 +1,9 @@
-"""Receives from a topic of type LITE: messages of the lite topics that the client has subscribed to.
+"""Receives from topics of type LITE, which return messages of the client's subscribed lite topics.
 
-For its group a lite topic is like a message group: one message of it is leased at a time, or a run up to the
-limit of the policy, and any subscriber may receive it. Nothing is parked: the next message is found by the
-lite topic's offsets when its turn comes. A client without a subscription, or without a renewed one since a
-start, receives nothing, and no message is skipped for it.
+Within a group, a lite topic is like a message group: only one message of a lite topic is leased at a time, or
+a run of messages up to the limit of the policy, and any subscriber may receive the messages. Messages are not
+parked: the next message is found through the offsets of the lite topic when its turn comes. A client receives
+no messages unless it has sent a subscription since the start, and no message is skipped for such a client.
 
 Cost: one binary search for each lite topic that is ready (`services.broker.groups.lite_subscriptions`).
 
@@ -33,7 +33,7 @@ from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
 
 _UNCODED = 0
-"""The code of gaps, and of records without a lite topic."""
+"""The code that represents gaps and records without a lite topic."""
 
 
 class LiteReceiving:
@@ -56,7 +56,7 @@ class LiteReceiving:
     def scan(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages of the client's ready lite topics.
 
-        Raise `StoreDamaged` if nothing else was found; a lite topic in a damaged queue stays ready.
+        Raise `StoreDamaged` if only damage was found. A lite topic in a damaged queue stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.heard_from(subscriber, state.now_ms)
@@ -89,7 +89,8 @@ class LiteReceiving:
         if state.is_over:
             return True
         code = lite_code(lite_topic)
-        # Continue from the last look, which has skipped all finished messages of the lite topic.
+        # The search continues where the last one stopped, since all earlier messages of the lite topic are
+        # finished.
         offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
@@ -109,7 +110,7 @@ class LiteReceiving:
     def _pass_over_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Skip records without a lite topic, and gaps left by damage, which are noted.
+        """Skip records without a lite topic and gaps left by damage, and report the gaps.
 
         The scan limit of the receive applies.
         """
@@ -126,7 +127,7 @@ class LiteReceiving:
     def _take(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset`, unless it is gone, not wanted, or has used up its attempts.
+        """Lease the message at `offset`, unless it was deleted, is not wanted, or has no attempts left.
 
         Return False if the lite topic must wait for a client with another filter of the group.
         """
@@ -152,7 +153,7 @@ class LiteReceiving:
 
 
 def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the first unfinished message of a lite topic at or above `offset`, or None."""
+    """Return the first offset, at or above `offset`, of an unfinished message of a lite topic, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

@@ -1,14 +1,15 @@
-"""The verbs of clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
+"""The verbs for clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
 
-A subscription makes its group receive the topic. It may contain the position for the group in the added lite
-topics (`LiteStart`); otherwise the group keeps its position, and a new group begins at its configured start.
-A move forward acknowledges the skipped messages; a move back is a record that names the reopened messages.
+A subscription makes its group receive the topic. A subscription may contain a new position of the group in
+the added lite topics (`LiteStart`). Without a `LiteStart`, the group keeps its position, and a new group
+begins at its configured start. A move forward acknowledges the skipped messages, and a move back is a record
+that lists the reopened messages.
 
-TAIL is a number of messages before the group's position, as in RocketMQ; OFFSET is a queue offset as
-consumers see it on their messages.
+TAIL is a number of messages before the group's position, as in RocketMQ, and OFFSET is a queue offset, which
+consumers see in their messages.
 
 Cost: a start other than LAST examines every message of the lite topic, and writes one record of the reopened
-messages and one range for each skipped message: `LITE_MOVED_MAX` in total.
+messages and one range for each skipped message, at most `LITE_MOVED_MAX` in total.
 
 Weak spot: the position belongs to the group, not to the client. A client that subscribes with a position
 moves all clients of its group on that lite topic, and voids their leases.
@@ -68,7 +69,7 @@ class Subscribed:
 
 
 class LiteSubscribing:
-    """The verbs of subscriptions to lite topics, and the notifications of their subscribers."""
+    """The verbs for subscriptions to lite topics, and the notification of subscribers."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class LiteSubscribing:
     def subscribe(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
     ) -> Subscribed:
-        """Add lite topics; in an exclusive group they are taken from other clients.
+        """Add lite topics to a subscription; in an exclusive group, other clients lose these lite topics.
 
         Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
@@ -103,21 +104,22 @@ class LiteSubscribing:
         return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Raise the errors that `subscribe` would raise; subscribe to nothing."""
+        """Raise the errors that `subscribe` would raise, without changing any subscription."""
         self._check(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
         return Subscribed([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Remove lite topics; leases on their messages stay valid."""
+        """Remove lite topics from a subscription; leases on their messages stay valid."""
         self._check(subscriber, (), now_ms)
         self._subscriptions.remove(subscriber, lite_topics)
         return Subscribed([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
-        """Replace a client's subscriptions by the set that it sent; raise as `subscribe` does.
+        """Replace the subscriptions of a client by a new set. Raise the same errors as `subscribe`.
 
-        In an exclusive group the client gets only free lite topics; the others are reported as lost.
+        In an exclusive group, the client gets only free lite topics, and all other lite topics are reported
+        as lost.
         """
         self._check(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
@@ -135,7 +137,7 @@ class LiteSubscribing:
         self._subscriptions.client_gone(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key that a receiver of a topic waits for."""
+        """Return the key by which a waiting receiver of a topic is notified."""
         return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
 
     def is_parent(self, topic: str) -> bool:
@@ -158,7 +160,7 @@ class LiteSubscribing:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
     def take_woken(self) -> Iterable[Subscriber]:
-        """Return the subscribers with newly ready lite topics since the last call."""
+        """Return the subscribers whose lite topics have become ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
@@ -168,14 +170,14 @@ class LiteSubscribing:
         self._lite_topics.trim()
 
     def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
-        """Adopt the subscriptions of the core that this one replaces.
+        """Adopt the subscriptions of the broker core that is being replaced.
 
-        `by_ms` is the step of the clock between the beginnings of the two cores.
+        `by_ms` is the step of the clock between the starts of the two cores.
         """
         self._subscriptions.take_over(before._subscriptions, by_ms)
 
     def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
-        """Return the topic of a subscription; raise the errors of `subscribe`."""
+        """Return the topic of a subscription. Raise the errors of `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.route(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -188,7 +190,7 @@ class LiteSubscribing:
         return topic
 
     def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
-        """Return the (subscriber, lite topic) pairs of the group's other clients; empty unless exclusive."""
+        """Return the (subscriber, lite topic) pairs of the other clients in an exclusive group."""
         if not self._groups.policy(subscriber.group).is_lite_exclusive:
             return []
         return [
@@ -201,7 +203,7 @@ class LiteSubscribing:
     def _go_to(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
-        """Move a group to a position in a lite topic; return the offset to make durable first."""
+        """Move a group to a position in a lite topic, and return the log offset to make durable."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._place(key, lite_topic, start)
         offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
@@ -216,7 +218,8 @@ class LiteSubscribing:
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        # First: a valid lease would block the lite topic, and its end would count as an attempt.
+        # Leases are voided first, because a valid lease would block the lite topic, and its end would count
+        # as an attempt.
         self._receiving.void_group(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
@@ -225,7 +228,7 @@ class LiteSubscribing:
         return durable_at
 
     def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
-        """Return the first queue offset to deliver of a lite topic."""
+        """Return the queue offset of the first message to deliver from a lite topic."""
         index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
         index.reach(0)
         match start.kind:
@@ -242,7 +245,7 @@ class LiteSubscribing:
 
 
 def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
-    """Return the queue offset `count` messages of a lite topic before the first unfinished one."""
+    """Return the queue offset `count` messages before the first unfinished message of a lite topic."""
     here = open_from(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()

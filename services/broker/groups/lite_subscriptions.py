@@ -1,19 +1,21 @@
 """Subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
 
-A subscription belongs to a subscriber: one client of one group under one topic. It is not durable: clients
-send their whole set again every 30 s, and an unknown client receives nothing. It ends when its client removes
-it, leaves, or sends no heartbeat for `LITE_SILENT_MS_MAX`.
+A subscription belongs to a subscriber, which is one client of one group under one topic. Subscriptions are
+not durable: clients send their complete set again every 30 s, and an unknown client receives no messages. A
+subscription ends when the client removes the subscription, leaves, or sends no heartbeat for
+`LITE_SILENT_MS_MAX`.
 
-A lite topic is *ready* for a subscriber when one of its messages arrives, when a lease on one ends, and when
-it is subscribed to. A receive examines only ready lite topics, in the order in which they became ready, so
-its cost depends on the messages to receive, not on the number of subscriptions.
+A lite topic becomes *ready* for a subscriber when one of its messages arrives, when a lease on one of its
+messages ends, and when the subscriber subscribes to the lite topic. A receive examines only ready lite
+topics, in the order in which they became ready, so the cost of a receive depends on the available messages,
+not on the number of subscriptions.
 
-Several clients of a group may subscribe to one lite topic and take turns at its messages. In a group with the
-policy `is_lite_exclusive`, a new subscription takes a lite topic over from another client; a client that only
-sends its whole set again gets the free ones.
+Several clients of a group may subscribe to the same lite topic and share its messages. In a group with the
+policy `is_lite_exclusive`, a new subscription takes a lite topic over from another client, but a client that
+only sends its complete set again gets only free lite topics.
 
-Invariants: ready lite topics are subscribed to; `_subscribers` and the subscriptions contain the same pairs,
-and `_count` counts them.
+Invariants: every ready lite topic is subscribed to, `_subscribers` and `_subscriptions` contain the same
+pairs, and `_count` is the number of these pairs.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from services.broker.spine.values import Subscriber
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscriber's lite topics, each with an offset below which all its messages are finished.
+    """The lite topics of a subscriber, each with an offset below which all of its messages are finished.
 
-    `heard_ms` is elapsed time, so a step of the clock does not expire a client.
+    `heard_ms` is elapsed time, so a step of the clock does not end a subscription.
     """
 
     heard_ms: int
@@ -42,7 +44,7 @@ class Subscription:
 
 
 class LiteSubscriptions:
-    """All subscriptions to lite topics."""
+    """The subscriptions of all clients to lite topics."""
 
     def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
         self._clock = clock
@@ -52,20 +54,20 @@ class LiteSubscriptions:
         self._of_client: dict[str, dict[Subscriber, None]] = {}
         self._count = 0
         self.woken: dict[Subscriber, None] = {}
-        """Subscribers with newly ready lite topics; emptied when receivers are notified."""
+        """The subscribers with newly ready lite topics; cleared when receivers are notified."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
         """Return the subscription of a subscriber, or None."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Raise `TooManyLiteSubscriptions` if these would exceed the limit."""
+        """Raise `TooManyLiteSubscriptions` if a subscriber cannot add the given lite topics."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
 
     def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to more lite topics; raise `TooManyLiteSubscriptions` before any change."""
+        """Subscribe to more lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
         subscription = self._heard(subscriber, now_ms)
@@ -73,7 +75,7 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Subscribe to exactly these lite topics; raise `TooManyLiteSubscriptions` before any change."""
+        """Subscribe to exactly the given lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
         self._check(subscriber, wanted.keys(), known)
@@ -82,7 +84,7 @@ class LiteSubscriptions:
         self.add(subscriber, wanted, now_ms)
 
     def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Unsubscribe from lite topics; ignore those without a subscription."""
+        """Unsubscribe from lite topics, and ignore lite topics without a subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
@@ -105,7 +107,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def heard_from(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Note a heartbeat of a subscriber, and return its subscription; None if it is unknown."""
+        """Record a heartbeat of a subscriber, and return its subscription, or None if it has none."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.elapsed(now_ms)
@@ -123,7 +125,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return the subscribers of a lite topic, of one group or of all."""
+        """Return the subscribers of a lite topic in one group or in all groups."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
@@ -132,13 +134,13 @@ class LiteSubscriptions:
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as ready, for one group or for all."""
+        """Mark a lite topic as ready for one group or for all groups."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark a group's lite topics as ready for a new search, under a topic or (empty) under all."""
+        """Mark a group's lite topics, under one topic or under all topics, as ready for a new search."""
         for subscriber, subscription in self.of_group(group):
             if topic in ("", subscriber.topic):
                 subscription.lite_topics = dict.fromkeys(subscription.lite_topics, 0)
@@ -146,10 +148,11 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
-        """Adopt the subscriptions of the core that this one replaces.
+        """Adopt the subscriptions of the broker core that is being replaced.
 
-        Elapsed time of this core is `by_ms` ahead of the other's: the steps of the clock between the two
-        beginnings. Times are converted so that silent clients stay silent for as long.
+        Elapsed time of this core is `by_ms` ahead of elapsed time of the replaced core, because the clock was
+        stepped between the two starts. Times are converted so that the duration of a client's silence is
+        preserved.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.told(subscription.heard_ms + by_ms)

@@ -1,8 +1,8 @@
-"""Lite topics: many small topics under one of type LITE, which share its queues and files.
+"""Lite topics: many small topics under a topic of type LITE, which share the queues and files of that topic.
 
-A lite topic is a property of its messages (`__LITE_TOPIC`, as in RocketMQ). All of its messages are in one
-queue, in order; the index of the queue has their offsets (`consumequeue.lite_index`). It begins with its
-first message and ends when retention has deleted the last.
+The lite topic of a message is its property `__LITE_TOPIC`, as in RocketMQ. All messages of a lite topic are
+in one queue, in order, and the index of the queue contains their offsets (`consumequeue.lite_index`). A lite
+topic begins with its first message and ends when retention deletes its last message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.broker.spine.values import Topic
 
 
 class LiteTopics:
-    """The lite topics of all topics."""
+    """The lite topics under all topics of type LITE."""
 
     def __init__(self, store: Store, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
         self._store, self._topics, self._groups, self._settings = store, topics, groups, settings
@@ -34,7 +34,7 @@ class LiteTopics:
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def admit(self, message: Message, topic: Topic) -> int:
-        """Return the queue id of a message; raise `IllegalLiteTopic`, or `TooManyLiteTopics` if it is new."""
+        """Return the queue id for a lite message. Raise `IllegalLiteTopic` or `TooManyLiteTopics`."""
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
         if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
@@ -47,17 +47,17 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return the number of lite topics under a topic; in a damaged queue, of those known so far."""
+        """Return the number of lite topics under a topic, as far as known in damaged queues."""
         if topic.message_type is not MessageType.LITE:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]
         for index in indexes:
-            with suppress(StoreDamaged):  # noted by the queue; the other queues must still take messages
+            with suppress(StoreDamaged):  # reported by the queue; other queues must still accept messages
                 index.read_on()
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return the offsets of the messages of each lite topic in a queue."""
+        """Return the index of the lite topics in a queue, which contains the offsets of their messages."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -71,9 +71,9 @@ class LiteTopics:
         self.trim()
 
     def trim(self) -> None:
-        """Remove from long indexes the messages that all groups have finished."""
+        """Remove messages that all groups have finished from long indexes."""
         for (topic, queue_id), index in self._indexes.items():
-            with suppress(StoreDamaged):  # noted by the queue; the next receive reports it to its client
+            with suppress(StoreDamaged):  # reported by the queue, and by the next receive to its client
                 index.read_on()
             if index.is_long:
                 lowest = self._groups.lowest_open(topic, queue_id)
