@@ -1,8 +1,8 @@
-"""Filters of consumer groups: a group receives from a topic the union of its clients' filters.
+"""Filters of consumer groups: a group receives the messages that match any filter of its clients.
 
-RocketMQ keeps one filter per group and topic, so clients of one group with different filters lose each
-other's messages: a message that one filter does not match is done for the whole group. Here a message is
-skipped only if no filter of the group matches it:
+RocketMQ keeps one filter per group and topic, so clients of one group that use different filters lose each
+other's messages: a message that one filter does not match is done for the whole group. In Tidewheel, a
+message is skipped only if no filter of the group matches the message:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
@@ -13,26 +13,28 @@ skipped only if no filter of the group matches it:
     a filter is not used for FILTER_IDLE_MS           a record removes it; messages set aside are judged again
 
 Rules
-1. The filters of a group are records (`TW_SYS_GROUP`, see `groups.py`), so a start and another leader have
-   them before a client has called again.
+1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so after a start or on another
+   leader, the filters are known before any client has called.
 2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic, which together take at most
-   `FILTERS_WORK_MAX` to judge a message, since this cannot be interrupted. One more filter is refused.
-   Filters are equal if their texts are (`consumequeue.filter.FilterText`).
-3. After a start a filter that has not been used since is kept for `FILTER_SETTINGS_MS` more: within that time
-   clients report their subscriptions.
+   `FILTERS_WORK_MAX` to judge a message, since judging cannot be interrupted. A filter beyond these limits is
+   refused. Two filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
+3. A filter that has not been used since the start is kept for `FILTER_SETTINGS_MS` longer, because clients
+   report their subscriptions within that time.
 4. Idle time counts only while other filters of the group are used: the clock of a `FilterSet` advances with
-   the receives of the group, by at most `FILTER_STEP_MS` each. While all clients are away it stops, so the
-   first client to return does not cause the removal of the others' filters.
-5. A filter is kept while one of its most recent clients sends heartbeats: a push consumer with a full cache
-   does not receive. A client counts for the filter that it used last; before its first receive after a start
-   or from a new leader, for the filter of its subscription (`GroupFilters.client_subscribes`).
-6. A recorded filter that this version cannot parse matches everything, so no message is lost.
+   the receives of the group, by at most `FILTER_STEP_MS` per receive. The clock stops while all clients are
+   away, so the first client to return does not cause the removal of other clients' filters.
+5. A filter is kept while one of its most recent clients sends heartbeats, because a push consumer with a full
+   cache does not receive messages. A client counts for the filter that it used last. Before its first receive
+   after a start or from a new leader, a client counts for the filter of its subscription
+   (`GroupFilters.client_subscribes`).
+6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
-Only the texts are state of the log. The rest (clocks, clients, bits) is derived, and is empty after a start.
+Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after
+a start.
 
-Memory: 1 KiB per group and topic, and the texts, `FILTERS_BYTES_MAX` for all groups together. Cost of a
-receive: one identity test for the filter, and the mark that it was used. Weak spot: a message that no client
-fetches with its filter blocks its message group until the filter is removed.
+Memory: 1 KiB per group and topic, and the filter texts, which take at most `FILTERS_BYTES_MAX` for all groups
+together. Cost: a receive makes one identity test for its filter, and marks the filter as used. Weak spot: a
+message that no client fetches with the matching filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -51,12 +53,12 @@ from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
 Use = tuple[str, str]
-"""A group and a topic."""
+"""The pair of a group and a topic."""
 
 
 @dataclass(slots=True, eq=False)
 class KnownFilter:
-    """A filter of a group on a topic; `used_ms` is on the clock of its `FilterSet`."""
+    """A filter of a group on a topic; `used_ms` is a time on the clock of the `FilterSet`."""
 
     filter: Filter
     bit: int
@@ -64,9 +66,9 @@ class KnownFilter:
     """The other filters of the group."""
     used_ms: int = 0
     is_used: bool = False
-    """Whether a client has used it since the start."""
+    """Whether a client has used the filter since the start."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The clients with this as their last filter, at most `FILTER_CLIENTS_MAX`, the newest last."""
+    """The clients that last used this filter, at most `FILTER_CLIENTS_MAX`, newest last."""
 
 
 class FilterSet:
@@ -79,14 +81,14 @@ class FilterSet:
         codes = [one.filter.tags_codes for one in self.known.values()]
         sets = [one for one in codes if one is not None]
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
-        """The hashes of the tags that some filter may match; None for all tags."""
+        """The hashes of the tags that any filter may match, or None for all tags."""
         self.queue_ids: set[int] = set()
         """The queues on which messages may be set aside."""
         self._latest: KnownFilter | None = None
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
     def find(self, wanted: Filter) -> KnownFilter | None:
-        """Return a filter of the group, or None."""
+        """Return a filter of the group, or None if the group does not have the filter."""
         latest = self._latest
         if latest is not None and latest.filter is wanted:
             return latest
@@ -96,14 +98,14 @@ class FilterSet:
         return latest
 
     def move_clock(self, now_ms: int) -> None:
-        """Note a receive of a client, even if its filter is refused."""
+        """Advance the clock for a receive of a client, even if the filter of the receive is refused."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Note a receive with a filter; return whether the client's last filter was another, or none."""
+        """Record a receive with a filter, and return whether the last filter of the client was different."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -115,14 +117,14 @@ class FilterSet:
         return True
 
     def hold(self, text: FilterText, client_id: str) -> None:
-        """Count a client without a used filter as a user of this one."""
+        """Count a client that has not used any filter as a user of a filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
             known.clients[client_id] = None
 
     def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
-        """Return the filters to remove; `alive_ms` has the last heartbeat of each client."""
+        """Return the idle filters; `alive_ms` contains the time of the last heartbeat of each client."""
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
         self._looked_ms = self._served_ms
@@ -139,7 +141,7 @@ class FilterSet:
 
 
 class GroupFilters:
-    """The filters of all groups."""
+    """The filters of all consumer groups."""
 
     def __init__(self) -> None:
         self._texts: dict[Use, dict[FilterText, None]] = {}
@@ -155,19 +157,19 @@ class GroupFilters:
         return found
 
     def look(self, group: str, topic: str) -> FilterSet:
-        """Return the same for reading only: create no state."""
+        """Return the filters of a group on a topic for reading only, without creating state."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of a group's filters on a topic, the oldest first."""
+        """Return the texts of a group's filters on a topic, oldest first."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
-        """Return all filters: group, topic, texts."""
+        """Return the group, topic, and filter texts of all filters."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
     def mixed(self) -> list[Use]:
-        """Return the groups and topics with several filters."""
+        """Return the (group, topic) pairs with several filters."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
     def check_room(self, group: str, topic: str, wanted: Filter) -> None:
@@ -190,7 +192,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if all filters of a group would take too long for one message."""
+        """Raise `TooManyFilters` if all filters of a group would take too long to judge one message."""
         others = [(_work_of(one.filter), text) for text, one in self.look(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -205,27 +207,27 @@ class GroupFilters:
         )
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Note a heartbeat."""
+        """Record a heartbeat of a client."""
         self._alive_ms.pop(client_id, None)
         self._alive_ms[client_id] = now_ms
         if len(self._alive_ms) > limits.CLIENTS_MAX:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def client_gone(self, client_id: str) -> None:
-        """Note that a client has left, so its filters may become idle."""
+        """Remove a client that has left, so that its filters may become idle."""
         self._alive_ms.pop(client_id, None)
 
     def client_subscribes(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Count a client, until it receives, as a user of the group's filter that it subscribes with."""
+        """Count a client as a user of the filter of its subscription until the client receives."""
         if text in self._texts.get((group, topic), ()):
             self.of(group, topic).hold(text, client_id)
 
     def idle(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
-        """Return the filters of a group on a topic to remove."""
+        """Return the idle filters of a group on a topic."""
         return self.of(group, topic).idle(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter; return the queues with messages set aside, to be judged again."""
+        """Add a filter, and return the queues with set-aside messages that must be judged again."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
             self._texts[group, topic] = texts | {text: None}  # a new dictionary: a checkpoint may hold this
@@ -233,7 +235,7 @@ class GroupFilters:
         return self._changed(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters; return the queues with messages set aside, to be judged again."""
+        """Remove filters, and return the queues with set-aside messages that must be judged again."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -242,14 +244,14 @@ class GroupFilters:
         return self._changed(group, topic)
 
     def leave(self, group: str, topic: str) -> None:
-        """Remove the filters of a group on a topic, or (empty) on all."""
+        """Remove the filters of a group on a topic, or on all topics if `topic` is empty."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
         for use in [one for one in self._sets if one[0] == group and topic in ("", one[1])]:
             del self._sets[use]
 
     def freeze(self) -> Any:
-        """Return the snapshot part: the texts."""
+        """Return the snapshot part: the texts of all filters."""
         return Rows([self._texts.copy()], lambda use, texts: [*use, [list(text) for text in texts]])
 
     def thaw(self, frozen: Any) -> None:
@@ -259,7 +261,7 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _changed(self, group: str, topic: str) -> set[int]:
-        """Rebuild the derived state; remaining filters keep their use times, clients and clock."""
+        """Rebuild the derived state, in which remaining filters keep their use times, clients, and clock."""
         before = self._sets.pop((group, topic), None)
         if before is None:
             return set()
@@ -274,7 +276,7 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter for operators: type and expression; a long one is cut, and has its CRC-32."""
+    """Return the type and expression of a filter for operators; a long expression is cut, with a CRC-32."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"
@@ -285,7 +287,7 @@ def _parsed(text: FilterText) -> Filter:
     with suppress(IllegalFilter):
         if text.type != SQL:
             return parse_tags(text.expression)
-        # Imported late: building its parser takes 90 ms, which no command should wait for.
+        # This import is late because building the parser takes 90 ms, which would delay every command.
         from consumequeue.sql_filter import parse_sql
 
         return parse_sql(text.expression)

@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, From
 
 
 class GroupQueue(NamedTuple):
-    """Key of a group's offsets on one queue."""
+    """The key of a group's offsets on one queue."""
 
     group: str
     topic: str
@@ -24,8 +24,8 @@ class GroupQueue(NamedTuple):
 class Start:
     """A position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
 
-    `places`: the offsets of that time by (topic, queue id), as far as the caller has searched; a search in a
-    queue takes some 20 reads.
+    `places` contains the offsets for a store time by (topic, queue id), as far as the caller has searched; a
+    search in a queue takes about 20 reads.
     """
 
     kind: From = From.EARLIEST
@@ -37,9 +37,9 @@ class Start:
 class GroupPolicy:
     """The delivery policy of a group.
 
-    `retry_after_ms` are the pauses before the next attempt, sent to its consumers; `fifo_run_max` is the
-    maximum number of messages of one message group in a single receive, in order (1: one at a time).
-    `is_lite_exclusive`: a lite topic belongs to the client of the group that subscribed to it last.
+    `retry_after_ms` contains the pauses before the next attempts, which are sent to consumers. `fifo_run_max`
+    is the maximum number of messages of one message group in a single receive, in order. If
+    `is_lite_exclusive` is set, a lite topic belongs to the client of the group that subscribed to it last.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -51,12 +51,12 @@ class GroupPolicy:
 
 @dataclass(slots=True, frozen=True)
 class QueueView:
-    """A group on one queue.
+    """The state of a group on one queue.
 
-    All messages below `committed_offset` are done, none from `next_offset` on has been delivered;
-    `done_above` counts the done ones between the two. The queue has the offsets from `min_offset` to before
-    `end_offset`. `waiting` counts messages that were returned or held back, and will be delivered.
-    `oldest_ms` is the store time of the first unfinished message.
+    All messages below `committed_offset` are done, and no message from `next_offset` on has been delivered;
+    `done_above` is the number of done messages between the two offsets. The queue contains the offsets from
+    `min_offset` to before `end_offset`. `waiting` is the number of messages that were returned or held back
+    and will be delivered. `oldest_ms` is the store time of the first unfinished message.
     """
 
     topic: str
@@ -80,8 +80,8 @@ class QueueView:
 class FilterView:
     """A filter of a group on a topic.
 
-    `clients` are its most recent users, as far as known; `waiting` messages are set aside for it. A message
-    that several filters match counts for each of them.
+    `clients` contains the most recent known users of the filter, and `waiting` is the number of messages set
+    aside for the filter. A message that matches several filters counts for each matching filter.
     """
 
     topic: str
@@ -92,7 +92,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """Messages deleted by retention before the group had finished them; `last_ms`: the last time."""
+    """The number of messages deleted by retention before a group had finished them, and the last time."""
 
     topic: str
     count: int
@@ -101,7 +101,7 @@ class MissedView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group: its policy, its positions on queues, its filters, its missed messages."""
+    """A consumer group: its policy, queue positions, filters, and missed messages."""
 
     name: str
     policy: GroupPolicy
@@ -112,7 +112,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """The first unfinished message of a queue `before` and `after` a reset."""
+    """The offset of the first unfinished message of a queue `before` and `after` a reset."""
 
     topic: str
     queue_id: int
@@ -124,7 +124,7 @@ class Move:
 
 @dataclass(slots=True, frozen=True)
 class Reset:
-    """The moves of a reset; `durable_at` is 0 for a dry run."""
+    """The position changes of a reset; `durable_at` is 0 for a dry run."""
 
     moves: list[Move]
     durable_at: int
@@ -134,23 +134,24 @@ class Reset:
 class Received:
     """The messages that a receive leased, to be delivered once the log is durable up to `durable_at`.
 
-    `is_unfinished`: the receive reached its limits; there may be more messages. `has_set_aside`: it left
-    messages to receives with other filters of the group. `has_read_damage`: it has spent work on a damaged
-    queue file, which is read only once: a receive that is repeated at once makes progress.
+    If `is_unfinished` is set, the receive reached a limit, and more messages may be available. If
+    `has_set_aside` is set, the receive left messages to receives with other filters of the group. If
+    `has_read_damage` is set, the receive spent work on a damaged queue file, which is read only once, so an
+    immediate repetition of the receive makes progress.
     """
 
     deliveries: list[Delivery]
     durable_at: int
     is_unfinished: bool
     work: int
-    """In `limits.WORK_NS`."""
+    """The work done, in units of `limits.WORK_NS`."""
     has_set_aside: bool = False
     has_read_damage: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class DeadLetter:
-    """A message that a group gave up; errors are "<ms since 1970> <what happened>", empty if unknown."""
+    """A message that a group gave up; an error is "<ms since 1970> <description>", or empty if unknown."""
 
     queue_offset: int
     message: Message
@@ -164,7 +165,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """The number of open dead letters of a group; the end of its dead-letter topic is `end_offset`."""
+    """The number of open dead letters of a group, and the end offset of its dead-letter topic."""
 
     group: str
     count: int
@@ -173,7 +174,7 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """Dead letters, oldest first; `after` is the cursor of the next page, None on the last."""
+    """A page of dead letters, oldest first; `after` is the cursor of the next page, None on the last page."""
 
     dead_letters: list[DeadLetter]
     after: int | None

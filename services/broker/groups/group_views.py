@@ -1,4 +1,4 @@
-"""Views of consumer groups and their positions, and the operators' verbs that change them."""
+"""Views of consumer groups and their positions, and the operator verbs that change groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """The operators' views of groups, and their verbs."""
+    """The group views and group verbs for operators."""
 
     def __init__(
         self,
@@ -53,18 +53,18 @@ class GroupViews:
         return [self._view(name) for name in self._groups.names()]
 
     def one(self, name: str) -> GroupView:
-        """Return one group; raise `GroupNotFound`."""
+        """Return the view of one group. Raise `GroupNotFound` if the group does not exist."""
         self._check_known(name)
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield the view of each queue of a group, as in `one`; the caller may pause in between."""
+        """Yield the view of each queue of a group, as in `one`; the caller may pause between two views."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group assembled from the views of `queues_of`; raise `GroupNotFound`."""
+        """Return a group view assembled from the views of `queues_of`. Raise `GroupNotFound`."""
         self._check_known(name)
         return self._with_filters(self._made(name, queues))
 
@@ -81,10 +81,10 @@ class GroupViews:
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Create a group that receives a topic from a position on, or (empty) a group without topics.
+        """Create a group that receives a topic from a position on, or a group without topics if it is empty.
 
-        Return the offset to make durable first. Without a topic, a repeated call changes nothing. Raise
-        `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake`, before any change.
+        Return the log offset that must be durable before the answer. Without a topic, a repeated call changes
+        nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake`, before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -104,7 +104,7 @@ class GroupViews:
         return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set the delivery policy of a group; return the offset to make durable first.
+        """Set the delivery policy of a group, and return the log offset to make durable.
 
         Raise `IllegalGroup` or `ClientMistake`.
         """
@@ -116,7 +116,7 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Remove a group from a topic, or (empty) entirely; return the offset to make durable first.
+        """Remove a group from a topic (or entirely, if empty), and return the log offset to make durable.
 
         Raise `GroupNotFound`.
         """
@@ -126,7 +126,7 @@ class GroupViews:
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Move a group to another position, on a topic or (empty) on all; raise `GroupNotFound`."""
+        """Move a group to another position on a topic, or on all topics if empty. Raise `GroupNotFound`."""
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -175,7 +175,7 @@ class GroupViews:
         return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
-        """Return the filters of a group on a topic, the oldest first."""
+        """Return the filters of a group on a topic, oldest first."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.look(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
@@ -199,9 +199,9 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return the store time of a group's next message; None if there is none, or the queue is damaged.
+        """Return the store time of a group's next message, or None without a message or in a damaged queue.
 
-        One damaged queue of 80,000 must not prevent the view, and the metrics, of all others.
+        One damaged queue out of 80,000 must not prevent the view and the metrics of all other queues.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)

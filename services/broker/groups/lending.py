@@ -1,7 +1,7 @@
-"""The state of one receive, with its request, scan and leases, and the leasing of messages.
+"""The state of a receive, with its request, scan, and leases, and the leasing of messages.
 
-Of a message group a receive takes one message, or a run up to the limit of the group's policy. Unacknowledged
-messages of a run are delivered again before any later message (`ReceiveState.may_join_run`).
+A receive takes one message of a message group, or a run of messages up to the limit of the group's policy.
+Unacknowledged messages of a run are delivered again before any later message (`ReceiveState.may_join_run`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 class ReceiveState:
     """The state of one receive: its request, its leases, and the work done so far.
 
-    `is_renewed`: the broker renews the leases for the client.
+    If `is_renewed` is set, the broker renews the leases for the client.
     """
 
     group: str
@@ -56,12 +56,12 @@ class ReceiveState:
     """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     near: dict[int, Record | None] = field(default_factory=dict)
-    """Records that were read ahead, by log offset."""
+    """The records that were read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """Message groups with a repeated run: some of it was delivered before, and not acknowledged."""
+    """The message groups with a repeated run, of which some messages were delivered before."""
     scanned: int = 0
-    """Work done, in units of one plain message (`limits.WORK_NS`)."""
+    """The work done, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
     is_crowded: bool = False
     body_bytes: int = 0
@@ -73,13 +73,13 @@ class ReceiveState:
     """Whether the receive has read a damaged queue file in full, which no later receive repeats."""
 
     def wants(self, record: Record) -> bool:
-        """Return whether the filter matches a record; False if it was redriven for another group."""
+        """Return whether the filter matches a record that was not redriven for another group."""
         return self._is_for_group(record) and self.judge(self.filter, record.properties)
 
     def wanted_by(self, record: Record) -> int:
         """Return the mask of the group's filters that match a record, or 0.
 
-        If the filter of the receive matches, the mask contains only its bit.
+        If the filter of the receive matches, the mask contains only the bit of that filter.
         """
         if not self._is_for_group(record):
             return 0
@@ -93,11 +93,11 @@ class ReceiveState:
         return wanted.matches(stored)
 
     def count(self, record_bytes: int) -> None:
-        """Count the read of a record of a size."""
+        """Count the work of reading a record of `record_bytes` bytes."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
     def count_files(self, compared_bytes: int) -> None:
-        """Count queue files that were read in full."""
+        """Count the work of reading queue files in full."""
         self.scanned += compared_bytes // limits.WORK_BYTES
 
     def _is_for_group(self, record: Record) -> bool:
@@ -106,12 +106,12 @@ class ReceiveState:
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
     def admits(self, record_bytes: int) -> bool:
-        """Return whether the next message fits into the answer; the first always fits."""
+        """Return whether the next message fits into the answer; the first message always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
 
     def is_plain(self, record: Record) -> bool:
-        """Return whether a matching record needs no conversion, and has no message group or target group."""
+        """Return whether a record matches, needs no conversion, and has no message group or target group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and (self.filter is EVERYTHING or self.judge(self.filter, stored))
@@ -123,7 +123,7 @@ class ReceiveState:
 
     @property
     def left_count(self) -> int:
-        """The number of messages that the receive may still take, or examine."""
+        """The number of messages that the receive may still take or examine."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
@@ -137,10 +137,11 @@ class ReceiveState:
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Return whether the receive may add this message to its run of a message group.
+        """Return whether the receive may add a message to its run of a message group.
 
-        Unacknowledged messages of a run come again before any later message: a repeated run takes only
-        messages delivered before, as RocketMQ's `ConsumerOrderInfoManager` does, but done ones stay done.
+        Unacknowledged messages of a run are delivered again before any later message: a repeated run takes
+        only messages that were delivered before, as in RocketMQ's `ConsumerOrderInfoManager`, but done
+        messages stay done.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -148,7 +149,7 @@ class ReceiveState:
 
 
 class Lending:
-    """Leases for receives."""
+    """The leasing of messages for receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -164,13 +165,13 @@ class Lending:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate, or (`is_found`) a message found through its lite topic, to a receive."""
+        """Lease the candidate, or a message found through its lite topic (`is_found`), for a receive."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1
         if message_group:
             state.runs[message_group] += 1
-            # Before the lease: its record marks the message as delivered.
+            # This is checked before the lease, whose record marks the message as delivered.
             if flight.offsets.was_given(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
@@ -184,10 +185,11 @@ class Lending:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease messages that were never delivered, as many as are wanted and have been read ahead.
+        """Lease as many undelivered messages as are wanted and have been read ahead.
 
-        Stop at a message with a message group, as these are leased one at a time, and at a body to unpack.
-        All are first attempts, so neither attempts nor offsets are looked up for each.
+        Stop at a message with a message group, because such messages are leased one at a time, and at a body
+        that must be unpacked. All leases are first attempts, so neither attempts nor offsets are looked up
+        for each message.
         """
         run: list[Lease] = []
         try:

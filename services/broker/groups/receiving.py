@@ -1,27 +1,29 @@
-"""Receives: messages are leased, and finished when acknowledged.
+"""Receives, which lease messages, and acknowledgements, which finish messages.
 
-A receive takes messages from all queues of a topic in rotation (of a PRIORITY topic from the highest down)
-and leases them for a span of elapsed time. A lease that ends without an acknowledgement makes its message
-available again; after the last attempt, the group's `attempts_max`-th, the message goes to the dead letters
-(`burying.py`). Leases of push consumers are renewed by heartbeats of their client.
+A receive takes messages from all queues of a topic in rotation, or from the highest queue down for a PRIORITY
+topic, and leases the messages for a period of elapsed time. If a lease ends without an acknowledgement, its
+message is available again; after the last attempt that `attempts_max` of the group allows, the message is
+moved to the dead letters (`burying.py`). Leases of push consumers are renewed by heartbeats of their client.
 
-Of a message group one message at a time is leased; later ones are parked until it is done. Such leases are
-records, so after a restart the message is not delivered to another consumer meanwhile. Topics of type LITE
-are handled in `services.broker.groups.lite_receiving`.
+Only one message of a message group is leased at a time, and later messages are parked until the leased
+message is done. Leases on messages of a message group are recorded, so a leased message is not delivered to
+another consumer after a restart. Topics of type LITE are handled in `services.broker.groups.lite_receiving`.
 
-A message that the receive's filter does not match is finished only if no other filter of the group matches
-it; otherwise it waits for a receive with such a filter (`group_filters.py`).
+A message that does not match the filter of the receive is finished only if the message matches no other
+filter of the group; otherwise the message waits for a receive with a matching filter (`group_filters.py`).
 
-An answer has `RECEIVE_BYTES_MAX` bytes of messages at most, or one larger message. A body that is unpacked
-for its client counts with its stored size until it is in the answer, so the last one may exceed the limit.
+An answer contains at most `RECEIVE_BYTES_MAX` bytes of messages, or one larger message. A body that is
+unpacked for its client counts with its stored size until it is in the answer, so the last body may exceed the
+limit.
 
-Cost: a receive does the work of `SCANNED_PER_RECEIVE_MAX` small messages, and at most that of one message
-more, whatever its filter. A message counts 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
-filter for properties of that length (`Filter.work`); entries with tags that cannot match are skipped by
-numpy, and count a hundredth. A gap, which damage has left of any tag, is noted and skipped as a whole, and
-counts 1 (`Groups.pass_over_gap`). A queue's file that is read in full counts by its size, even if it is
-damaged, and no later receive reads it again. A receive that ends for that reason has not scanned all queues:
-it returns without an error, and its caller repeats it at once (`Received.has_read_damage`).
+Cost: the work of a receive is limited to that of `SCANNED_PER_RECEIVE_MAX` small messages plus one message,
+regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
+filter for properties of the same length (`Filter.work`). Entries with tags that cannot match are skipped by
+numpy and count as one hundredth. A gap left by damage is reported and skipped as a whole, regardless of tags,
+and counts as 1 (`Groups.pass_over_gap`). A queue file that is read in full counts by its size, even if the
+file is damaged, and is not read again by later receives. A receive that ends because of a damaged file has
+not scanned all queues: the receive returns without an error, and the caller repeats the receive at once
+(`Received.has_read_damage`).
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ PRIORITY: Final = "PRIORITY"
 
 
 class Receiving:
-    """Receives, and the verbs on leased messages."""
+    """The receive verb, and the verbs on leased messages."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class Receiving:
         now_ms: int,
         attempt_id: str = "",
     ) -> Received:
-        """Lease up to `batch_size` messages, or none if none are available.
+        """Lease up to `batch_size` available messages.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, `TooManyFilters`, or
         `TooManyRequests` if the group has the maximum number of messages in flight.
@@ -118,7 +120,8 @@ class Receiving:
         check_receivable(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.route(topic_name, now_ms)
-        # First, so that a repeated receive gets the messages of the answer that a restart lost.
+        # These leases end first, so that a repeated receive gets the messages of an answer that was lost in a
+        # restart.
         self._give_back_unheard(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
@@ -156,7 +159,7 @@ class Receiving:
         )
 
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
-        """Finish a leased message; return the offset to make durable first. Raise `InvalidReceiptHandle`."""
+        """Finish a leased message; return the log offset to make durable. Raise `InvalidReceiptHandle`."""
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
             raise answer
@@ -165,7 +168,8 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return for each handle, in order, the log offset that must be durable before the answer, or the error.
+        Return, for each handle in order, either the log offset that must be durable before the answer, or the
+        error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -196,11 +200,11 @@ class Receiving:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """End a lease `invisible_ms` from now; return its new handle, and the offset to make durable first.
+        """End a lease `invisible_ms` from now, and return the new handle and the log offset to make durable.
 
-        The old handle becomes void. With `suspend` the attempt does not count; without it, for a push
-        consumer it is a failure (`retry`), because the broker itself renews its leases. Raise
-        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        The old handle becomes void. If `suspend` is set, the attempt does not count. Otherwise, the attempt
+        of a push consumer counts as a failure (`retry`), because the broker itself renews the leases of push
+        consumers. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._held(group, topic, handle)
@@ -217,7 +221,7 @@ class Receiving:
         is_failed: bool,
         now_ms: int,
     ) -> tuple[str, int]:
-        """Replace a lease; after a failed last attempt it ends now, because no attempt follows the pause."""
+        """Replace a lease; after a failed last attempt, the lease ends now, because no attempt follows."""
         if is_failed and self._burying.is_last(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
@@ -241,11 +245,11 @@ class Receiving:
         return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
-        """Deliver a leased message again `after_ms` from now; its attempt counts.
+        """Deliver a leased message again `after_ms` from now, and count the current attempt.
 
-        None: after the time in the group's policy for that attempt. After the last attempt the message is
-        buried with the next tick. Return the offset to make durable first. Raise `IllegalInvisibleTime` or
-        `InvalidReceiptHandle`.
+        If `after_ms` is None, the policy of the group determines the pause after the attempt. After the last
+        attempt, the message is moved to the dead letters with the next tick. Return the log offset that must
+        be durable before the answer. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._held(group, topic, handle)
@@ -256,18 +260,18 @@ class Receiving:
         return self._change(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """End a lease with a message that was not delivered to its consumer: the attempt does not count."""
+        """End the lease on a message that was not delivered to its consumer, without counting the attempt."""
         key, lease = self._held(group, topic, handle)
         self._give_back(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
-        """Move a leased message to the group's dead letters; return the offset to make durable first.
+        """Move a leased message to the group's dead letters, and return the log offset to make durable.
 
-        The caller's reason becomes part of the dead letter's. `attempt` is the consumer's own count, which is
-        used if it exceeds the broker's: a FIFO push consumer repeats attempts under one lease. Raise
-        `StoreDamaged`; then the lease stays valid.
+        The reason given by the caller becomes part of the dead letter's reason. `attempt` is the attempt
+        count of the consumer, which is used if it exceeds the count of the broker, because a FIFO push
+        consumer repeats attempts under one lease. If `StoreDamaged` is raised, the lease stays valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._held(group, topic, handle)
@@ -275,7 +279,7 @@ class Receiving:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:  # retention or damage of the log has taken the message: nothing is left to move
+        if record is None:  # the message was lost to retention or damage: nothing is left to move
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.look(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
@@ -285,26 +289,30 @@ class Receiving:
         return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
-        """Renew the broker-renewed leases of a client, and its subscriptions."""
+        """Renew the subscriptions of a client, and the leases that the broker renews for the client."""
         heard = self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._keep_leases(heard, now_ms)
         self._groups.filters.client_alive(client_id, now_ms)
         self._lite.subscriptions.client_alive(client_id, now_ms)
 
     def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
-        """Note the filter of a client's subscription: the group keeps it while the client is alive."""
+        """Record the filter of a client's subscription, which the group keeps while the client is alive."""
         self._groups.filters.client_subscribes(group, topic, wanted.text, client_id)
         self._groups.filters.client_alive(client_id, now_ms)
 
     def client_gone(self, client_id: str, now_ms: int) -> None:
-        """End a client's leases with the next tick. Its subscriptions stay for a while: it may reconnect."""
+        """End a client's leases with the next tick.
+
+        Subscriptions are kept for a while, because the client may reconnect.
+        """
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.client_gone(client_id)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """Make the message of an expired lease available again, or bury it; return its topic.
+        """Redeliver the message of an expired lease, or queue it for `burying.py`, and return its topic.
 
-        The lease of a last attempt is valid until the burial (`services.broker.groups.burying`).
+        The lease of a last attempt is valid until its message is moved to the dead letters
+        (`services.broker.groups.burying`).
         """
         found = self._leases.find(generation)
         assert found is not None, "a lease that does not stand runs out"
@@ -322,14 +330,14 @@ class Receiving:
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore recorded leases after a restart, valid at least until `leases_until_ms`.
 
-        A takeover sets it, and calls `keep_lengthened` once records may be appended.
+        A takeover sets `leases_until_ms`, and calls `keep_lengthened` once records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._burying.look_for(now_ms)
 
     def keep_lengthened(self, now_ms: int) -> None:
-        """Record the leases that this takeover has lengthened, so that the next one skips them."""
+        """Record the leases that the current takeover has lengthened; the next takeover skips them."""
         look = self._groups.look
         lengthened = [
             (key, lease)
@@ -348,12 +356,12 @@ class Receiving:
         self._burying.given_back(key, lease.queue_offset)
 
     def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases of a repeated receive with an answer lost in a restart."""
+        """End the leases of a receive that is repeated because its answer was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._give_back(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
-        """Make a group receive a topic, as its first receive does; return the offset to make durable."""
+        """Make a group receive a topic, as its first receive does; return the log offset to make durable."""
         if self._groups.receives(group, topic):
             return 0
         is_latest = self._settings.group_start is From.LATEST
@@ -378,7 +386,7 @@ class Receiving:
             raise self._crowded(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages from the queues of a topic; raise `StoreDamaged` if that was the only result."""
+        """Lease messages from the queues of a topic. Raise `StoreDamaged` if only damage was found."""
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
             queue = self._store.dispatch.look(state.topic, queue_id)
@@ -390,7 +398,7 @@ class Receiving:
                 state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over and number < topic.queue_count:
-                return  # the next receive does not read a damaged file again, and gets to the other queues
+                return  # the next receive does not read a damaged file again, and reaches the other queues
         if damaged is not None and not state.deliveries:
             raise damaged
 
@@ -411,7 +419,7 @@ class Receiving:
         )
 
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
-        """Yield every queue id once, beginning one queue later each time, so that none starves."""
+        """Yield every queue id once, beginning one queue later on each call, so that no queue starves."""
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
         label = (state.topic, state.group)
@@ -419,7 +427,7 @@ class Receiving:
         return ((self._turns[label] + step) % topic.queue_count for step in range(topic.queue_count))
 
     def _scan_queue(self, key: GroupQueue, queue: ConsumeQueue, state: ReceiveState) -> None:
-        """Lease messages from a queue."""
+        """Lease messages from one queue of a topic."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
             flight.begin_at(queue.min_offset)  # a later record finishes and counts the messages before it
@@ -446,15 +454,16 @@ class Receiving:
             elif record is None or not wanted_by:
                 self._groups.pass_over(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # This receive found it before its burial (`burying.py`).
+                # The receive found the message before it was moved to the dead letters (`burying.py`).
                 self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease contiguous messages from the next offset on in one step; return whether there were any."""
+        """Lease contiguous messages from the next offset on in one step; return whether any were leased."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With tags each message needs a search by `_candidate`; a single message gains nothing from a run.
+        # With a tag filter, each message needs a search by `_candidate`; for a single message, a run has no
+        # advantage.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -464,7 +473,7 @@ class Receiving:
         return flight.next_offset > offset
 
     def _record(self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState) -> Record | None:
-        """Return the record of an entry, from the records read together if it is among them."""
+        """Return the record of an entry, which may be among the records that were read together."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -473,9 +482,9 @@ class Receiving:
     def _candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset with a matching tag, or of a gap; finish the offsets before it.
+        """Return the next offset of a gap or a matching tag, and finish the offsets before it.
 
-        Return None if there is none, or if the scan limit is reached.
+        Return None if there is no such offset, or if the scan limit is reached.
         """
         while not state.scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
@@ -515,22 +524,23 @@ class Receiving:
     def _has_turn(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
-        """Return whether a message of a message group has its turn, or may join the run of this receive.
+        """Return whether a message is next in its message group, or may join the run of the current receive.
 
-        A message for other filters joins no run.
+        A message that is left to other filters does not join a run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
         if not is_mine:
             return False
-        # A fresh message joins a run only if no message is parked before it: `_run_on` takes those first.
+        # A fresh message joins a run only if no message is parked before it, because `_run_on` leases parked
+        # messages first.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
     def _run_on(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
-        """Lease the messages parked behind the one just leased, up to the maximum length of a run."""
+        """Lease the messages that are parked after the leased message, up to the maximum length of a run."""
         while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
             if offset is None or not state.may_join_run(flight, offset, message_group):
@@ -540,15 +550,15 @@ class Receiving:
             if record is None or not state.wants(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # it has no attempts left, and is buried in its turn
+                return  # it has no attempts left, and becomes a dead letter in its turn
             self._lending.lease(key, flight, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease of a handle if it is valid; else raise `InvalidReceiptHandle`."""
+        """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease is not valid."""
         found = self._leases.find(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # The lease's own handle needs no decoding, which costs more than all the rest.
+            # The lease's own handle needs no decoding, which would take most of the time.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
@@ -561,10 +571,11 @@ class Receiving:
         raise _over(topic, receipt)
 
     def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
-        """Return the queue and offset of a plain message that an earlier epoch leased, or None.
+        """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
 
-        Such a lease has no record, so only the earlier leader knew it. The message is neither done nor leased
-        again, and its consumer has it: accepting the acknowledgement saves another delivery.
+        The lease of a plain message has no record, so only the earlier leader had it in memory. If the
+        message is neither done nor leased again, accepting the acknowledgement of its consumer saves another
+        delivery.
         """
         try:
             receipt = receipts.decode(handle)
@@ -591,7 +602,7 @@ class Receiving:
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the duration of a lease, in ms; raise `IllegalInvisibleTime`."""
+        """Return the duration of a lease, in ms. Raise `IllegalInvisibleTime` if it is out of range."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -617,5 +628,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _array(tags_codes: frozenset[int]) -> Integers:
-    """Return tags codes as a sorted array of int64, for `ConsumeQueue.next_match`."""
+    """Return the hash codes of tags as a sorted int64 array, for `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)
