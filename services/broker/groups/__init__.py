@@ -1,1 +1,1 @@
-"""Consumer groups: offsets, filters, leases, receiving, lite topics and dead letters."""
+"""Consumer groups: offsets, filters, leases, receives, lite topics, and dead letters."""

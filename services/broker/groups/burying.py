@@ -1,8 +1,8 @@
-"""Moving of messages without attempts left to the dead letters, without waiting for a receive.
+"""Messages without attempts left are moved to the dead letters without waiting for a receive.
 
 Otherwise, a message that crashes its consumers would wait for one more receive, which might never come, and
 operators would not see the message among the dead letters. The end of the last attempt therefore triggers the
-move:
+move to the dead letters:
 
     the last attempt's lease expires -----+
     its consumer reports its failure -----+
@@ -17,10 +17,10 @@ Rules:
   lease ends when the consumer reports the failure, or when a new policy makes the current attempt the last
   one.
 - The lease of the last attempt stays valid until its message is moved. A single step therefore ends both the
-  lease and the message, as in a move requested by a consumer, and an acknowledgement counts until this step.
+  lease and the message, as in a move that a consumer requests; an acknowledgement still counts until then.
 - A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable; the next flush then
-  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` of queue files in
-  full, since a start reads no queue files; the next tick then follows immediately.
+  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` bytes of queue files
+  in full, which a start does not read; the next tick then follows immediately.
 - A receive that finds a message without attempts left also moves the message (`receiving.py`).
 
 Memory: one entry for each message until the message is moved. Cost: the record of each message is read once
@@ -86,7 +86,7 @@ class Burying:
             self._used_up.append((key, offset))
 
     def look_for(self, now_ms: int, group: str = "") -> None:
-        """Queue messages without attempts left that have no lease or are in a pause, of one or all groups.
+        """Queue messages of one or all groups that have no attempts left and no lease, or are in a pause.
 
         If the policy now allows more attempts for a queued lease, the lease expires normally and at once,
         since redelivery does not have to wait for the disk.

@@ -48,7 +48,7 @@ _DONE: Final = (
 
 
 class DeadLetters:
-    """The dead letters of all groups."""
+    """The dead letters of all consumer groups."""
 
     def __init__(
         self,

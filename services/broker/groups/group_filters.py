@@ -105,7 +105,7 @@ class FilterSet:
         self._heard_ms = now_ms
 
     def use(self, known: KnownFilter, client_id: str) -> bool:
-        """Record a receive with a filter, and return whether the last filter of the client was different."""
+        """Record a receive with a filter, and return whether the client has changed its filter."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -165,7 +165,7 @@ class GroupFilters:
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
-        """Return the group, topic, and filter texts of all filters."""
+        """Return all filters as tuples of group, topic, and filter texts."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
     def mixed(self) -> list[Use]:
@@ -276,7 +276,7 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return the type and expression of a filter for operators; a long expression is cut, with a CRC-32."""
+    """Return a filter as text; a long expression is cut and followed by its CRC-32."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"

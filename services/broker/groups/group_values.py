@@ -22,7 +22,7 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Start:
-    """A position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
+    """A start position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
 
     `places` contains the offsets for a store time by (topic, queue id), as far as the caller has searched; a
     search in a queue takes about 20 reads.
@@ -92,7 +92,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """The number of messages deleted by retention before a group had finished them, and the last time."""
+    """The number of messages that retention deleted before a group had finished them, and the last time."""
 
     topic: str
     count: int

@@ -81,7 +81,7 @@ class GroupViews:
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Create a group that receives a topic from a position on, or a group without topics if it is empty.
+        """Create a group that receives `topic` from a start position on, or no topic if `topic` is empty.
 
         Return the log offset that must be durable before the answer. Without a topic, a repeated call changes
         nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake`, before any change.
@@ -116,7 +116,7 @@ class GroupViews:
         return durable_at
 
     def delete(self, name: str, topic: str, now_ms: int) -> int:
-        """Remove a group from a topic (or entirely, if empty), and return the log offset to make durable.
+        """Remove a group from `topic`, or entirely if it is empty; return the log offset to make durable.
 
         Raise `GroupNotFound`.
         """
@@ -126,7 +126,7 @@ class GroupViews:
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Move a group to another position on a topic, or on all topics if empty. Raise `GroupNotFound`."""
+        """Move a group to a position on `topic`, or on all topics if it is empty. Raise `GroupNotFound`."""
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -199,7 +199,7 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return the store time of a group's next message, or None without a message or in a damaged queue.
+        """Return the store time of a group's next message, or None if there is none or the queue is damaged.
 
         One damaged queue out of 80,000 must not prevent the view and the metrics of all other queues.
         """

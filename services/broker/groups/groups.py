@@ -1,4 +1,4 @@
-"""Consumer groups: their subscriptions, policies, and positions on each queue, and the group records.
+"""Consumer groups: their subscriptions, their policies, their positions on each queue, and their records.
 
 A group exists from its first receive of a topic or from its first policy. The body of a `TW_SYS_GROUP` record
 is a JSON object in one of these forms:
@@ -13,7 +13,7 @@ is a JSON object in one of these forms:
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
 If the log was cut before a group begins to receive a topic, the record also contains "log_offset", the first
-offset of the log. Messages below this offset do not count as missed by the group, even in a queue with a
+offset of the log. Messages below "log_offset" do not count as missed by the group, even in a queue with a
 damaged file, whose first offset is unknown. Weak spot: if the log is cut again before the damaged queue is
 rebuilt, all deleted messages of the queue count as missed.
 
@@ -191,7 +191,7 @@ class Groups:
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield the messages without a lease and without attempts left, of one group or of all groups."""
+        """Yield the messages of one group or of all groups that have no lease and no attempts left."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
@@ -226,12 +226,12 @@ class Groups:
         return 0 if offsets is None else offsets.committed_offset
 
     def lowest_open(self, topic: str, queue_id: int) -> int | None:
-        """Return the lowest unfinished offset of a queue over all of its groups, or None without groups."""
+        """Return the lowest unfinished offset of a queue over all groups, or None if there are no groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
 
     def leave(self, group: str, topic: str, now_ms: int) -> int:
-        """Remove a group from a topic (or entirely, if empty), and return the log offset to make durable."""
+        """Remove a group from `topic`, or entirely if it is empty; return the log offset to make durable."""
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
@@ -265,7 +265,7 @@ class Groups:
     def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
         """Finish fresh messages, from the candidate `first` to before `end`, without delivering them.
 
-        The messages must not include a gap, which `pass_over_gap` handles.
+        The range must not include a gap; gaps are handled by `pass_over_gap`.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)

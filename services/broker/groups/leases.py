@@ -1,20 +1,20 @@
-"""Leases, by which a message belongs to a consumer for a limited time.
+"""Leases, which assign a message to a consumer for a limited time.
 
     receive --> `Lending.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
                                         +--------+           --> released, undelivered: no attempt
                           renewed by heartbeats of its client, or set to another time by its consumer
 
-The key of a lease is its generation, because a lease can end by timeout, by an answer, or with its client.
-Most leases are only in memory: after a restart, messages that were not acknowledged are delivered again.
-Leases on messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at
-startup. Generations are numbered from the clock time of the start, above the generations of earlier starts.
-If the generations of two starts overlap, because the clock had stopped or the node had been a follower for a
-long time, handles still differ by message, times, and epoch.
+A lease is identified by its generation, because it can end by timeout, by an answer, or with its client. Most
+leases are only in memory: after a restart, messages that were not acknowledged are delivered again. Leases on
+messages of a message group are also recorded (`commitlog.facts.lease_records`), and are restored at startup.
+Generations are numbered from the clock time of the start, above the generations of earlier starts. If the
+generations of two starts overlap, because the clock had stopped or the node had been a follower for a long
+time, handles still differ by message, times, and epoch.
 
 A takeover lengthens leases that would end before their consumers can acknowledge, and marks these leases in
-records. The next takeover skips marked leases, unless a heartbeat of the consumer has been recorded since, so
-each lease is lengthened once.
+records, so that each lease is lengthened once. The next takeover skips marked leases, unless a heartbeat of
+the consumer has been recorded in the meantime.
 
 Lease times are measured in elapsed time (`services.broker.spine.lease_clock`), so steps of the clock neither
 end nor prolong leases.
@@ -45,7 +45,7 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""The number of generations per ms of start time: starts do not repeat generations up to this rate."""
+"""Generations per ms of start time; starts repeat no generation if fewer leases begin per ms."""
 
 
 class Leases:
@@ -63,7 +63,7 @@ class Leases:
     def begin_above(self, store_ms: int, now_ms: int) -> None:
         """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
-        Store times do not advance after the clock was set back. Several starts in this period get first
+        Store times do not advance after the clock was set back. Starts during that period get first
         generations that are far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
@@ -136,7 +136,7 @@ class Leases:
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def run_out_again(self, generation: int) -> None:
-        """Schedule the expiry of a lease again, after an earlier tick left the lease to `burying.py`."""
+        """Schedule the expiry of a lease again that an earlier tick has left to `burying.py`."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
     def replace(self, held: Lease, lease: Lease) -> None:
@@ -175,8 +175,8 @@ class Leases:
     def extend(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
 
-        Return the leases that a takeover had lengthened: their consumer is alive, so the next takeover may
-        lengthen them again.
+        Return the leases that a takeover had lengthened, so that the next takeover may lengthen these leases
+        again.
         """
         self._move(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]

@@ -59,7 +59,7 @@ class ReceiveState:
     """The records that were read ahead, by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """The message groups with a repeated run, of which some messages were delivered before."""
+    """The message groups with a repeated run, which includes messages that were delivered before."""
     scanned: int = 0
     """The work done, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
@@ -70,7 +70,7 @@ class ReceiveState:
     has_set_aside: bool = False
     """Whether the receive left messages to other filters of the group."""
     has_read_damage: bool = False
-    """Whether the receive has read a damaged queue file in full, which no later receive repeats."""
+    """Whether the receive has read a damaged queue file in full; later receives do not read it again."""
 
     def wants(self, record: Record) -> bool:
         """Return whether the filter matches a record that was not redriven for another group."""
@@ -185,7 +185,7 @@ class Lending:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease as many undelivered messages as are wanted and have been read ahead.
+        """Lease the undelivered messages that were read ahead, up to the wanted number.
 
         Stop at a message with a message group, because such messages are leased one at a time, and at a body
         that must be unpacked. All leases are first attempts, so neither attempts nor offsets are looked up

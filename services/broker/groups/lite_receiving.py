@@ -81,7 +81,7 @@ class LiteReceiving:
     def _has_more(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
-        """Lease messages of a lite topic; return whether it must stay ready for the next receive."""
+        """Lease messages of a lite topic, and return whether it must stay ready for the next receive."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # after a move back, the index may need trimmed entries
@@ -112,7 +112,7 @@ class LiteReceiving:
     ) -> None:
         """Skip records without a lite topic and gaps left by damage, and report the gaps.
 
-        The scan limit of the receive applies.
+        The scan limit of the receive applies to these records.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:

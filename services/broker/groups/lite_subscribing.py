@@ -1,15 +1,15 @@
 """The verbs for clients that subscribe to lite topics (RocketMQ's SyncLiteSubscription).
 
-A subscription makes its group receive the topic. A subscription may contain a new position of the group in
-the added lite topics (`LiteStart`). Without a `LiteStart`, the group keeps its position, and a new group
-begins at its configured start. A move forward acknowledges the skipped messages, and a move back is a record
-that lists the reopened messages.
+A subscription of a client makes the client's group receive the topic. A subscription may contain a new
+position of the group in the added lite topics (`LiteStart`). Without a `LiteStart`, the group keeps its
+position, and a new group begins at its configured start. A move forward acknowledges the skipped messages,
+and a move back is a record that lists the reopened messages.
 
 TAIL is a number of messages before the group's position, as in RocketMQ, and OFFSET is a queue offset, which
 consumers see in their messages.
 
 Cost: a start other than LAST examines every message of the lite topic, and writes one record of the reopened
-messages and one range for each skipped message, at most `LITE_MOVED_MAX` in total.
+messages and one range for each skipped message; at most `LITE_MOVED_MAX` messages are moved.
 
 Weak spot: the position belongs to the group, not to the client. A client that subscribes with a position
 moves all clients of its group on that lite topic, and voids their leases.
@@ -170,7 +170,7 @@ class LiteSubscribing:
         self._lite_topics.trim()
 
     def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
-        """Adopt the subscriptions of the broker core that is being replaced.
+        """Adopt the subscriptions of the broker core that this core replaces.
 
         `by_ms` is the step of the clock between the starts of the two cores.
         """

@@ -57,7 +57,7 @@ class LiteSubscriptions:
         """The subscribers with newly ready lite topics; cleared when receivers are notified."""
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """Return the subscription of a subscriber, or None."""
+        """Return the subscription of a subscriber, or None if there is none."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
@@ -148,7 +148,7 @@ class LiteSubscriptions:
                 self.woken[subscriber] = None
 
     def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
-        """Adopt the subscriptions of the broker core that is being replaced.
+        """Adopt the subscriptions of the broker core that this core replaces.
 
         Elapsed time of this core is `by_ms` ahead of elapsed time of the replaced core, because the clock was
         stepped between the two starts. Times are converted so that the duration of a client's silence is

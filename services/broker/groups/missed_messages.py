@@ -55,7 +55,7 @@ class MissedMessages:
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return the snapshot part: [group, topic, count, time of the last cut] of each count."""
+        """Return the snapshot part: a row [group, topic, count, time of the last cut] for each count."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:

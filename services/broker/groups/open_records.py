@@ -13,8 +13,8 @@ A flush closes the open records first, and then writes all appended records. The
 therefore waits until the log is durable beyond its current end (`durable_at`), regardless of the number of
 records.
 
-Cost: each acknowledgement extends a range, and each flush writes two records, or more if a record would
-exceed `OPEN_RECORD_BYTES_MAX` bytes.
+Cost: each acknowledgement extends a range, and each flush writes two records, or more if the body of a record
+would exceed `OPEN_RECORD_BYTES_MAX`.
 
 Weak spot: added changes are applied before they are in the log, so no snapshot may be taken in between;
 `Broker.is_quiet` therefore checks `is_empty`. `durable_at` is valid only after a change has been added.

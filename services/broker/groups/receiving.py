@@ -1,4 +1,4 @@
-"""Receives, which lease messages, and acknowledgements, which finish messages.
+"""Receives, which lease messages to consumers, and acknowledgements, which finish messages.
 
 A receive takes messages from all queues of a topic in rotation, or from the highest queue down for a PRIORITY
 topic, and leases the messages for a period of elapsed time. If a lease ends without an acknowledgement, its
@@ -168,8 +168,7 @@ class Receiving:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return, for each handle in order, either the log offset that must be durable before the answer, or the
-        error.
+        For each handle, in order, return the log offset that must be durable before the answer, or the error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -309,7 +308,7 @@ class Receiving:
         self._groups.filters.client_gone(client_id)
 
     def expire(self, generation: int, now_ms: int) -> str:
-        """Redeliver the message of an expired lease, or queue it for `burying.py`, and return its topic.
+        """Redeliver the message of an expired lease or queue it for the dead letters, and return its topic.
 
         The lease of a last attempt is valid until its message is moved to the dead letters
         (`services.broker.groups.burying`).
@@ -554,7 +553,7 @@ class Receiving:
             self._lending.lease(key, flight, record, message_group, state)
 
     def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease is not valid."""
+        """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
@@ -602,7 +601,7 @@ class Receiving:
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the duration of a lease, in ms. Raise `IllegalInvisibleTime` if it is out of range."""
+        """Return the duration of a lease, in ms. Raise `IllegalInvisibleTime` if the duration is illegal."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -617,7 +616,7 @@ def _over(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
 
 
 def _check_invisible(invisible_ms: int, low_ms: int) -> None:
-    """Raise `IllegalInvisibleTime` unless a lease may have this duration, in ms."""
+    """Raise `IllegalInvisibleTime` if the duration of a lease (ms) is out of range."""
     high_ms = limits.INVISIBLE_MS_MAX
     if not low_ms <= invisible_ms <= high_ms:
         wrong = f"small. min is {low_ms}" if invisible_ms < low_ms else f"large. max is {high_ms}"

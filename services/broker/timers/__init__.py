@@ -1,1 +1,1 @@
-"""Delayed messages: their records, files and delivery, the verbs on them, and repair after damage."""
+"""Delayed messages: records, files, delivery, timer verbs, and repair after damage."""

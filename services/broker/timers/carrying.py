@@ -2,15 +2,15 @@
 
 A CANCEL verb and its message are one record, so a crash keeps both or neither: the property `TW_CANCELS` of
 the message contains the offset and due time of the timer. A MOVE or FIRE verb needs a separate record, which
-is appended immediately before the message. The result of a verb is stored in the property `TW_TIMER_VERDICT`
-of the message, which begins with the verdict.
+is appended immediately before the message. The result of a verb is stored in the message property
+`TW_TIMER_VERDICT`; the first word of the property is the verdict.
 
 A verb is checked once, when its message is sent: a half message is committed as it was accepted, even by a
 broker with other limits or another clock.
 
 A verb with the wrong topic finds no timer, but its message is stored nevertheless, unless the verb is strict
-(`refuse_unknown`). Verdicts are therefore counted by the topic of the message, because the topic of the timer
-may be any text.
+(`refuse_unknown`). Verdicts are counted by the topic of the message, because the topic of the timer may be
+any text.
 
 Weak spot: a crash may keep the record of a MOVE or FIRE verb and lose the message that follows it. The
 producer of the lost message gets no answer and sends the message again; the verdict of a FIRE verb is then
@@ -30,7 +30,7 @@ from tidewheel import property_names
 
 
 class Carrying:
-    """The executor of timer verbs that messages carry."""
+    """An executor for the timer verbs in messages."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers

@@ -4,11 +4,12 @@
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed part of a record (`commitlog.record.HEAD_V4`). Each property is a name, \\x01, a value,
-and \\x02. Only the most common records are cut: those between IPv4 hosts that have a message id and end with
-the two properties of their target. All other records, such as those of moved or replacing timers or with a
+and \\x02. Only the most common records are cut: records between IPv4 hosts that have a message id and end
+with the two properties of their target. All other records, such as records of moved timers or records with a
 verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
 
-The loop over the records is one function on purpose, because a checkpoint spends most of its time there.
+The loop over the records is one function on purpose, because a checkpoint spends most of its time in the
+loop.
 
 Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
 the order changed, every record would be decoded, which is slower but still correct.
@@ -62,7 +63,7 @@ class Cut:
         self.named: list[tuple[int, bytes]] = []
         """The indices and properties of the cut records that may have a tag or further keys.
 
-        The indices refer to `stored`.
+        The indices are positions in `stored`.
         """
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []

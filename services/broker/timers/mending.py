@@ -14,15 +14,15 @@ id may have no name. A gap may also have contained tombstones, so rows of ended 
 deleted again. Ends are kept while a timer due at the same time may wait in a damaged file. Timers due before
 `Partitions.undone_ms` have ended.
 
-A rebuilt timer is a new log record that replaces the old timer, like a move to the same time. The timer is
-therefore durable and delivered once, and a crash during the repair loses no timer. The record of the timer is
-read from the log or from an older timer file. Files for a time in doubt are therefore not deleted from the
+A rebuilt timer is a new log record that replaces the old timer, like a move to the same time. A rebuilt timer
+is therefore durable and delivered once, and a crash during the repair loses no timer. The record of a rebuilt
+timer is read from the log or from an older timer file. Files for a time in doubt are therefore kept from the
 detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no timer file is
 deleted until every file has been verified: the times in doubt are unknown until then, because the result of
-the last rescue may be lost. A sound row with a damaged record is repaired in the same way as a gap, and so is
-a timer whose damage was found when it was due or when a checkpoint copied it (`Timers.in_doubt`), because
-late delivery is better than no delivery. A timer without a readable record in the log or in an older file
-ends as UNREADABLE: it is counted and listed, and is never pending again.
+the last rescue may be lost. A sound row with a damaged record is repaired in the same way as a gap. A timer
+is also repaired if its damage was found when the timer was due or when a checkpoint copied the timer
+(`Timers.in_doubt`), because late delivery is better than no delivery. A timer without a readable record in
+the log or in an older file ends as UNREADABLE: it is counted and listed, and is never pending again.
 
 Cost: without damage, only the checks take time. A rescue reads names and ends once, and takes 16 bytes of
 memory per timer of the window.
@@ -82,7 +82,7 @@ class RowWithoutRecord(NamedTuple):
     queue: int
     path: str
     is_unread: bool = False
-    """Whether the disk could not read a part of the record."""
+    """Whether a part of the record could not be read from the disk."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -107,7 +107,7 @@ class Check:
     """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files that the next check continues, each with its byte position."""
+    """The timer files left for the next check, each with the byte position at which it begins."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -182,7 +182,7 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
 
 @dataclass(slots=True, eq=False)
 class Rescue:
-    """A search, in a worker thread, for the timers that damage has made missing or has revived."""
+    """A search, in a worker thread, for timers that are missing or revived because of damage."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
@@ -201,7 +201,7 @@ class Rescue:
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """Every timer with a last time before this time (ms) has ended, although its end may be forgotten."""
+    """Every timer with a last time before `forgotten_ms` has ended, although its end may be forgotten."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
@@ -210,14 +210,14 @@ class Rescue:
     unknown_count: int = 0
     """The number of lost rows in gaps whose timers could not be identified."""
     over: set[int] = field(default_factory=set)
-    """The timers that have ended, because their file has a tombstone or the kept history begins later."""
+    """The timers that have ended, as shown by a tombstone or by the beginning of the kept history."""
     blocked: str = ""
     """The reason why the search failed, or an empty string if the search succeeded."""
 
     def run(self, disk: Disk) -> None:
         """Search the files.
 
-        Raise OSError, also if the disk cannot read any file: such a disk must not end timers.
+        Raise OSError if the disk fails, so that no timer ends because of a disk failure.
         """
         self._require_reading(disk)
         try:
@@ -480,7 +480,7 @@ class Mending:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a job can begin, or a repair can continue, now."""
+        """Whether a job can begin or a repair can continue now."""
         if self._applying is not None:
             return not self._timers.is_held()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
@@ -546,7 +546,7 @@ class Mending:
             self._log_pass = None
 
     def failed(self, job: Check | Rescue) -> None:
-        """Requeue a job that failed, for another attempt after the next `keep_house`."""
+        """Requeue a failed job, which is tried again after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, Rescue):

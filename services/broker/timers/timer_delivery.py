@@ -1,4 +1,4 @@
-"""Delivery of due timers to their queues, in sort order and in bounded slices, each timer once.
+"""Delivery of due timers to their queues, in sort order, in bounded slices, and only once.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
                                            `--- `TIMER_RUN_MIN` and more: bytes copied ----+
@@ -77,7 +77,7 @@ class TimerDelivery:
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver due timers until their count reaches `count_max`; return the count.
+        """Deliver due timers until their count reaches `count_max`, and return the count.
 
         A timer of a due run counts once; a timer that is delivered singly or from the wheel counts
         `_ALONE_COUNTS` times, in proportion to the processor time that it takes.
@@ -197,7 +197,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver one timer of a partition, as `_deliver_waiting` does for many."""
+        """Deliver one timer of a partition, as `_deliver_waiting` does for many timers."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.stored(path, [(record_at, record_bytes)])
         if stored and record.crc_holds(stored):
@@ -339,7 +339,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries; the deliveries `begins[n]:begins[n + 1]` belong to topic number n."""
+        """Count late deliveries; the columns contain topic number n from `begins[n]` to `begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.late_many(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -361,7 +361,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the name hashes of rows in shape (rows, names), read from the record if a row lacks space."""
+    """Return the name hashes of rows as an array of shape (rows, names)."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):

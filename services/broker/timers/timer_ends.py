@@ -15,14 +15,14 @@ depend on `history_ms`, a setting that may differ in each process that opens the
 2. Names and ends are merged separately, so a merge may drop the end of a timer and leave its name.
    `forgotten_ms` is the time before which any merge may have dropped ends. `forgotten_ms` never decreases and
    is part of the snapshot, because dropped ends are not restored when a longer history is set later.
-3. A timer is only reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
+3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
    `history_ms` ago. A forgotten timer never counts as pending.
 4. The history of a waiting timer is kept however late the timer is, because merges use the time of the
    earliest waiting timer.
 
 Memory: the facts since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
-An end is stored as a fact of `consumequeue.timerindex_fact` with these u64 fields:
+An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
 
     field   bits   contents
     key     64     the timer's offset
@@ -123,7 +123,7 @@ class TimerEnds:
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """Ends may have been dropped for timers with a `known_ms` before this time (ms)."""
+        """Ends may have been dropped for timers with a `known_ms` before `forgotten_ms`."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
@@ -133,7 +133,7 @@ class TimerEnds:
         return self.names.is_full or self.ends.is_full
 
     def named(self, name: TimerName) -> Named | None:
-        """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` on damaged files."""
+        """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` if unreadable."""
         return self.named_by(name_hash(name))
 
     def named_by(self, words: NameWords) -> Named | None:
@@ -191,7 +191,7 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer with this `known_ms` may have ended before the kept history.
+        """Return whether a timer with the given `known_ms` may have ended before the kept history.
 
         A timer stays forgotten when the clock is set back or the history is made longer, because a merge may
         have dropped its end.

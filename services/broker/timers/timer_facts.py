@@ -6,9 +6,9 @@
 4. A timer that has a name, is not waiting, and has no known end is given an end without details, because it
    would otherwise count as waiting.
 
-If the log reaches back to the first fact of the damaged run, the result is complete. Otherwise, facts of
-timers that ended before the first record of the log may be missing, and a verb on such a timer returns
-TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: one read of the log and one of the
+If the log reaches back to the first fact of the damaged run, the rebuilt data is complete. Otherwise, facts
+of timers that ended before the first record of the log may be missing, and a verb on such a timer returns
+TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs. Cost: one read of the log and one read of the
 partitions.
 """
 

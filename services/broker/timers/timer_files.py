@@ -25,12 +25,12 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """The times in doubt, when a checkpoint begins and while the checkpoint runs."""
+    """The times in doubt at the beginning and during a checkpoint."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A function that returns the current times in doubt in any thread; a checkpoint may find damage."""
+    """A thread-safe function that returns the current times in doubt; a checkpoint may find damage."""
     is_rescuing: bool = False
     """Whether a rescue is running when the checkpoint begins; no rescue begins before the checkpoint ends."""
 
@@ -59,7 +59,7 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete files that are neither listed by this or the previous snapshot nor in doubt."""
+        """Delete unneeded files that neither the new snapshot nor the previous snapshot lists."""
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
         if not self.doubt.is_rescuing:  # a rescue reads the runs that existed when it began
             self.ends.tidy(disk)

@@ -119,7 +119,7 @@ def go_by(new: Record, names: list[TimerName]) -> None:
 
 
 def is_rebuilt(timer: Record) -> bool:
-    """Return whether a timer record replaces one in a damaged file."""
+    """Return whether a timer record replaces a record in a damaged file."""
     return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
 
 
@@ -193,7 +193,7 @@ def _verb_record(
 
 
 def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
-    """Return the properties of a timer record after a change of the timer that it replaces, if any."""
+    """Return timer properties, changed so that the timer replaces `replaced`, or no timer if it is None."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -212,7 +212,7 @@ def replaced_by(stored: bytes) -> int:
 
 
 def due_ms_of(record: Record) -> int:
-    """Return the due time in a timer record, in ms since 1970."""
+    """Return the due time of a timer record, in ms since 1970."""
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 

@@ -1,4 +1,4 @@
-"""Partition rows and ready records, made by checkpoints from the timer records in the log.
+"""Partition rows and ready records, which checkpoints make from the timer records in the log.
 
 A checkpoint moves timers out of memory (`timingwheel.partitions`). Next to the row of a timer, the checkpoint
 writes the exact record to deliver, including its CRC; only the offsets and the store time are set at delivery

@@ -62,7 +62,7 @@ class TimerViews:
         return TimerPage(found, None)
 
     def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
-        """Return the matching timers of a bounded search, and the cursor of the next call, None at the end.
+        """Return the matching timers of a bounded search, and the cursor of the next call or None.
 
         The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
         record.
@@ -99,7 +99,7 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return (start, count of matching timers) for each window of `width_ms` from `from_ms` on.
+        """Return the pair (start, number of matching timers) for each window of `width_ms` from `from_ms` on.
 
         Empty windows are left out.
         """

@@ -20,10 +20,10 @@ are delivered in the order of their sort keys; the watermark is the last deliver
 continues after a restart (`timingwheel.partitions`). A timer that is set after its due time therefore gets
 the time of the watermark or of the wheel as its `sort_ms`, and never an earlier time.
 
-After the clock is set back, the watermark is in the future. Timers set after that are delivered at their due
-time, but are sorted on disk at the watermark. `Near.deviating` keeps the `sort_ms` of each such timer until
-the timer ends, and at startup `Timers.resume` reads its due time from the record. Sort keys depend on the
-clock of one broker: another broker with the same log, or the same broker after a restart, may choose
+After the clock is set back, the watermark is in the future. Timers set at such a time are delivered at their
+due time, but are sorted on disk at the watermark. `Near.deviating` keeps the `sort_ms` of each timer that is
+sorted in this way, and at startup `Timers.resume` reads the due times from the records. Sort keys depend on
+the clock of one broker: another broker with the same log, or the same broker after a restart, may choose
 different sort keys. Records therefore refer to timers by due time, and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
@@ -112,8 +112,8 @@ class Timers:
         self.in_doubt: dict[int, InDoubt] = {}
         """The timers with damaged records that wait for a rescue, by offset.
 
-        Delivery may have passed these timers, so no other list contains them, and snapshots include this
-        list.
+        Delivery may have passed these timers, so `in_doubt` is the only list of them and is part of
+        snapshots.
         """
         self._unarmed = Unarmed()
         self.gaps: list[Damage] = []
@@ -227,7 +227,7 @@ class Timers:
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
         """Cancel the message of a recall handle if it is waiting.
 
-        Raise `InvalidRecallHandle` for a wrong handle.
+        Raise `InvalidRecallHandle` if it is wrong.
         """
         wanted = recall.decode(handle)
         if wanted.topic != topic:
@@ -284,7 +284,7 @@ class Timers:
         return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
-        """Set a timer from the damaged file at `path` again.
+        """Replace a timer in the damaged file at `path` by a rebuilt timer.
 
         The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
         the old timer was late by more than the history, its key was forgotten, and a newer timer with the
@@ -318,7 +318,7 @@ class Timers:
         return False
 
     def logged(self, timer_offset: int) -> Record:
-        """Return a timer record from the log. Raise `StoreDamaged` if the record is damaged or gives EIO.
+        """Return a timer record from the log. Raise `StoreDamaged` for damage and EIO.
 
         Raise OSError for other errors of the disk.
         """
@@ -482,7 +482,7 @@ class Timers:
         self.ends.drop()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer, and remove the timer from its location before the flush, so it ends only once."""
+        """End a timer, and remove it from its location before the flush, so that the timer ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -531,7 +531,7 @@ class Timers:
         return True
 
     def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
-        """Return the waiting timer with a name, or else the verdict, which is counted for a verb."""
+        """Return the waiting timer with a name, or else the verdict, which is counted if `is_verb` is set."""
         found = self.ends.named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
