@@ -86,7 +86,7 @@ class Burying:
             self._used_up.append((key, offset))
 
     def look_for(self, now_ms: int, group: str = "") -> None:
-        """Queue messages of one or all groups that have no attempts left and no lease, or are in a pause.
+        """Queue messages without attempts left that have no lease or a paused lease, of one group or all.
 
         If the policy now allows more attempts for a queued lease, the lease expires normally and at once,
         since redelivery does not have to wait for the disk.

@@ -24,9 +24,9 @@ Rules
    the receives of the group, by at most `FILTER_STEP_MS` per receive. The clock stops while all clients are
    away, so the first client to return does not cause the removal of other clients' filters.
 5. A filter is kept while one of its most recent clients sends heartbeats, because a push consumer with a full
-   cache does not receive messages. A client counts for the filter that it used last. Before its first receive
-   after a start or from a new leader, a client counts for the filter of its subscription
-   (`GroupFilters.client_subscribes`).
+   cache does not receive messages. A client counts as a user of the filter that it used last. Before its
+   first receive after a start or from a new leader, a client counts as a user of the filter of its
+   subscription (`GroupFilters.client_subscribes`).
 6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
 Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after

@@ -45,7 +45,7 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""Generations per ms of start time; starts repeat no generation if fewer leases begin per ms."""
+"""Generations are unique across starts as long as at most this many leases begin per ms."""
 
 
 class Leases:

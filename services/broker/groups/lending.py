@@ -165,7 +165,7 @@ class Lending:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate, or a message found through its lite topic (`is_found`), for a receive."""
+        """Lease the candidate for a receive, or, with `is_found`, a message found by its lite topic."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1

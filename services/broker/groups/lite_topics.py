@@ -47,7 +47,7 @@ class LiteTopics:
         return queue_id
 
     def count(self, topic: Topic) -> int:
-        """Return the number of lite topics under a topic, as far as known in damaged queues."""
+        """Return the number of lite topics under a topic; a damaged queue counts only known lite topics."""
         if topic.message_type is not MessageType.LITE:
             return 0
         indexes = [self.index(topic.name, queue_id) for queue_id in range(topic.queue_count)]

@@ -327,7 +327,7 @@ class Receiving:
             self._give_back(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases after a restart, valid at least until `leases_until_ms`.
+        """Restore recorded leases after a restart; each lease is valid at least until `leases_until_ms`.
 
         A takeover sets `leases_until_ms`, and calls `keep_lengthened` once records may be appended.
         """

@@ -199,7 +199,7 @@ class TimerEnds:
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write facts that exceed the memory limit during log replay; `now_ms` is as for `to_write`."""
+        """Write facts that exceed the memory limit during log replay. See `to_write` for `now_ms`."""
         self._forget(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)

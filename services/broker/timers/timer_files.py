@@ -25,7 +25,7 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class Doubt:
-    """The times in doubt at the beginning and during a checkpoint."""
+    """The times in doubt at the beginning of a checkpoint and during the checkpoint."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""

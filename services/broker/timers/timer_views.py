@@ -101,7 +101,7 @@ class TimerViews:
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
         """Return the pair (start, number of matching timers) for each window of `width_ms` from `from_ms` on.
 
-        Empty windows are left out.
+        Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
