@@ -1,11 +1,11 @@
 """Users, rights and tokens for callers in the loop. The core stores sealed secrets; this module has the key.
 
-A secret is generated here, returned once, and kept decrypted in memory from its first use. Only the hash of
-a token is stored. Answers rest on durable records. The key is read when a secret is sealed or opened: a
+A secret is generated here, returned once, and kept decrypted in memory from its first use. Only the hash of a
+token is stored. Answers depend on durable records. The key is read when a secret is sealed or opened, so a
 broker without users needs no key.
 
-A waiting call may outlast its right: the callbacks in `watching` check again at each change, when it is
-appended, because rights apply from then on.
+A waiting call may outlast the right of its caller. The callbacks in `watching` therefore check the right
+again when a change of rights is appended, because rights apply from then on.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SECRET_BYTES: Final = 30
 log = structlog.get_logger()
 
 Key = Callable[[bool], bytes]
-"""Return the key; generate it if it is missing and the argument allows that."""
+"""Return the key. Generate the key if it is missing and the argument is true."""
 
 
 Dismiss = Callable[[str], None]
-"""Disconnect the clients of a user whose secret was replaced, or that was removed."""
+"""Disconnect the clients of a user that was removed or whose secret was replaced."""
 
 
 def no_key(may_make: bool) -> bytes:
-    """Raise `ConfigurationError`: the broker has no key file."""
+    """Raise `ConfigurationError`, because the broker has no key file."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
 
@@ -52,7 +52,7 @@ def noop() -> None:
 
 
 class LiveAccess:
-    """The users of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
+    """The users of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
 
     def __init__(self, core: Callable[[], Access], call: Callable[..., Awaitable[int]], clock: Clock) -> None:
         self._core, self._call, self._clock = core, call, clock
@@ -60,10 +60,10 @@ class LiveAccess:
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = ignore_user
         self.is_asked = False
-        """Whether callers must authenticate; users and rules may be added before."""
+        """Whether callers must authenticate. Users and rules may be added earlier."""
         self._changed: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
-        """Called at each change of users, rules and tokens."""
+        """Functions that are called at each change of users, rules and tokens."""
 
     def rules_with(self, changed: Callable[[], None]) -> None:
         """Call `changed` after rules were set or removed."""
@@ -78,13 +78,13 @@ class LiveAccess:
         self._key = key
 
     def open_all(self) -> None:
-        """Require authentication from now on and open every secret; raise `WrongKey` for another key."""
+        """Require authentication from now on and open every secret. Raise `WrongKey` if the key is wrong."""
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
 
     def secret_of(self, name: str) -> bytes | None:
-        """Return the secret of a user; None if there is no such user."""
+        """Return the secret of a user, or None if the user does not exist."""
         user = self._core().user(name)
         if user is None:
             self._opened.pop(name, None)
@@ -97,11 +97,11 @@ class LiveAccess:
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user has a verb on at least one topic or group."""
+        """Return whether a user may use a verb on at least one topic or group."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
-        """Return every user, by name."""
+        """Return all users, sorted by name."""
         return self._clock.outward(self._core().users())
 
     def check_known(self, user: str) -> None:
@@ -109,7 +109,7 @@ class LiveAccess:
         self._core().check_known(user)
 
     def rules(self, user: str = "") -> list[Rule]:
-        """Return the rules of a user, or all."""
+        """Return the rules of a user, or of all users if the name is empty."""
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, renews: bool) -> str:
@@ -123,13 +123,13 @@ class LiveAccess:
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user and its rules: its next call is refused, its streams end, its leases are released."""
+        """Remove a user and its rules, refuse its next call, end its streams, and release its leases."""
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Store rules, which apply from the next call."""
+        """Store rules, which apply from the next call on."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._changed()
@@ -141,7 +141,7 @@ class LiveAccess:
         self._changed()
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, or all."""
+        """Return the tokens of a user, or of all users if the name is empty."""
         return self._clock.outward(self._core().tokens(user))
 
     def holder(self, text: str) -> Token:
@@ -149,16 +149,16 @@ class LiveAccess:
         return self._core().holder(text, self._clock.now_ms())
 
     def check_stands(self, token: Token) -> None:
-        """Raise `Unauthorized` if a token, once valid, is void by now."""
+        """Raise `Unauthorized` if a token that was valid is no longer valid."""
         self._core().check_stands(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
-        """Return the seconds until a token expires; None if it does not expire."""
+        """Return the seconds until a token expires, or None if the token does not expire."""
         left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Add a token for a user; return its text, which cannot be read again, and the stored token."""
+        """Add a token for a user. Return the token's text, which cannot be read again, and the token."""
         text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
         calling = self._call(self._core().add_token, user, text, kept_ms)
         made = [one for one in self.tokens(user) if one.id == id_of(text)]
@@ -167,18 +167,18 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token: its next call is refused, its long polls end."""
+        """Revoke a token. The next call with the token is refused, and its long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Call a verb that may revoke a right: check waiting calls at once, return when it is durable."""
+        """Call a verb that may revoke a right, check waiting calls, and return when the change is durable."""
         calling = self._call(verb, *arguments)
         self.look_again()
         await calling
 
     def look_again(self) -> None:
-        """Check waiting calls at once, after a right was revoked or time has moved."""
+        """Check waiting calls at once, after a right was revoked or the clock was advanced."""
         for look in tuple(self.watching):
             look()
 

@@ -1,18 +1,18 @@
-"""Advance a virtual clock event by event, with the same results as if the time had passed.
+"""Advance a virtual clock event by event, with the same results as if real time had passed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events run in due order, each at its own time. After an append the clock stops until the record is durable,
-  because the record may set the next due time.
+- Events run in the order of their due times, each at its own due time. After an append the clock stops until
+  the record is durable, because the record may set the next due time.
 - The offset is on disk before the records that were appended under it (`services.live.clock`).
 - The clock also stops while the next timers are read from the disk.
-- A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer; without
-  the wait, ten checks would pass before its answer to the first.
-- A half without a producer waits for one (`txn.checkback`) and does not delay the advance.
-- Leases of clients that still call are renewed during the advance; all other leases expire on time.
-- Housekeeping is not an event: it is postponed to the target time.
-- Advances run one at a time; further ones wait.
+- A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
+  this wait, ten check-backs would be sent before the producer could answer the first.
+- A half whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the advance.
+- Leases of connected clients are renewed during the advance; all other leases expire on time.
+- Housekeeping is not an event. It is postponed to the target time.
+- Advances run one at a time; further advances wait for their turn.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Owner(Protocol):
         """The current core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of live clients; end waiting calls whose token has expired."""
+        """Renew the leases of live clients, and end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
-        """Run the core's due work; return False if nothing changed."""
+        """Run the core's due work. Return False if nothing changed."""
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable up to `offset`; raise `ResultUnknown`."""
+        """Return when the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
     async def timers_ready(self) -> None:
         """Return when the next due timers have been read from the disk."""
 
     def time_has_moved(self) -> None:
-        """Reschedule everything that was scheduled by the old time."""
+        """Reschedule all calls that were scheduled by the old time."""
 
 
 class Advancing:
-    """Advances of `clock` and of `owner`'s core."""
+    """Advances of a virtual clock, with the due work of the owner's core."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -61,7 +61,7 @@ class Advancing:
         self._questions: dict[str, asyncio.Future[None]] = {}
 
     async def advance(self, by_ms: int) -> None:
-        """Advance by `by_ms`; raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
+        """Advance by `by_ms`. Raise `ClockIsReal`, `IllegalAdvance`, or `ResultUnknown` if the disk fails."""
         check_advance(by_ms, self._clock)
         async with self._turn:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
@@ -79,7 +79,7 @@ class Advancing:
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def answered(self, transaction_id: str) -> None:
-        """Stop waiting for a producer that has answered, with any outcome."""
+        """Stop waiting for a producer that has answered a check-back with any outcome."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -92,7 +92,8 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # A step in which a wheel only cascades settles only now and then, to let other tasks run.
+            # Steps in which a wheel only cascades settle once in `SILENT_STEPS_MAX` steps, to let other tasks
+            # run.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._settle()
@@ -100,7 +101,7 @@ class Advancing:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the offset of the next event or of the target; None at the target if nothing is due."""
+        """Return the offset of the next event or of the target, or None at the target if nothing is due."""
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
         if due_ms is not None and due_ms <= real_ms + target_ms:
@@ -108,7 +109,7 @@ class Advancing:
         return None if offset_ms == target_ms else target_ms
 
     async def _settle(self) -> None:
-        """Make the last step durable, and wait for answers to its check-backs."""
+        """Make the last step durable, and wait for the answers to the check-backs of that step."""
         try:
             self._clock.keep()
         except OSError as error:

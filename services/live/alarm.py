@@ -1,7 +1,7 @@
-"""One alarm for all due work: it fires at the earliest due time and is then set again.
+"""One alarm for all due work. The alarm fires at the earliest due time and is then set again.
 
-Rules: an alarm that is early enough is kept; without due work no alarm is set, so an idle broker sleeps;
-a later alarm fires after `LOOK_AGAIN_MS` at most, because wall time may jump during the sleep.
+An alarm that is early enough is kept. Without due work no alarm is set, so an idle broker sleeps. A later
+alarm fires after `LOOK_AGAIN_MS` at most, because wall time may jump during the sleep.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CallLater = Callable[[float, Callable[[], None]], Handle]
 
 
 class Alarm:
-    """An alarm that calls `due`."""
+    """An alarm that calls the function `due` when it fires."""
 
     def __init__(self, due: Callable[[], None], clock: Callable[[], int], call_later: CallLater) -> None:
         self._due, self._clock, self._call_later = due, clock, call_later
@@ -33,7 +33,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Fire at wall time `due_ms` or earlier; None has no effect."""
+        """Fire at wall time `due_ms` or earlier. Do nothing if `due_ms` is None."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()

@@ -4,18 +4,20 @@
                             --> timeout, or the broker stops       --> answered without halves
 
 Rules:
-- A poll is queued for each of its topics while it has room: fewer than `count_max` check-backs, with less
-  than RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll; it takes more until it runs.
-- Check-backs of a topic rotate over its polls: after a check-back the poll moves to the end of the queue.
-- The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back starts
-  the next.
-- Check-backs that are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. A half that
-  found no room restarts the check-backs of its topic when there is room.
+- A poll is queued for each of its topics while it has fewer than `count_max` check-backs, with less than
+  RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll, which takes more check-backs until its
+  task runs.
+- Check-backs of a topic rotate over the polls of the topic: after a check-back the poll moves to the end of
+  the queue.
+- The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back then
+  starts the next check-back.
+- Check-backs that are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. If this limit
+  held back a half, the check-backs of its topic are restarted when there is room.
 - A producer answers a check-back with an ordinary end of the transaction. A check-back of an aborted poll
   is repeated at the check-back times of its topic.
 
-Between two polls a producer gets no check-backs; a half due then waits, without a timer, for the next poll.
-Cost: an entry for each topic of an open poll.
+Between two polls a producer gets no check-backs. A half that becomes due between two polls waits, without a
+timer, for the next poll. Cost: an entry for each topic of an open poll.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Return a half message, with times of callers; None if the message is damaged."""
+"""Return a half message with times of callers, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,18 +63,18 @@ class CheckBackPoll:
 
 
 class CheckBackPolls:
-    """Open polls by topic; `came` is called with a topic at its first poll."""
+    """Open polls by topic. The function `came` is called with a topic at the first poll of the topic."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """Topics with a poll and a half that exceeded the limit of `_held_bytes`."""
+        """Topics with an open poll and with a half that exceeded the limit of `_held_bytes`."""
 
     @contextmanager
     def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Yield a poll of topics, open until the block ends."""
+        """Yield a poll of some topics, which is open until the block ends."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -85,24 +87,24 @@ class CheckBackPolls:
             self._leave(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
-        """Return when a poll has a check-back, times out, or the broker stops."""
+        """Return when a poll has a check-back or times out, or when the broker stops."""
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
     def hold(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the bytes that a poll's check-backs hold in memory; 0 after the answer."""
+        """Set the number of bytes that a poll's check-backs hold in memory, which is 0 after the answer."""
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
         assert self._held_bytes >= 0, "more bytes were released than held"
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # otherwise the next poll is the first of its topic
+                if topic in self._lines:  # else the next poll of the topic is its first poll
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
     def ask(self, question: CheckBack, read: Read) -> str:
-        """Give a check-back to the topic's next poll; return its client id, empty without a poll."""
+        """Give a check-back to the topic's next poll. Return the poll's client id, or "" without a poll."""
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
             self._short[question.topic] = None
@@ -133,7 +135,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers with an open poll for a topic, or for any topic."""
+        """Return the producers with an open poll for a topic, or for any topic if the name is empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

@@ -1,7 +1,7 @@
-"""The latest check-backs and the answers of producers, in memory.
+"""The latest check-backs and the answers of producers, kept in memory.
 
-The list shows an operator why a half is still open. No decision depends on it: check-backs are counted in the
-log (`txn.checkback`), and the end of a half is a record. A restart begins a new list.
+The list shows an operator why a half is still open. No decision depends on the list: check-backs are counted
+in the log (`txn.checkback`), and the end of a half is a record. After a restart the list is empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class Question:
-    """A check-back; `client_id` is `NOBODY` without a producer, `answer` is empty before the answer."""
+    """A check-back. `client_id` is `NOBODY` without a producer; `answer` is empty without an answer."""
 
     transaction_id: str
     topic: str
@@ -36,7 +36,7 @@ class CheckLog:
         self._by_transaction: dict[str, deque[Question]] = {}
 
     def asked(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
-        """Record a check-back, or a missing producer (once in a row for each transaction)."""
+        """Record a check-back. Repeated check-backs of a transaction without a producer are recorded once."""
         last = next(self.of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return

@@ -3,14 +3,14 @@
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which remain when it leaves
 
-Clients report totals since their start, so the increase is the difference to the last report. The increase is
-0 for the first report of a series older than the broker process: an earlier process has added it to its sums.
-The last report of a client that left is kept for a while: a client that returns is not counted twice, and the
-report it sends on leaving is counted.
+Clients report totals since their start, so the increase is the difference from the last report. The first
+report of a series older than the broker process adds 0, because an earlier process has counted the series.
+The last report of a client that left is kept for a while, so a client that returns is not counted twice, and
+a report that a client sends on leaving is counted.
 
-Limits: only the six metrics of official clients, `CLIENT_SERIES_EACH_MAX` series for each client,
-`CLIENT_SERIES_MAX` in all; clients that left are evicted first. Distributions use the bounds of the table:
-a count between other bounds is added to the next higher bound.
+Only the six metrics of official clients are stored, with at most `CLIENT_SERIES_EACH_MAX` series for each
+client and `CLIENT_SERIES_MAX` series in all; clients that left are evicted first. Histograms use the bounds
+of `BOUNDS_MS`: a count for a different bound is added to the next higher bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""Upper limit of a plausible measurement; sums of accepted values stay finite."""
+"""Upper limit of a plausible measurement, with which sums of accepted values stay finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
@@ -38,7 +38,7 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 
 
 class Key(NamedTuple):
-    """Key of a series; topic and group are the store's names, `status` is success, failure, or empty."""
+    """Key of a series. `topic` and `group` are names of the store; `status` is success, failure, or empty."""
 
     name: str
     topic: str
@@ -48,7 +48,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A histogram of durations: one count for each bound of the table, and one for values above."""
+    """A histogram of durations, with a count for each bound of `BOUNDS_MS` and a count for higher values."""
 
     counts: tuple[int, ...]
     total_ms: float
@@ -64,9 +64,9 @@ Series = dict[Key, Value]
 
 
 class Reported(NamedTuple):
-    """One series of a report. `began_ms` is the wall time at which it was 0; 0: unknown.
+    """One series of a report. `began_ms` is the wall time at which the series was 0, or 0 if it is unknown.
 
-    `is_new`: the value is the increase since the last report.
+    If `is_new` is true, the value is the increase since the last report.
     """
 
     key: Key
@@ -86,7 +86,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
-        """Store a full report of a client, connected or leaving; return the number of accepted series."""
+        """Store a full report of a connected or leaving client. Return the number of accepted series."""
         series = self._there.get(client_id)
         if series is None:
             series = self._departed.pop(client_id, {})
@@ -98,7 +98,7 @@ class ClientMetrics:
         self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._take(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # only now: a report must not evict itself
+            self._departed[client_id] = series  # last, because a report must not evict itself
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
@@ -164,14 +164,14 @@ def plus(one: Spread | None, other: Spread) -> Spread:
 
 
 def since(before: Spread | None, now: Spread) -> Spread:
-    """Return the increase since `before`; all of `now` if the client has restarted."""
+    """Return the increase since `before`, or all of `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Spread(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
 
 
 def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
-    """Convert a client's bucket counts to the bounds of the table; return None for invalid input."""
+    """Convert a client's bucket counts to the bounds of `BOUNDS_MS`. Return None for invalid input."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
     if not is_sound or any(count < 0 for count in counts):
@@ -183,7 +183,7 @@ def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: 
 
 
 def within_ms(name: str, spread: Spread, part: float) -> float | None:
-    """Return the bound in ms of a quantile (`part`, 0 to 1); None if it is above all bounds."""
+    """Return the bound in ms of a quantile (`part`, 0 to 1), or None if the quantile is above all bounds."""
     wanted = part * spread.count
     for bound, reached in zip(BOUNDS_MS[name], running(spread.counts), strict=False):
         if reached >= wanted:

@@ -11,9 +11,9 @@ from services.live.errors import ClientNotFound
 
 @dataclass(slots=True, frozen=True)
 class ClientView:
-    """A client. `kind` is PRODUCER, PUSH_CONSUMER ..., empty before its settings arrive; times are wall ms.
+    """A client. Its `kind`, such as PRODUCER, is empty until its settings arrive; `seen_ms` is wall time.
 
-    `can_be_asked`: the client has an open Telemetry stream.
+    If `can_be_asked` is true, the client has an open Telemetry stream.
     """
 
     client_id: str
@@ -26,10 +26,10 @@ class ClientView:
 
 
 class AskClients(Protocol):
-    """Requests to a client; each raises `ClientNotFound`, or `ClientSilent` if no answer comes."""
+    """Requests to a client. Each raises `ClientNotFound`, or `ClientSilent` if the client does not answer."""
 
     def ids(self) -> list[str]:
-        """Return the ids of connected clients, unordered."""
+        """Return the ids of connected clients, in any order."""
 
     def view(self, client_id: str) -> ClientView:
         """Return a connected client."""
@@ -38,14 +38,14 @@ class AskClients(Protocol):
         """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer consume a message again, outside its group; return its result code."""
+        """Make a push consumer consume a message again, outside its group. Return the result code."""
 
     def reconnect(self, client_id: str) -> None:
         """Make a client reconnect."""
 
 
 class Nobody:
-    """The clients of a broker without a client port: none."""
+    """The empty list of clients of a broker without a client port."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

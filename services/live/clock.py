@@ -1,17 +1,18 @@
-"""The broker's time: real time, or with a virtual clock real time plus an offset that only grows.
+"""The broker's time, which is real time or, with a virtual clock, real time plus an offset that only grows.
 
 The core uses the broker's time; callers use real time, also for due times. A virtual clock therefore converts
-absolute times at the border: those of requests (a message's own, and the new due time of another message)
-are shifted by the offset, those of answers are shifted back; `_CHANGES` lists the types with times. A message
-sent "in 60 seconds" is due in 60 seconds, however far the clock was advanced. Durations (leases, long polls)
-are not converted. Cron schedules run by the broker's clock: an occurrence has `at_ms` in the time of callers,
-like every other time, and `local`, the local time on the schedule's own clock.
+absolute times at the border. The times of requests (the times of a message, and the new due time of a timer)
+are shifted by the offset, and the times of answers are shifted back. The table `_CHANGES` lists the types
+with times. A message sent "in 60 seconds" is due in 60 seconds, however far the clock was advanced. Durations
+(leases, long polls) are not converted. Cron schedules run by the broker's clock. An occurrence has `at_ms` in
+the time of callers, like every other time, and `local`, the local time on the schedule's own clock.
 
-Real time is the system clock, which may be set. It is compared with a monotonic clock (`counted_ms`), and
-each step is reported (`step_with`) before a time after the step is used: leases last for elapsed time.
+Real time is the system clock, which may be set. The system clock is compared with a monotonic clock
+(`counted_ms`), and each step is reported (`step_with`) before a time after the step is used. The length of a
+lease is therefore elapsed time.
 
-The offset is a file of the store (`commitlog.layout`). `move` changes it in memory; `keep` makes it durable
-before any record that depends on it: a restart never finds records from the future.
+The offset is a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep` makes the
+offset durable before any record that depends on it, so a restart never finds records from the future.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class KeptOffset:
         self._kept_ms, self._turn = offset_ms, 0
 
     def keep(self) -> None:
-        """Make the offset durable, if it has moved since; raise OSError."""
+        """Make a changed offset durable. Raise OSError if the disk fails."""
         assert self.offset_ms >= self._kept_ms, "time does not go back"
         if self._kept_ms != self.offset_ms:
             layout.keep_clock(self._disk, self.offset_ms, self._turn)
@@ -72,7 +73,7 @@ class KeptOffset:
 
 
 def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the offset of a store's clock, None for real time; raise `WrongClock` if the kind differs."""
+    """Return the offset of a store's clock, or None for real time. Raise `WrongClock` if the kind differs."""
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
     if kind == "real":
@@ -95,8 +96,8 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 class Clock:
     """The time of the core and of callers, and the conversion between them.
 
-    `counted_ms` is a monotonic clock in ms; without it `real_ms` is taken as monotonic. Not thread-safe,
-    except for `begin`.
+    `counted_ms` is a monotonic clock in ms; without `counted_ms`, `real_ms` is taken as monotonic. Only
+    `begin` is thread-safe.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Clock:
         self._tell_step = tell
 
     def begin(self) -> int:
-        """Return the broker's time; later steps of the system clock are reported."""
+        """Return the broker's time. Steps of the system clock after this call are reported."""
         if self._jumps is not None:
             self._jumps.begin()
         return self.real_ms() + self.offset_ms
@@ -151,12 +152,12 @@ class Clock:
         self._kept.offset_ms = offset_ms
 
     def keep(self) -> None:
-        """Make a changed offset durable; raise OSError."""
+        """Make a changed offset durable. Raise OSError if the disk fails while the offset is written."""
         if self._kept is not None:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Convert a caller's value to the broker's time; a bare number is not a time."""
+        """Convert a caller's value to the broker's time. A bare number is not converted."""
         return cast(Told, _moved(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
@@ -165,7 +166,7 @@ class Clock:
 
 
 def _moved(value: Any, by_ms: int) -> Any:
-    """Return a value, or each item of a list, with its times shifted; return others unchanged."""
+    """Return a value, or each item of a list, with shifted times. Return a value without times unchanged."""
     if type(value) in (list, tuple):
         return type(value)(_moved(one, by_ms) for one in value)
     changes = _CHANGES.get(type(value))
@@ -179,7 +180,7 @@ Changes = dict[str, Any]
 
 
 def _times(*names: str) -> Callable[[Any, int], Changes]:
-    """Shift these times and those of the message; 0 and None mean no time."""
+    """Shift the times in these fields and in the message. The values 0 and None mean no time."""
 
     def changes(value: Any, by_ms: int) -> Changes:
         found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
@@ -218,7 +219,7 @@ def _delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Shift the bounds that are set."""
+    """Shift the time bounds that are set."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class ConsumerView:
-    """A client of a consumer group. `kind` is PUSH_CONSUMER, SIMPLE_CONSUMER ..., `language` its library's.
+    """A client of a consumer group. Its `kind` is PUSH_CONSUMER, for example.
 
-    `is_connected`: the client has an open Telemetry stream. `receives` counts its open receives, such as long
-    polls; `seen_ms` is the wall time of its last call.
+    `language` is the language of the client library. If `is_connected` is true, the client has an open
+    Telemetry stream. `receives` is the number of open receives of the client, such as long polls. `seen_ms`
+    is the wall time of the client's last call.
     """
 
     client_id: str
@@ -25,9 +26,9 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""Yield the consumers of a group, or of all groups with "", unordered, one at a time.
+"""Yield the consumers of a group, or of all groups if the name is empty, in any order.
 
-Yield None for every other client, where the caller may pause, too."""
+Yield None for each client that does not match, so that the caller may pause."""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:

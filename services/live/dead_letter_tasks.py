@@ -1,12 +1,13 @@
-"""Redrive and purge tasks over the dead letters of a group; `services.live.tasks` has the rules.
+"""Redrive and purge tasks over the dead letters of a group, by the rules of `services.live.tasks`.
 
     count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
 
-A dead letter that is redriven and dead-lettered again gets an offset of at least `end_offset`: a task never
-handles it twice. With a rate, a slice holds the dead letters of a tenth of a second, so receivers of the
-target see no bursts. A dead letter that another call redrove or purged meanwhile is counted under TW-152.
+A dead letter that is redriven and dead-lettered again gets an offset of at least `end_offset`, so a task
+never handles a message twice. With a rate, a slice contains the dead letters of a tenth of a second, so
+receivers of the target see no bursts. A dead letter that was redriven or purged by another call meanwhile is
+counted under TW-152.
 
-Cost: two reads of every dead letter of the group; one page in memory for each running task.
+Cost: two reads of every dead letter of the group, and one page in memory for each running task.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterOrder:
-    """The order for a task: purge, or redrive to `target` ("": to the original topic, for this group only).
+    """The order for a task, which purges dead letters or redrives them to the topic `target`.
 
-    The rate is at most `per_second` dead letters a second; 0 sets no limit.
+    If `target` is empty, a dead letter returns to its original topic, for this group only. The rate is at
+    most `per_second` dead letters a second; 0 sets no limit.
     """
 
     verb: DeadLetterVerb
@@ -59,7 +61,7 @@ class DeadLetterOrder:
         return min(limits.TASK_SLICE, max(1, int(self.per_second / SLICES_PER_SECOND)))
 
     def pause_seconds(self, count: int) -> float:
-        """Return the least duration of `count` dead letters, in seconds."""
+        """Return the minimum time in seconds for handling `count` dead letters."""
         return count / self.per_second if self.per_second else 0
 
 
@@ -72,7 +74,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     what = "dead letters"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Refuse a missing group or target, because a misspelt name must not create it."""
+        """Refuse a missing group or target, because a misspelt name must not create a group or a topic."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -93,7 +95,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: list[DeadLetter]) -> None:
-        """Carry out the verb on a slice; wait until it is durable, then for the rate."""
+        """Carry out the verb on a slice, wait until the slice is durable, and then pause for the rate."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -108,9 +110,10 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.topics_back(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Carry out the verb on a dead letter; return the verdict or the error code.
+        """Carry out the verb on a dead letter. Return the verdict or the error code.
 
-        `back`: the topics to which a dead letter may return; None if the order does not return any.
+        `back` is the set of topics to which a dead letter may return, or None if the order returns no dead
+        letters.
         """
         try:
             if order.verb is DeadLetterVerb.PURGE:

@@ -1,8 +1,8 @@
-"""Reads of many dead letters without blocking the loop: one page at a time, with a yield after each page.
+"""Reads of many dead letters that do not block the loop, by pages with a yield after each page.
 
-The dead letters of a group are ordered by the time of dead-lettering. They have no index, so a filter scans
-every dead letter from its start; `limits.DEAD_LETTERS_LOOKED_AT_MAX` bounds one request. Pages are short,
-because each body may have the maximum size.
+The dead letters of a group are ordered by the time of dead-lettering. Dead letters have no index, so a filter
+scans every dead letter from its start. One request scans at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead
+letters. Pages are short, because each body may have the maximum size.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter of dead letters; every given condition must match.
+    """A filter of dead letters. A dead letter must match every given condition.
 
-    `topic` is the original topic; `reason` is a substring of the reason or of an error, case-insensitive;
-    the window applies to the time of dead-lettering.
+    `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
+    an error. The window applies to the time of dead-lettering.
     """
 
     key: str = ""
@@ -36,7 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches. The key may also be the message id."""
+        """Return whether a dead letter matches the filter. The filter's key may also be the message id."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -64,13 +64,13 @@ async def pages(
 
 
 def end_offset(live: LiveBroker, group: str) -> int:
-    """Return the offset of a group's next dead letter; raise `IllegalGroup`."""
+    """Return the offset of a group's next dead letter. Raise `IllegalGroup` if the group name is illegal."""
     check_group_name(group)
     return live.core.dead_letters.count(group).end_offset
 
 
 def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return one dead letter; raise `MessageNotFound`."""
+    """Return one dead letter. Raise `MessageNotFound` if the group has no dead letter at this offset."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -89,9 +89,9 @@ def check_group(live: LiveBroker, group: str) -> None:
 
 
 def topics_back(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives, the only ones its dead letters can return to.
+    """Return the topics that a group still receives, to which its dead letters can return.
 
-    Raise `GroupNotFound`.
+    Raise `GroupNotFound` if the group does not exist.
     """
     return {queue.topic for queue in live.core.group_views.one(group).queues}
 
@@ -115,7 +115,7 @@ async def find(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters, without their bodies.
 
-    A page may hold fewer, with the offset to continue from, if the scan reached its limit.
+    If the scan reached its limit, the page has fewer dead letters and the offset to continue from.
     """
     found: list[DeadLetter] = []
     looked_at = 0

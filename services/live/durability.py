@@ -1,20 +1,21 @@
-"""Answers that wait for the log: each is sent once the log is durable up to its offset.
+"""Answers that wait for the log. Each answer is sent once the log is durable up to the offset of the answer.
 
-Answers are queued in order of decision; a flush releases all answers that it made durable. An answer that
-depends on older records than its predecessor is sent together with the predecessor, by the next flush.
+Answers are queued in order of decision. A flush releases all answers whose records it made durable. An answer
+that depends on older records than its predecessor is sent together with the predecessor.
 
-A cluster leader may have been paused while another node took over. Its answers about *past* events, which
-rest on a record that the cluster accepted, are true nevertheless. Answers about *current* state (not found,
-not leased, empty) need a proof of leadership: an accepted record whose append began after the call. `prove`
-requests a proof, `proven` reports one; one proof releases all waiting answers. A refusal needs a proof, too:
-it implies that no earlier call has stored the message. If the node lacks resources (OWN_MEANS), proofs may
-fail for the same reason: such a refusal waits OWN_MS, and then reports the cause and an unknown result.
+A cluster leader may have been paused while another node took over. The leader's answers about *past* events,
+which depend on a record that the cluster accepted, are true nevertheless. Answers about *current* state (not
+found, not leased, empty) need a proof of leadership, which is an accepted record whose append began after the
+call. `prove` requests a proof, and `proven` reports a proof and releases all answers that waited for it. A
+refusal needs a proof, too, because it implies that no earlier call has stored the message. If the node lacks
+resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack of resources therefore waits
+OWN_MS, and then reports the cause and an unknown result.
 
-A leader whose shared log has lost a record that no other node has must not confirm anything: `hold` refuses
-all waiting answers, and later ones each time that the log moves, until `release`.
+A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
+refuses all waiting answers, and later answers each time that the log moves, until `release` is called.
 
-Cost: one deque entry for each waiting answer; an answer that rests on durable records waits only for a proof,
-and only in a cluster.
+Cost: one deque entry for each waiting answer. An answer that depends on durable records waits only for a
+proof, and only in a cluster.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""Offset of a refusal for lack of the node's own resources: it needs a proof, if one comes within OWN_MS."""
+"""Offset of a refusal for lack of the node's own resources, which waits OWN_MS at most for a proof."""
 _HELD: Final = OWN_MEANS - 1
-"""The durable end while answers are held: below the offset of every answer."""
+"""The durable end while answers are held, which is below the offset of every answer."""
 OWN_MS: Final = 1_000
-"""Maximum wait of such a refusal for a proof; proofs take some ms."""
+"""Maximum wait of a refusal for lack of own resources; a proof takes some ms."""
 
 
 class Waiting(Protocol):
     """A receiver of an answer."""
 
     def answer(self, answer: Any) -> None:
-        """Take the answer, which may be sent now."""
+        """Send the answer, which no longer needs to wait."""
 
     def refuse(self, error: TidewheelError) -> None:
-        """Take an error: the durability of the record is unknown."""
+        """Send an error, because the durability of the record is unknown."""
 
 
 class Proving(NamedTuple):
-    """Proofs of leadership: a clock (ms), and a request for a proof, to be reported to `proven`."""
+    """A clock (ms), and a function that requests a proof of leadership, which is reported to `proven`."""
 
     clock: Callable[[], int]
     prove: Callable[[], None]
@@ -58,7 +59,8 @@ def nothing_waits() -> None:
 class Answers:
     """The durable end of the log, and the answers that wait for it.
 
-    `own_waits` is called when a refusal for lack of own resources begins to wait; it schedules `give_up_own`.
+    The function `own_waits` is called when a refusal for lack of own resources begins to wait. It schedules a
+    call of `give_up_own`.
     """
 
     def __init__(
@@ -68,9 +70,10 @@ class Answers:
         self._waiting: deque[tuple[int, Waiting, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, Waiting, Any]] = deque()
-        """Answers that need no record, with the times (ms) after which a proof must begin."""
+        """Answers that need no record, with the times (ms) after which a proof of leadership must begin."""
         self._own: deque[tuple[int, Waiting, Any]] = deque()
-        """Refusals for lack of own resources, with the same times."""
+        """Refusals for lack of own resources, with the times (ms) after which a proof must begin.
+        """
         self._unprovable: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
@@ -90,14 +93,14 @@ class Answers:
             self._proving.prove()
 
     async def reach(self, offset: int) -> None:
-        """Return once the log is durable up to `offset`; raise the error given to `refuse`."""
+        """Return once the log is durable up to `offset`. Raise the error that `refuse` is called with."""
         if offset > self.offset or self._proving is not None:
             sleeper = Sleeper()
             self.give(offset, sleeper, None)
             await sleeper.future
 
     def proven(self, began_ms: int) -> None:
-        """Send the answers given before `began_ms`, when an append began that the cluster accepted."""
+        """Send the answers given before `began_ms`, the time when the append of an accepted record began."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -106,20 +109,24 @@ class Answers:
             self._proving.prove()
 
     def give_up_own(self, error: TidewheelError) -> bool:
-        """Fail refusals that have waited OWN_MS in `_own` with `error`; return whether others still wait."""
+        """Fail the refusals in `_own` that have waited OWN_MS with `error`. Return whether refusals still
+        wait.
+        """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
             own.popleft()[1].refuse(error)
         return bool(own)
 
     def prove_no_more(self, error: TidewheelError) -> None:
-        """Refuse answers that need a proof, now and later: no more proofs will come."""
+        """Refuse answers that need a proof, now and later, because there will be no more proofs."""
         self._unprovable = error
         for _, one, _ in self._taken_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Move the durable offset and send all answers it has reached; while held, refuse them."""
+        """Move the durable offset and send all answers up to this offset, or refuse them while answers are
+        held.
+        """
         if self._held is not None:
             self.hold(self._held)
             return
@@ -142,12 +149,12 @@ class Answers:
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
-        """Refuse waiting answers with `error`, and later ones at each call of `hold` or `advance`."""
+        """Refuse waiting answers with `error`, and later answers at each call of `hold` or `advance`."""
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """End the hold: send answers, or let them wait for a proof; the log is durable up to `offset`."""
+        """Stop refusing answers. Send the answers up to the durable `offset` or let them wait for a proof."""
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
         for rests_on_offset, one, answer in waiting:
@@ -166,7 +173,7 @@ def rests_on(error: Exception) -> int:
 
 
 class Sleeper:
-    """A waiting coroutine, which may be cancelled meanwhile."""
+    """A coroutine that waits for an answer, and which may be cancelled meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

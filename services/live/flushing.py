@@ -1,24 +1,28 @@
-"""Group commit in the loop: worker threads write the appends of the core to disk, several flushes at a time.
+"""Group commit in the loop. Worker threads write the appends of the core to disk, several flushes at a time.
 
     flush_soon -> (next turn of the loop) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- All appends of one turn share one flush, for any number of callers. During a flush the next one waits until
-  the flush has ended or has taken `LINGER_SECONDS`. With 16 callers with pauses, on a disk that syncs within
-  that time, sequential flushes answer in 1.7 ms (p50) for 320 us of processor time a call, three parallel
-  ones in 2.4 ms for 430 us; on a disk that syncs in 4 ms, in 8.2 and 5.8 ms.
-- After a disk failure the core is void and no flush begins; when the last flush under way has ended,
-  `rebuild` is called once: no write may be under way while the log is truncated. `go_on` reports a new core.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, with those of later flushes.
+- All appends of one turn share one flush, for any number of callers. During a flush, the next flush waits
+  until the first has ended or has taken `LINGER_SECONDS`. With 16 callers with pauses, on a disk that syncs
+  within `LINGER_SECONDS`, sequential flushes answer in 1.7 ms (p50) for 320 us of processor time a call, and
+  three parallel flushes answer in 2.4 ms for 430 us. On a disk that syncs in 4 ms, sequential flushes answer
+  in 8.2 ms and parallel flushes in 5.8 ms.
+- After a disk failure the core is void and no flush begins. When the last flush under way has ended,
+  `rebuild` is called once, because no write may be under way while the log is truncated. `go_on` reports a
+  new core.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, together with the entries of later flushes.
 - With asynchronous flushes a sync runs every `SYNC_SECONDS` while data is unsynced.
-- A failed sync, of a flush, of a checkpoint or on its own, is never retried: `rebuild` follows.
-- Flushes continue while a checkpoint is written, up to a limit: then flushes and their callers wait for the
-  checkpoint, which bounds memory and the work of the next start.
+- A failed sync, whether of a flush, of a checkpoint or by itself, is never retried. `rebuild` is called
+  instead.
+- Flushes continue while a checkpoint is written, up to a limit. Beyond the limit, flushes and their callers
+  wait for the checkpoint, which bounds memory and the work of the next start.
 - When a checkpoint is due, no new flush begins. In the turn after the last flush has ended, the loop itself
-  writes the new appends (one sync), and the checkpoint begins. Its rows are copied in the following turns,
-  some in each; then a worker writes them to disk (`services.broker.checkpoint`).
+  writes the new appends (one sync), and the checkpoint begins. The rows of the checkpoint are copied in the
+  following turns, a part in each turn, and a worker then writes the rows to disk
+  (`services.broker.checkpoint`).
 
-Weak spot: the state is a set of flags with few valid combinations, not a state machine: only a void core is
+Weak spot: the state is a set of flags with few valid combinations, not a state machine. Only a void core is
 rebuilt, and only while no flush is under way. The flush before a checkpoint blocks the loop for its sync.
 """
 
@@ -44,7 +48,7 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""Rows of a checkpoint copied in one turn of the loop: 1 to 2 ms."""
+"""The number of rows of a checkpoint that are copied in one turn of the loop, which takes 1 to 2 ms."""
 
 log = structlog.get_logger()
 
@@ -67,17 +71,17 @@ class Owner(Protocol):
         """Send the answers that waited for a flush, which is on disk."""
 
     def void(self, error: OSError) -> None:
-        """Discard the core after a disk failure: it must not be used again."""
+        """Discard the core after a disk failure. The core must not be used again."""
 
     def rebuild(self) -> None:
-        """Open a new core: the old one is void, and no write is under way."""
+        """Open a new core. The old core is void, and no write is under way."""
 
     def break_down(self, bug: BaseException) -> None:
         """End without further writes, because the core has a bug."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a written checkpoint, its distance from the one at `before_offset`, and its duration."""
+    """Log a written checkpoint, its distance from the checkpoint at `before_offset`, and its duration."""
     offset, snapshot_bytes = checkpoint.snapshot.offset, -1
     with suppress(OSError):
         snapshot_bytes = disk.size(snapshot.path_of(offset))
@@ -91,20 +95,21 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class Flushing:
-    """Flushes of the appends of `owner`'s core to `disk`, on the threads of `executor`."""
+    """Flushes of the appends of the owner's core to the disk, on the threads of an executor."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin` is scheduled, or will be when a flush ends or exceeds the linger time."""
+        """Whether `_begin` is scheduled or waits for a flush to end or to exceed the linger time."""
         self._is_waiting = self._is_linger_planned = False
-        """Whether the next flush waits for the one under way; whether the end of the wait is scheduled."""
+        """Whether the next flush waits for the flush under way, and whether the end of the wait is planned.
+        """
         self._began_at = 0.0
         """Loop time at which the last flush began."""
         self._is_checkpointing = False
         self._checkpoint_began_at = 0.0
-        """Loop time."""
+        """Loop time at which the last checkpoint began."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -125,7 +130,7 @@ class Flushing:
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure; rebuild it when no flush is under way."""
+        """Discard the core after a disk failure, and rebuild the core when no flush is under way."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -136,7 +141,7 @@ class Flushing:
         self.flush_soon()
 
     def go_on(self) -> None:
-        """Flush what a new core appends."""
+        """Flush the appends of a new core."""
         assert self._is_rebuilding, "a new core that nobody asked for"
         assert self._flying_count == 0, "writes of the old core go on beside the new one"
         self._is_void = self._is_rebuilding = False
@@ -149,7 +154,7 @@ class Flushing:
         self.flush_soon()
 
     def stop(self) -> None:
-        """Stop all writes: the core cannot be trusted."""
+        """Stop all writes, because the core cannot be trusted."""
         self._is_stopped = True
         self._idle.set()
 
@@ -168,7 +173,7 @@ class Flushing:
         self._idle.set()
 
     def _linger(self) -> bool:
-        """Return whether new appends wait for a flush under way; schedule the end of the linger time."""
+        """Return whether new appends wait for a flush under way, and schedule the end of the linger time."""
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
         if self._is_waiting and not self._is_linger_planned:
@@ -188,11 +193,11 @@ class Flushing:
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Write in a worker thread; notify the loop directly, since a future would cost a turn."""
+        """Write in a worker thread. Notify the loop directly, because a future would cost a turn."""
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # callers of an unreported write would wait without end
+        except BaseException as raised:  # callers of an unreported write would wait forever
             error = raised
         self._loop.call_soon_threadsafe(self._written, partial(end, error))
 
@@ -212,7 +217,7 @@ class Flushing:
         self._run_step(end)
 
     def _run_step(self, step: Callable[[], None]) -> None:
-        """Run a step in which the disk may fail; any other error is a bug and ends the broker."""
+        """Run a step in which the disk may fail. Any error except OSError is a bug and ends the broker."""
         try:
             step()
         except OSError as error:
@@ -243,7 +248,7 @@ class Flushing:
         if error is not None:
             raise error
         if not self._is_void and self._owner.core.entries_written():
-            self._take_entries()  # more may wait
+            self._take_entries()  # more entries may wait
         self._go_on_writing()
 
     def _go_on_writing(self) -> None:
@@ -254,16 +259,16 @@ class Flushing:
     def _checkpoint_if_due(self) -> None:
         """Take a checkpoint before further writes, if no flush is under way.
 
-        It has its own turn, apart from the flush before: each takes milliseconds.
+        The checkpoint has its own turn, apart from the flush before, because each takes milliseconds.
         """
         if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
             self._when_idle()
 
     def _when_idle(self) -> None:
-        """Rebuild, or take a checkpoint, if either is due; no flush may be under way.
+        """Rebuild the core, or take a checkpoint, if either is due. No flush may be under way.
 
-        Both wait for the end of an earlier checkpoint: a rebuilt core would delete files which that
-        checkpoint is about to reference.
+        A rebuild and a checkpoint wait for the end of an earlier checkpoint, because a rebuilt core would
+        delete files that the earlier checkpoint is about to reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -283,14 +288,15 @@ class Flushing:
         if flush is not None:
             flush.write(self._publishing)
             self._owner.settle(flush)
-        # In the loop: no append may come between the flush and the copied state.
+        # The checkpoint begins in the loop, because no append may come between the flush and the copied
+        # state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Copy some rows of a checkpoint; after the last row, write it in a worker."""
+        """Copy some rows of a checkpoint. After the last row, write the checkpoint in a worker."""
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):

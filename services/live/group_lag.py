@@ -6,8 +6,9 @@
                  `---------- lag ----------------------'    minus messages done above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- lag: messages not done; its latency is the age of the oldest.
-- in flight: leased messages; ready: messages that can be delivered now.
+- lag: messages that are not done. The latency of the lag is the age of the oldest of these messages.
+- in flight: leased messages.
+- ready: messages that can be delivered now.
 - queueing latency: the age of the first message that was never delivered.
 """
 
@@ -21,7 +22,7 @@ from services.live.live_broker import LiveBroker
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
-    """Yield topic, group, and the group's queues of the topic."""
+    """Yield a topic, a group, and the group's queues of the topic."""
     for group in groups:
         queues: defaultdict[str, list[QueueView]] = defaultdict(list)
         for queue in group.queues:
@@ -45,7 +46,7 @@ def ready(queues: list[QueueView]) -> int:
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of the first message never delivered; None if there is none."""
+    """Return the store time of the first message that was never delivered, or None without such a message."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -55,5 +56,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age of the oldest time in ms; 0 without times."""
+    """Return the age of the oldest time in ms, or 0 if there are no times."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

@@ -17,7 +17,7 @@ from services.live.room import Room
 
 
 class LiveGroups:
-    """The groups of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
+    """The groups of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class LiveGroups:
         self._offset_at, self._outward = offset_at, outward
 
     async def view(self, name: str) -> GroupView:
-        """Return a group, read with pauses, as it may have thousands of queues; raise `GroupNotFound`."""
+        """Return a group. Read its queues with pauses. Raise `GroupNotFound` if the group does not exist."""
         pauses, queues = Pauses(), list[QueueView]()
         for one in self._core().group_views.queues_of(name):
             queues.append(one)
@@ -40,20 +40,20 @@ class LiveGroups:
         return self._outward(self._core().group_views.assembled(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives a topic from a start, or no topic yet (empty)."""
+        """Create a group that receives a topic from a start, or receives no topic if `topic` is empty."""
         placed = await self._placed(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _placed(self, start: Start, topics: list[str]) -> Start:
-        """Return a start by time with its offsets, with a pause between the searches of two queues.
+        """Return a start by time with its queue offsets. Pause after the search of each queue.
 
         The verb then finds the needed parts of the queues in memory.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                with suppress(StoreDamaged):  # only a start by time needs the offset
+                with suppress(StoreDamaged):  # the offset is needed for a start by time only
                     if start.kind is From.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
@@ -61,14 +61,17 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set the delivery policy of a group; wake its receivers, since it may no longer be paused."""
+        """Set the delivery policy of a group. Wake its receivers, since the group may no longer be paused."""
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
         return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
-        """Move a group to another offset, on a topic or (empty) on all; raise `GroupNotFound`."""
+        """Move a group to other offsets, on a topic or (if `topic` is empty) on all topics of the group.
+
+        Raise `GroupNotFound` if the group does not exist.
+        """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
         start = await self._placed(start, topics)
@@ -78,6 +81,6 @@ class LiveGroups:
         return reset
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
-        """Redrive a dead letter; raise `MessageNotFound`."""
+        """Redrive a dead letter. Raise `MessageNotFound` if the dead letter does not exist."""
         await self._room.for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

@@ -1,6 +1,6 @@
-"""Reads of many halves without blocking the loop: some hundred at a time, with a yield after each batch.
+"""Reads of many halves that do not block the loop, in batches of some hundred with a yield after each batch.
 
-A filter reads the record of every open or expired half; there may be a million of them.
+A filter reads the record of every open or expired half, and there may be a million open halves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.live.live_broker import LiveBroker
 
 
 async def page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-    """Return up to `count_max` matching halves after `after`, oldest first."""
+    """Return up to `count_max` matching halves after the offset `after`, oldest first."""
     found: list[HalfView] = []
     while True:
         more = live.query(live.core.half_views.look, wanted, after, count_max + 1 - len(found))

@@ -1,9 +1,9 @@
-"""The broker inside an asyncio loop: the only owner of the core, and the only module that moves its time.
+"""The broker inside an asyncio loop, which owns the core and is the only module that moves the core's time.
 
 The interface is `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that stores a
-record answers once it is durable; operations of several steps have a method here or in `receivers`. Errors
-are the core's `TidewheelError`s; verbs that store raise `ResultUnknown`, too, if the disk failed before the
-record was known to be durable.
+record answers once the record is durable. Operations of several steps have a method here or in `receivers`.
+Methods raise the `TidewheelError`s of the core. Verbs that store records also raise `ResultUnknown` if the
+disk failed before the record was known to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -12,15 +12,17 @@ record was known to be durable.
 
 Rules:
 - All callers of one turn of the loop share one flush (`services.live.flushing`).
-- A tick with more work than its slice is due again soon; in between the loop serves callers, for as many
-  turns as a call needs.
-- After a disk failure every waiting call gets `ResultUnknown`; the core is void and is rebuilt from the disk
-  (`services.live.rebuilding`).
-- Callers use real time, the core uses the broker's time; they are converted here (`services.live.clock`).
-- A bug in the core ends the broker: `broken` gets the exception, and the process is expected to end.
+- A tick with more work than its slice is due again soon. Between two ticks the loop serves callers for as
+  many turns as a call needs.
+- After a disk failure every waiting call gets `ResultUnknown`, and the core is discarded and rebuilt from the
+  disk (`services.live.rebuilding`).
+- Callers use real time, and the core uses the broker's time. This module converts between real time and the
+  broker's time (`services.live.clock`).
+- A bug in the core ends the broker. The future `broken` gets the exception, and the process is expected to
+  end.
 
 Weak spot: after each `await` the core may have been replaced or discarded, and objects of the earlier core
-are void. Methods therefore read `_broker` again, or keep their first core and report to it only.
+are void. Methods therefore read `_broker` again, or keep their first core and report to that core only.
 """
 
 from __future__ import annotations
@@ -80,24 +82,29 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 Asker = Callable[[CheckBack, Read], str]
-"""Send a check-back to a producer; return its client id, empty if there is no producer.
+"""Send a check-back to a producer. Return the client id, or "" if there is no producer.
 
-The message is read only if there is a producer."""
+The message is read only if there is a producer.
+"""
 Share = Callable[[bool], None]
-"""Called when a crowded period begins (True) and ends (False)."""
+"""A function that is called when a crowded period begins (True) and ends (False)."""
 Present = Callable[[], Iterable[str]]
 """Return the ids of live clients."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""A send needs about ten turns of the loop, some of which wait for gRPC's thread to get the interpreter."""
+"""The number of turns between two ticks in a crowded period.
+
+A send needs about ten turns of the loop, and some of these turns wait until the thread of gRPC gets the
+interpreter.
+"""
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
 
 
 class RestsOnRecord(Protocol):
-    """An answer that may be sent once the log is durable up to `durable_at`."""
+    """An answer that may be sent once the log is durable up to the offset `durable_at`."""
 
     @property
     def durable_at(self) -> int:
@@ -119,18 +126,18 @@ def always_alike(is_crowded: bool) -> None:
 
 
 def log_damage(found: Damaged) -> None:
-    """Log damage of the store."""
+    """Log that a part of the store is damaged."""
     given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
 
 class LiveBroker:
-    """A broker for coroutines. Create it and use it in one running loop.
+    """A broker for coroutines, which must be created and used in one running loop.
 
-    `clock` is real time in ms; with a `kept` offset the broker's clock is virtual. `counted_ms` is a
-    monotonic clock, which detects steps of `clock`; without it no steps are detected. A cluster leader passes
-    its `core`; `stepped_down` is called when the core is void (it is not rebuilt here), and `proving`
-    provides the proofs of leadership.
+    `clock` is real time in ms. With a `kept` offset the broker's clock is virtual. `counted_ms` is a
+    monotonic clock, with which steps of `clock` are detected. Without `counted_ms` no steps are detected. A
+    cluster leader passes its `core`. In a cluster, the core is not rebuilt here, and `stepped_down` is called
+    when the core is void. `proving` provides the proofs of leadership.
     """
 
     def __init__(
@@ -172,7 +179,7 @@ class LiveBroker:
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._makes_queues_anew)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """Return sentences that the owner of the core adds to `/readyz`."""
+        """Return the sentences that the owner of the core adds to `/readyz`."""
         self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -197,18 +204,18 @@ class LiveBroker:
 
     @property
     def _broker(self) -> Broker:
-        """The core; raises `StoreUnwell` or `BrokerBroken` while there is none."""
+        """The core. Raises `StoreUnwell` or `BrokerBroken` while there is no core."""
         if self._core is None:
             raise self.unwell or BrokerBroken("Its log says more; start it again.")
         return self._core
 
     @property
     def unwell(self) -> StoreUnwell | None:
-        """The disk failure that stops service; None if there is none."""
+        """The disk failure that stops service, or None if the disk works."""
         return self._rebuilding.unwell
 
     def stop_new(self, why: Busy | None) -> None:
-        """Refuse new messages with `why`, but no other calls; None accepts them again."""
+        """Refuse new messages with `why`, but no other calls. Accept new messages again if `why` is None."""
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
@@ -216,7 +223,8 @@ class LiveBroker:
     def refusing_new(self, why: Busy) -> Iterator[None]:
         """Refuse new messages with `why` within the block, but not repeats of stored messages.
 
-        For a message without room: an earlier send may have stored it (`services.broker.sending`).
+        This is used for a message without room, which an earlier send may have stored
+        (`services.broker.sending`).
         """
         core = self._core
         if core is None:  # all calls are refused
@@ -233,17 +241,17 @@ class LiveBroker:
         self._told_of_health = told
 
     async def well(self) -> None:
-        """Return when the disk has not failed, or works again."""
+        """Return at once if the disk works, or else when the disk works again."""
         await self._well.wait()
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Schedule a call after `seconds`."""
+        """Schedule a call after the given number of seconds."""
         self._call_later(seconds, call)
 
     # Verbs.
 
     def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
-        """Call a verb of the core at once; the answer or refusal follows when its records are durable.
+        """Call a verb of the core at once. The answer or refusal is returned when its records are durable.
 
         There is no await before the call, so the verb belongs to the current core.
         """
@@ -259,7 +267,7 @@ class LiveBroker:
         return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
-        """Store a message (normal, FIFO, delayed or half)."""
+        """Store a normal, FIFO, delayed or half message."""
         if self.room.has(len(message.body)):
             return await self.call(self._broker.sending.send, message)
         with await self._let_in(len(message.body)):
@@ -267,7 +275,7 @@ class LiveBroker:
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
-        """Store many messages; return one answer for each, when all are durable."""
+        """Store many messages. Return one answer for each message, when all messages are durable."""
         body_bytes = sum(len(message.body) for message in messages)
         with await self._let_in(max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
@@ -276,7 +284,7 @@ class LiveBroker:
         return answers
 
     async def _let_in(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait for room; return a context for the decision, which refuses new messages without room."""
+        """Wait for room. Return a context for the decision, which refuses new messages without room."""
         try:
             await self.room.wait(new_bytes)
         except DiskBehind as behind:
@@ -299,7 +307,7 @@ class LiveBroker:
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
-        """Call a verb of the core with the broker's time as last argument."""
+        """Call a verb of the core with the broker's time as its last argument."""
         try:
             return verb(*arguments, self._clock())
         except TidewheelError:
@@ -310,7 +318,7 @@ class LiveBroker:
         except Exception as bug:
             self.break_down(bug)
             raise
-        finally:  # also after a refusal, which may rest on a record; thousands of calls a turn stir once
+        finally:  # also after a refusal, which may depend on a record; many calls of a turn schedule once
             if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._flush_and_plan()
 
@@ -323,7 +331,7 @@ class LiveBroker:
         raise refusal
 
     def _limit_own(self) -> None:
-        """After OWN_MS, send refusals that still wait for a proof of leadership."""
+        """Schedule the end of refusals that still wait for a proof of leadership after OWN_MS."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._give_up_own)
@@ -341,31 +349,31 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The core, for reading only; a disk failure replaces it.
+        """The core, for reading only. A disk failure replaces the core.
 
-        Raises `StoreUnwell` while there is none.
+        Raises `StoreUnwell` while there is no core.
         """
         return self._broker
 
     def now_ms(self) -> int:
-        """Return real time, the time of callers."""
+        """Return real time, which is the time of callers."""
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> Found:
-        """Find messages by key or message id, newest first; large messages reduce the count."""
+        """Find messages by key or message id, newest first. Large messages reduce the number returned."""
         found = self._broker.finding.find(topic, key, count_max)
         return Found(self.clock.outward(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after a time."""
+        """Return the queue offset of the first message stored at or after a time."""
         return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Return a delayed message: its pending timer, or its outcome."""
+        """Return the pending timer or the outcome of a delayed message."""
         return self.query(self._broker.timers.get, name, self.clock.now_ms())
 
     def timer_ended(self, timer: Delivery) -> TimerVerdict | None:
-        """Return the outcome of the timer of a timer record; None while it is pending."""
+        """Return the outcome of the timer of a timer record, or None while the timer is pending."""
         return self.query(self._broker.timers.ended, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
@@ -381,7 +389,7 @@ class LiveBroker:
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Advance a virtual clock by `by_ms`; raise `ClockIsReal` or `IllegalAdvance`."""
+        """Advance a virtual clock by `by_ms`. Raise `ClockIsReal` for real time, or `IllegalAdvance`."""
         await self._advancing.advance(by_ms)
 
     def renew_with(self, present: Present) -> None:
@@ -389,7 +397,7 @@ class LiveBroker:
         self._present = present
 
     def renew_present(self) -> None:
-        """Renew the leases of live clients; end waiting calls whose token has expired."""
+        """Renew the leases of live clients, and end waiting calls whose token has expired."""
         self.access.look_again()
         for client_id in self._present():
             self._broker.receiving.client_alive(client_id, self._clock())
@@ -400,7 +408,7 @@ class LiveBroker:
         self._advancing.answered(transaction_id)
 
     def tick(self) -> bool:
-        """Run the core's due work; return False if it had no effects."""
+        """Run the core's due work. Return False if the work had no effects."""
         if self._core is None:
             return False
         try:
@@ -416,7 +424,7 @@ class LiveBroker:
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable up to `offset`; raise `ResultUnknown`, or the bug of the core."""
+        """Return when the log is durable up to `offset`. Raise `ResultUnknown`, or the exception of a bug."""
         await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
@@ -439,42 +447,42 @@ class LiveBroker:
     # Life.
 
     def ask_with(self, asker: Asker) -> None:
-        """Add a way to send check-backs; the ways that reach a producer take turns."""
+        """Add a function that sends check-backs. Functions that reach a producer are called in rotation."""
         self._askers.append(asker)
 
     def unasked_topics(self) -> list[str]:
-        """Return the topics with halves that wait for a producer; none without a core."""
+        """Return the topics with halves that wait for a producer, or an empty list without a core."""
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
     def producer_came(self, topic: str) -> None:
-        """Send the check-backs that wait for a producer of a topic, which has connected.
+        """Send the check-backs that wait for a producer of a topic, after a producer has connected.
 
-        Without a core this does nothing: the next core checks every half that is due.
+        Do nothing without a core, because the next core checks every half that is due.
         """
         if self._core is not None:
             self.decide(self._core.transactions.producer_came, topic)
 
     def share_with(self, share: Share) -> None:
-        """Let `share` divide the interpreter between loop and workers."""
+        """Call `share`, which divides the interpreter between threads, as a crowded period begins or ends."""
         self._share = share
 
     async def close(self) -> None:
-        """Flush the rest, write a snapshot for the next start, and stop.
+        """Flush the remaining appends, write a snapshot for the next start, and stop.
 
-        The disk is not closed. Raise a `StoreError` if it prevents a clean end.
+        The disk is not closed. Raise a `StoreError` if a disk failure prevents a clean end.
         """
         self.receivers.close()
-        self._alarm.close()  # no ticks from here on
+        self._alarm.close()  # no ticks run after this line
         self.answers.prove_no_more(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # Each may cause another one, and a flush.
+        # Each retirement or read may cause another retirement or read, and a flush.
         while (under_way := self._retiring_still() or self._reading_still()) is not None:
             await under_way
             await self._flushing.idle()
         if self.unwell is not None and self._stepped_down is not None:
-            return  # the next leader reports its appends
+            return  # the cluster continues with the next leader
         if self.unwell is not None:
             raise DiskFailed(
                 f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
@@ -502,12 +510,15 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule the flush and the alarm, once a turn, after any change of log or due times."""
+        """Schedule the flush and the alarm, once a turn, after any change of the log or of due times."""
         self._flushing.flush_soon()
         self._schedule_tick()
 
     def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
-        """Report a step of the system clock to the core: leases keep length, timers fire early or late."""
+        """Report a step of the system clock to the core.
+
+        Leases keep their length, but timers fire early or late.
+        """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
         if self._core is None:
@@ -526,14 +537,14 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._share_interpreter()
-        if self._core.is_crowded:  # else ticks would follow at once and block calls
+        if self._core.is_crowded:  # otherwise ticks would follow at once and block calls
             self._turn(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
 
     def _share_interpreter(self) -> None:
-        """Report the begin and the end of a crowded period to `share`."""
+        """Call `share` when a crowded period begins or ends."""
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
@@ -549,7 +560,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
-        """Send the answers that waited for a flush, which is on disk, and wake receivers."""
+        """Send the answers that waited for a flush that is on disk, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -569,7 +580,7 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Rebuild the core from the durable log; no write is under way."""
+        """Rebuild the core from the durable log while no write is under way."""
         if self._stepped_down is None:
             self._rebuilding.begin()
         else:
@@ -577,11 +588,11 @@ class LiveBroker:
             self._stepped_down(self._why_void)
 
     def fail(self, error: OSError) -> None:
-        """Discard the core: the durability of its appends is unknown."""
+        """Discard the core, because the durability of its appends is unknown."""
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Continue with a reopened core and the subscriptions of the earlier one."""
+        """Continue with a reopened core and with the subscriptions of the earlier core."""
         assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms)
         self._core = core
@@ -598,18 +609,18 @@ class LiveBroker:
         self._schedule_tick()
 
     def unflushed_bytes(self) -> int:
-        """Return the number of unflushed bytes; 0 without a core, when every call is refused."""
+        """Return the number of unflushed bytes, or 0 without a core, when every call is refused."""
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes, with the least count for each record."""
+        """Return the number of unflushed bytes, with a minimum number of bytes for each record."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Remove the core, and refuse calls that wait for it."""
+        """Remove the core, and refuse calls that wait for the core."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -620,7 +631,7 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted; the core must not be rebuilt meanwhile."""
+        """Whether segments are being deleted. The core must not be rebuilt meanwhile."""
         return self._retiring_still() is not None
 
     def broker_ms(self) -> int:
@@ -630,8 +641,8 @@ class LiveBroker:
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
         """Read files of timers that are due soon or may be damaged.
 
-        `core` requested the read, and may be void when it begins. `before` is the read under way, which is
-        awaited, too: awaiting the last read awaits all reads.
+        The core that requested the read may be void when the read begins. `before` is the read under way,
+        which is awaited, too, so a task that awaits the last read awaits all reads.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -651,7 +662,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a step of retirement, once its records are durable."""
+        """Run a step of a retirement once the records of the step are durable."""
         try:
             await self.answers.reach(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -684,7 +695,7 @@ class LiveBroker:
             self.broken.set_exception(bug)
 
     def _open(self, acknowledged_offset: int | None = None) -> Broker:
-        """Open the store; on a full disk, delete the reserve file and try again."""
+        """Open the store. On a full disk, delete the reserve file and try again."""
         try:
             try:
                 return self._open_once(acknowledged_offset)
@@ -705,7 +716,10 @@ class LiveBroker:
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _makes_queues_anew(self) -> bool:
-        """Return whether a start reads the whole log; False if the disk fails, which the start reports."""
+        """Return whether opening the store reads the whole log.
+
+        Return False if the disk fails, because opening the store then reports the failure.
+        """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
         return False
@@ -715,7 +729,7 @@ class LiveBroker:
             self.tick()
 
     def _ask(self, question: CheckBack) -> str:
-        """Send a check-back to a producer; return its client id, empty if there is none."""
+        """Send a check-back to a producer. Return the client id, or "" if no producer was found."""
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:

@@ -1,22 +1,24 @@
-"""Long polls: receivers that found no message wait for an arrival or for their timeout.
+"""Long polls. Receivers that found no message wait for an arrival or for their timeout.
 
-A wake-up key is a topic; for a topic of type LITE, the subscription of one client; or a poll for check-backs.
-Receivers with the same group and filter wait in one line of the key and are notified in order of arrival:
+A wake-up key is a topic, the subscription of one client (for a topic of type LITE), or a poll for
+check-backs. Receivers with the same group and filter wait in one line of a key and are notified in order of
+arrival:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- An arrival notifies the first waiter of each line; the waiter scans, and notifies the next one if its batch
-  is full. A message costs one scan for each line, not for each waiter, and thousands of polls of one client
-  do not delay others.
-- A receiver scans and begins to wait without yielding to the loop, so no arrival is missed.
-- A notification is a hint: the notified receiver scans again, and another receiver may have been faster. A
-  notification of a waiter that has just given up is passed to the next waiter of the line.
+- An arrival notifies the first waiter of each line. The waiter scans, and notifies the next waiter if its
+  batch is full. A message costs one scan for each line, not for each waiter, so thousands of polls of one
+  client do not delay other clients.
+- A receiver scans and begins to wait without a yield to the loop, so no arrival is missed.
+- A notification is a hint. The notified receiver scans again, and another receiver may have been faster. If
+  the notified waiter has just been cancelled, the next waiter of the line is notified.
 
 Memory: one future for each waiter.
 
-Weak spot: a lost notification is not repeated. A notified receiver that does not scan must pass it on
-(`notify_next`): on giving up here, on cancellation and after a full batch in `services.live.receivers`.
+Weak spot: a lost notification is not repeated. A notified receiver that does not scan must notify the next
+receiver (`notify_next`). This module does so for a cancelled wait, and `services.live.receivers` does so on
+cancellation and after a full batch.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether all polls have ended, because the broker stops."""
+        """Whether all polls have ended because the broker stops."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified; return False after `seconds` or when the broker stops.
+        """Wait until `key` is notified. Return False after `seconds` or when the broker stops.
 
-        Without a `line` the waiter has its own line, so every arrival notifies it.
+        A waiter without a `line` has its own line and is notified of every arrival.
         """
         if seconds <= 0 or self.is_closed:
             return False
@@ -64,7 +66,7 @@ class LongPolls:
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every other line: a receive left messages to other filters."""
+        """Notify the first waiter of every other line, because a receive left messages to other filters."""
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
@@ -91,7 +93,7 @@ class LongPolls:
         self.notify_all()
 
     def _forget(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
-        """Remove a waiter from its line, if present; remove an empty line or key, too."""
+        """Remove a waiter from its line. Remove an empty line and an empty key, too."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})
         waiters.pop(waiter, None)

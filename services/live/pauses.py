@@ -1,7 +1,7 @@
-"""Pauses: long work in the loop yields to other tasks every few milliseconds.
+"""Pauses, at which long work in the loop yields to other tasks every few milliseconds.
 
 Lists, answers and metrics, which read many objects in memory, use pauses. Verbs, which must be decided at
-once, and work bounded by a count do not.
+once, and work that is bounded by a count do not use pauses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of one long operation, which begins now."""
+    """The pauses of one long operation, which begins when the object is created."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS
@@ -34,7 +34,7 @@ class Pauses:
             self._ends = perf_counter() + SLICE_SECONDS
 
     async def sort(self, names: Iterable[str]) -> Iterator[str]:
-        """Return names in order, sorted in runs with pauses between them."""
+        """Return names in sorted order. Sort the names in runs with pauses between the runs."""
         unsorted = list(names)
         runs: list[list[str]] = []
         for first in range(0, len(unsorted), _SORTED_AT_ONCE):

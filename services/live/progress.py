@@ -4,12 +4,12 @@
     message groups     groups with a waiting message that a receive has scanned, without a recent delivery
     checkpoint         durable bytes of the log after the newest checkpoint on disk: the log a start reads
 
-Each value is 0 or small while clients and disk work normally; alert on the ages. A message group that no
-receive has scanned is not counted: the lag of its consumer group covers it.
+Each value is 0 or small while clients and disk work normally. Alerts should use the ages. A message group
+that no receive has scanned is not counted, because the lag of its consumer group covers the message group.
 
 Cost: a check of each message group that is not free, at each scrape, with pauses. Weak spot: the delivery of
-a message group counts from the start of its lease: a consumer that works long on one message, with more
-messages waiting, looks like a consumer that has left.
+a message group counts from the start of its lease. If a consumer processes one message for long while more
+messages wait, its message group counts as stalled, as if the consumer had left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLIGHTS_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Overdue work; ages in ms, 0 for none."""
+    """Overdue work. Ages are in ms, and 0 if there is no overdue work."""
 
     unasked_halves: int
     unasked_age_ms: int
@@ -43,7 +43,7 @@ class Progress:
 
 
 def measuring(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Return the progress of a broker; yield at points where the caller may pause."""
+    """Return the progress of a broker. Yield at points where the caller may pause."""
     unasked, since_ms = core.transactions.unasked, core.transactions.unasked_since_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.flights(), 1):

@@ -1,4 +1,4 @@
-"""Recovery from a disk failure: the core is discarded, and rebuilt when the disk works again.
+"""Recovery from a disk failure. The core is discarded, and rebuilt when the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -7,19 +7,19 @@
 
 Rules:
 - After a failure the core may be in the middle of a change, and the state of its writes on disk is unknown.
-  It is discarded at once: access to it raises `StoreUnwell`, so no code path can use it.
-- Calls that waited for its flushes get `ResultUnknown`; official clients send again.
-- The first attempt runs at once, in the loop: after a transient failure, callers wait and see no error. It
-  runs in a worker if the queues must be rebuilt, which reads the whole log. Later attempts run in a worker,
-  after pauses that double up to `PAUSE_SECONDS_MAX`.
-- Acknowledged records that were not synced (`--flush async`) are read again, verified and rewritten by the
-  start (`commitlog.recovery`); unreadable ones are reported as damage with their offsets. A sync that follows
-  a failed sync is never trusted.
-- Any other error is a bug, and ends the process (`break_down`).
+  The core is discarded at once, and access to it raises `StoreUnwell`, so no code path can use a void core.
+- Calls that waited for flushes of the void core get `ResultUnknown`; official clients send again.
+- The first attempt runs at once in the loop. After a transient failure, new callers therefore wait and see no
+  error. The first attempt runs in a worker if the queues must be rebuilt, which reads the whole log. Later
+  attempts run in a worker, after pauses that double up to `PAUSE_SECONDS_MAX`.
+- At startup, acknowledged records that were not synced (`--flush async`) are read again, verified and
+  rewritten (`commitlog.recovery`). Unreadable records are reported as damage with their offsets. A sync that
+  follows a failed sync is never trusted.
+- Any error other than a `StoreError` is a bug, and ends the process (`break_down`).
 
-Weak spot: the first attempt blocks the loop while the store opens, which takes longer the more log follows
-the last snapshot (`SNAPSHOT_LOG_BYTES_MAX`). A disk that can be read but not written is opened repeatedly,
-with only these pauses.
+Weak spot: the first attempt blocks the loop while the store opens. The more log follows the last snapshot
+(`SNAPSHOT_LOG_BYTES_MAX`), the longer the loop is blocked. If a disk can be read but not written, the store
+is opened again and again, limited only by the pauses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Open the store, and verify the log after an offset; raise a `StoreError`."""
+"""Open the store, and verify the log after an offset. Raise a `StoreError` if the store cannot be opened."""
 
 
 class Owner(Protocol):
@@ -55,7 +55,7 @@ class Owner(Protocol):
 
 
 class Rebuilding:
-    """Attempts to open a new core for `owner` with `open_core`."""
+    """Attempts to open a new core for the owner."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Rebuilding:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads_all`: whether opening the store would read the whole log."""
+        """`reads_all` returns whether opening the store would read the whole log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -74,10 +74,10 @@ class Rebuilding:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.unwell: StoreUnwell | None = None
-        """The reason why the core is not available, else None."""
+        """The reason why the core is not available, or None while the core is available."""
 
     def let_go(self, core: Broker, error: OSError) -> None:
-        """Refuse callers from now on; trust the log up to the durable offset of the failed `core`."""
+        """Refuse callers from now on. Trust the log up to the durable offset of the failed `core`."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
         log.error(
@@ -85,7 +85,7 @@ class Rebuilding:
         )
 
     def begin(self) -> None:
-        """Open a new core, at once unless an attempt has just failed; no write may be under way."""
+        """Open a new core, after a pause if an attempt has just failed. No write may be under way."""
         assert self.unwell is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
@@ -102,11 +102,11 @@ class Rebuilding:
             self._adopt(core)
 
     def went_well(self) -> None:
-        """Reset the failure count after a successful write: the next failure is a new one."""
+        """Reset the failure count after a successful write."""
         self._failures = 0
 
     async def close(self) -> None:
-        """Start no more attempts; return when the current one has ended."""
+        """Start no more attempts, and return when the current attempt has ended."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])
@@ -138,7 +138,8 @@ class Rebuilding:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # Until a write succeeds: a disk that fails again must not be retried without a pause.
+        # The count is reset when a write succeeds. Until then, a disk that fails again is retried after a
+        # pause.
         self._failures += 1
         self.unwell = None
         log.warning("store opened again", durable_offset=core.durable_offset)

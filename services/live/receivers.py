@@ -1,4 +1,4 @@
-"""Receivers of a live broker: long polls, delivery of durable leases, renewal of leases by clients.
+"""Receivers of a live broker: long polls, delivery of durable leases, and renewal of leases by clients.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again in another turn (`slices`)
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """The calls of receivers; `core`, `decide` and `call` are those of the live broker."""
+    """The calls of receivers. `core`, `decide` and `call` are functions of the live broker."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, Slices()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """Bytes of messages in receive answers that clients have not read yet."""
+        """The number of message bytes in answers to receives that clients have not read yet."""
 
     async def receive(
         self,
@@ -58,10 +58,11 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages; wait up to `wait_seconds` for the first, else return none.
+        """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
 
-        Their bytes are in `unread_bytes` until this returns; the caller counts them from then on.
-        `attempt_id` identifies the receive; a retry after a lost answer has the same id.
+        Return an empty list if no message has arrived. The bytes of the messages are in `unread_bytes` until
+        this method returns; then the caller must count these bytes. `attempt_id` identifies the receive. A
+        retry after a lost answer has the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -81,7 +82,7 @@ class Receivers:
         try:
             while not received.deliveries and await self._may_look_again(key, line, received, ends):
                 received = self._decide(lease)
-        except asyncio.CancelledError:  # pass on a notification that this receive may have got
+        except asyncio.CancelledError:  # pass on a notification that this receive may have received
             self._long_polls.notify_next(key, line)
             raise
         if received.is_unfinished:
@@ -99,7 +100,7 @@ class Receivers:
             )
 
     async def arrival(self, topic: str, seconds: float) -> bool:
-        """Wait for an arrival in `topic`; return False after `seconds`."""
+        """Wait for an arrival in `topic`. Return False after `seconds`."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
@@ -117,23 +118,23 @@ class Receivers:
         self._long_polls.notify(topic)
 
     def give_back(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release leases that their consumer never received; skip those acknowledged meanwhile."""
+        """Release leases that their consumer never received. Skip messages acknowledged meanwhile."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
     def client_alive(self, client_id: str) -> None:
-        """Renew the auto-renewed leases of a client; do nothing if the core is void."""
+        """Renew the auto-renewed leases of a client. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_alive, client_id)
 
     def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
-        """Record the filter of a client's subscription; do nothing if the core is void."""
+        """Record the filter of a client's subscription. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_subscribes, client_id, group, topic, wanted)
 
     def client_gone(self, client_id: str) -> None:
-        """Release the leases of a client that has left; do nothing if the core is void."""
+        """Release the leases of a client that has left. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_gone, client_id)
 
@@ -146,14 +147,15 @@ class Receivers:
         return subscribed
 
     def said_goodbye(self, client_id: str) -> None:
-        """Remove the subscriptions of a client that has left for good."""
+        """Remove the subscriptions of a client that will not return."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().lite.said_goodbye, client_id)
 
     async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
         """Return whether a receive without a message may scan again, now or after an arrival.
 
-        It may also scan again after its timeout if it read a damaged file: other queues may have messages.
+        A receive that read a damaged file may scan again after its timeout, because other queues may have
+        messages.
         """
         if received.is_unfinished:
             await self._slices.go_on()
@@ -174,7 +176,7 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _show(self, group: str, topic: str, received: Received) -> None:
-        """Return once the leases may be delivered; release them if the caller has gone."""
+        """Return once the leases may be delivered. Release the leases if the caller is gone."""
         try:
             await self._answers.reach(received.durable_at)
         except BaseException:

@@ -1,17 +1,19 @@
-"""Back-pressure: appends of callers wait while too many bytes wait for the disk.
+"""Back-pressure on callers, whose appends wait while too many bytes wait for the disk.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+
                   \\-- the line is full -------> DiskBehind
 
 Rules:
-- `CALLERS_UNFLUSHED_BYTES_MAX` of the log may be unflushed at a time. A larger call is admitted alone.
-  A record counts `CALLERS_UNFLUSHED_RECORD_BYTES` at least, since the end of a flush makes each visible,
-  which takes 5 us of the loop.
-- First come, first served: no call passes a waiting one, else a large message could wait without end.
-- Waiting calls hold their messages, at most `CALLERS_WAITING_BYTES_MAX`. The next call is refused, and the
-  official clients send it again after a pause. A call that times out is cancelled, and leaves the line.
-- Acknowledgements and receives never wait here: they append little, and a delay would repeat messages.
+- At most `CALLERS_UNFLUSHED_BYTES_MAX` bytes of the log may be unflushed at a time. A larger call is admitted
+  alone. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because the end of a flush makes each
+  record visible, which takes 5 us of the loop.
+- Calls are served in order of arrival. No call passes a waiting call, because a large message could otherwise
+  wait forever.
+- Waiting calls hold at most `CALLERS_WAITING_BYTES_MAX` of messages in memory. Beyond this limit a call is
+  refused, and the official clients send the message again after a pause. A call that times out is cancelled
+  and removed from the line.
+- Acknowledgements and receives never wait for room. They append few bytes, and a delay would repeat messages.
 
 Cost: a subtraction and a comparison for each call that does not wait.
 """
@@ -29,7 +31,7 @@ Turn = asyncio.Future[None]
 
 
 class Room:
-    """The room for appends of callers; `unflushed` returns the number of bytes that wait for the disk."""
+    """The room for appends of callers. `unflushed` returns the number of bytes that wait for the disk."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -38,17 +40,18 @@ class Room:
         self._waiting_bytes = 0
 
     def has(self, new_bytes: int) -> bool:
-        """Return whether `new_bytes` may be appended at once; 0 bytes always may."""
+        """Return whether `new_bytes` may be appended at once, which is always true for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append `new_bytes` together; larger calls must go alone."""
+        """Return whether several calls may append `new_bytes` together. Larger calls must append alone."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Return when `new_bytes` may be appended; the caller appends at once. Raise `DiskBehind`.
+        """Return when `new_bytes` may be appended. The caller must then append at once.
 
-        `held_bytes` is the memory that the call holds meanwhile, if it differs from `new_bytes`.
+        `held_bytes` is the memory that the call holds meanwhile, if it differs from `new_bytes`. Raise
+        `DiskBehind` if too many bytes of messages wait.
         """
         if self.has(new_bytes):
             return
@@ -65,16 +68,17 @@ class Room:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # After the caller's append: if it appends nothing, or has gone, no flush admits the next call.
+            # Run after the caller's append. If the caller appends nothing or is gone, no flush admits the
+            # next call.
             asyncio.get_running_loop().call_soon(self.freed)
 
     async def for_copy(self) -> None:
-        """Return when a call may append a copy of a message of any size; raise `DiskBehind`."""
+        """Return when a call may append a copy of a message of any size, or raise `DiskBehind`."""
         if not self.has(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
     def freed(self) -> None:
-        """Admit waiting calls that fit, after bytes were flushed."""
+        """Admit the waiting calls that fit, after bytes were flushed."""
         while self._line:
             new_bytes, turn = self._line[0]
             if not turn.cancelled() and not self._fits(new_bytes):

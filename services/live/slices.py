@@ -1,16 +1,16 @@
-"""Slices: the scan budget of all receives in one turn of the loop.
+"""Slices, which are the scan budget of all receives in one turn of the loop.
 
-A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). The slices of many receives in one turn would
-still block the loop, so each turn has a budget:
+A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one turn would still block the
+loop, so each turn has a budget:
 
     first look    runs while the turn has used less than a slice; later ones wait for later turns, in order
     unfinished    one of the scans without a result so far continues in each turn, in order
 
-A turn scans at most two slices and one message beyond each, for any number of receives and any filter cost.
-There are two lines, because long scans must not delay new calls.
+A turn scans at most two slices and one message beyond each slice, for any number of receives and any filter
+cost. First looks and unfinished scans wait in two lines, because long scans must not delay new calls.
 
-Cost: a comparison for a receive while there is room. Weak spot: the lines do not separate clients: a client
-with many costly receives delays the receives of others, but no other calls.
+Cost: a comparison for a receive while there is room. Weak spot: the lines do not separate clients. A client
+with many costly receives delays the receives of other clients, but no other calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""First looks woken in a turn; those that exceed its budget keep their place in the line."""
+"""The number of first looks woken in a turn. First looks beyond the budget keep their place in the line.
+"""
 
 Waiter = asyncio.Future[None]
 
@@ -66,7 +67,7 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that ends when a place in a line is woken; a place that waits again is kept."""
+        """Return a future that ends when a place in a line is woken. A known place keeps its position."""
         line[place] = self._loop.create_future()
         self._plan()
         return line[place]

@@ -1,4 +1,4 @@
-"""Tasks: background work over many items, which can be monitored and stopped.
+"""Tasks, which are background work over many items and can be monitored and stopped.
 
     start -> count the matches -> a slice -> its flush -> next slice -> ... -> DONE
                  |                   |
@@ -6,12 +6,13 @@
                                                   right, or with the broker
 
 Rules:
-- A task shares the loop like any caller: after each slice it waits until the slice is durable.
-- It handles the items stored before its start (`end_offset`), each one once.
-- Every item is counted by its verdict, or by the code of the error that refused it.
-- A user's task needs the user's token and rights until its end (`Watch`), as a long poll does: it ends when
-  the token is revoked. The slice under way is finished.
-- Tasks are in memory: a restart stops them. Finished slices are durable; the remaining items are untouched.
+- A task shares the loop like any caller, because it waits after each slice until the slice is durable.
+- A task handles the items that were stored before its start (`end_offset`), each item once.
+- Every item is counted by its verdict, or by the error code if the verb was refused.
+- A user's task needs the user's token and rights until its end (`Watch`), like a long poll. When the token is
+  revoked, the task finishes the slice under way and ends.
+- Tasks are kept in memory, so a restart stops all tasks. Finished slices are durable, and the remaining items
+  are unchanged.
 
 `services.live.timer_tasks` and `services.live.dead_letter_tasks` define the actions and their items.
 """
@@ -45,24 +46,24 @@ class Doing(Protocol):
 
     @property
     def reason(self) -> str:
-        """The reason given at the start; may be empty."""
+        """The reason given at the start, which may be empty."""
 
 
 Order = TypeVar("Order", bound=Doing)
-"""The action of a task, and its items."""
+"""The order for a task, which specifies the action and the items."""
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""Call the argument once if the starter of a task loses its right; return a function that ends the watch."""
+"""Call the argument once if the starter of a task loses a right. Return a function that ends the watch."""
 
 
 def unwatched(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch nothing: the starter has all rights."""
+    """Watch no rights, because the starter has all rights."""
     return lambda: None
 
 
 class TaskState(Enum):
-    """State of a task; STOPPED: `Task.why` is the reason."""
+    """State of a task. `Task.why` is the reason for STOPPED."""
 
     RUNNING = "running"
     DONE = "done"
@@ -71,7 +72,7 @@ class TaskState(Enum):
 
 @dataclass(slots=True)
 class Task(Generic[Order]):
-    """A task and its progress. `told` is set when it must end; `why` is the reason if it is incomplete."""
+    """A task and its progress. `told` is set when the task must end. `why` is the reason for an early end."""
 
     id: str
     order: Order
@@ -91,7 +92,7 @@ class Task(Generic[Order]):
 
 
 class Tasks(ABC, Generic[Order]):
-    """The tasks of one kind since the broker started; only the newest ended tasks are kept."""
+    """The tasks of one kind since the broker started. Only the newest of the ended tasks are kept."""
 
     what: str
     """The items, as a plural noun."""
@@ -111,10 +112,10 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     async def _work(self, task: Task[Order]) -> None:
-        """Count, then handle the matching items until all are done or `task.why` is set."""
+        """Count the matching items, then handle these items until all are done or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = unwatched) -> Task[Order]:
-        """Start a task, which first counts its matches; raise `Busy` if too many are running.
+        """Start a task, which first counts the matching items. Raise `Busy` if too many tasks are running.
 
         The task stops when `watch` reports that its starter has lost the right.
         """
@@ -136,7 +137,7 @@ class Tasks(ABC, Generic[Order]):
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
-        """Return a task; raise `NotFound`."""
+        """Return a task. Raise `NotFound` if the task does not exist."""
         task = self._tasks.get(task_id)
         if task is None:
             raise NotFound(
@@ -146,7 +147,7 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current slice; an ended task is not changed."""
+        """Stop a task after its current slice. Do not change a task that has ended."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._tell(task, "somebody stopped it")
@@ -154,14 +155,14 @@ class Tasks(ABC, Generic[Order]):
         return task
 
     async def close(self) -> None:
-        """Stop every task, because the broker ends."""
+        """Stop all tasks, because the broker ends."""
         for task_id in self._runs:
             self._tell(self._tasks[task_id], "the broker ends")
         if self._runs:
             await asyncio.wait(self._runs.values())
 
     def _tell(self, task: Task[Order], why: str) -> None:
-        """End a task after its slice, or at once while it counts; do nothing if its work is done."""
+        """End a task after its current slice, or at once while it counts. Do nothing if the work is done."""
         if self._runs[task.id].done():
             return
         task.why = task.why or why
@@ -179,7 +180,7 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     def _ended(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
-        """Set the final state of a task, and remove its run."""
+        """Set the final state of a task, and remove its asyncio task."""
         unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE

@@ -1,13 +1,14 @@
-"""Queries over many timers without blocking the loop: by time windows with a bounded number of timers.
+"""Queries over many timers that do not block the loop, by time windows with a bounded number of timers.
 
 The core answers a query at once, and for some filters reads the record of every timer. A long query is
-therefore split: a piece is wider where timers are sparse, and the loop serves other calls between pieces. The
-number of timers in a piece is adapted to the time that the last piece took (`Pace`): rows of a partition are
-fast, records are slow. Concurrent changes may or may not be seen; unchanged timers are seen once.
+therefore split into pieces of its time window. A piece is wider where timers are sparse, and the loop serves
+other calls between pieces. The number of timers in a piece is adapted to the time that the last piece took
+(`Pace`), because reads of partition rows are fast and reads of records are slow. A query may or may not
+return concurrent changes. Unchanged timers are returned once.
 
 Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
-by its bytes (`TimerViews.look`), also within one millisecond, which cannot be split. Weak spot: each query
-scans the rows of its file once more.
+by its bytes (`TimerViews.look`), also within one millisecond, although such a window cannot be split. Weak
+spot: each query scans the rows of its file once more.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Pace:
 async def pieces(
     live: LiveBroker, wanted: TimerFilter, pace: Pace | None = None
 ) -> AsyncIterator[TimerFilter]:
-    """Yield the filter for each piece of its window that holds timers."""
+    """Yield a filter for each piece of the time window that contains timers."""
     pace, pauses = pace or Pace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
@@ -80,7 +81,7 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
 
 
 async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Count timers by windows from `from_ms` on; return (start, count) of the windows with timers."""
+    """Count timers by windows from `from_ms` on. Return (start, count) of the windows with timers."""
     counts: Counter[int] = Counter()
     async for due_ms, number in _dues(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
@@ -89,7 +90,7 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
 
 async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
     """Yield (due time, number of timers) of the timers that match."""
-    if is_window(wanted):  # reads no records
+    if is_window(wanted):  # this query reads no records
         pace = Pace()
         async for piece in pieces(live, wanted, pace):
             for found in pace.take(live.timer_histogram, piece, 1):
@@ -103,7 +104,7 @@ async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[in
 async def page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
-    """Return up to `count_max` timers by due time, after the sort key `after`."""
+    """Return up to `count_max` timers after the sort key `after`, by due time."""
     found: list[PendingTimer] = []
     look_through = _looks_at if is_simple(wanted) else looks
     async for look in look_through(live, wanted, after):
@@ -127,7 +128,7 @@ async def looks(
 async def _looks_at(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None
 ) -> AsyncIterator[TimerPage]:
-    """Yield the timers of a piece, in several pages if their records are many."""
+    """Yield the timers of a piece, in several pages if there are many records."""
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
         look = live.query(live.core.timer_views.look, wanted, place)
@@ -139,10 +140,10 @@ async def _looks_at(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter is only a time window."""
+    """Return whether a filter has only a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether the core answers without reading records that do not match."""
+    """Return whether the core can answer without reading records that do not match."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)

@@ -1,12 +1,13 @@
-"""Bulk cancel and move: a task over the timers of a filter; `services.live.tasks` has the rules.
+"""Tasks that cancel or move the timers of a filter, by the rules of `services.live.tasks`.
 
     count -> piece of time -> page of timers -> one verb each -> their flush -> next page -> ... -> done
 
 Timers are handled by due time, in slices, so the verbs share flushes with other calls. Timers that the task
-moves, or that others set or move meanwhile, have offsets of at least `end_offset` and are skipped. A timer
-that fired before its turn is TOO_LATE; a timer cancelled or moved by another call is ALREADY.
+moves, or that other calls set or move meanwhile, have offsets of at least `end_offset` and are skipped. The
+verdict of a timer that fired meanwhile is TOO_LATE. The verdict of a timer that was cancelled or moved by
+another call is ALREADY.
 
-Cost: two queries over the timers of the filter; one page of timers in memory for each running task.
+Cost: two queries over the timers of the filter, and one page of timers in memory for each running task.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerOrder:
-    """The order for a task: cancel, or move to `to_ms`, or by `by_ms` from each timer's due time."""
+    """The order for a task, which cancels timers or moves them, either to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -55,7 +56,7 @@ class TimerTasks(Tasks[TimerOrder]):
     what = "timers"
 
     def check(self, order: TimerOrder) -> None:
-        """Refuse a due time that is too far ahead; raise `IllegalDeliveryTime`."""
+        """Raise `IllegalDeliveryTime` if a due time is too far ahead."""
         too_far = limits.DELAY_MS_MAX
         ahead_ms = 0 if order.to_ms is None else order.to_ms - self._live.now_ms()
         if ahead_ms > too_far or abs(order.by_ms) > too_far:
@@ -73,7 +74,7 @@ class TimerTasks(Tasks[TimerOrder]):
             await self._slices(task, [one for one in page.timers if one.timer_offset < task.end_offset])
 
     async def _slices(self, task: TimerTask, timers: list[PendingTimer]) -> None:
-        """Carry out the verb on the timers by slices; a slice begins when the last one is durable."""
+        """Carry out the verb on the timers by slices. A slice begins when the previous slice is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -81,7 +82,7 @@ class TimerTasks(Tasks[TimerOrder]):
             task.by_verdict.update(await asyncio.gather(*asked))
 
     async def _verb(self, order: TimerOrder, timer: PendingTimer) -> str:
-        """Carry out the verb on a timer; return the verdict or the error code."""
+        """Carry out the verb on a timer. Return the verdict or the error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
@@ -94,7 +95,7 @@ class TimerTasks(Tasks[TimerOrder]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether the timer was moved after it was found: it may no longer match."""
+        """Return whether a timer was moved after the query found it, so that it may no longer match."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _asked(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:

@@ -17,7 +17,7 @@ from services.live.room import Room
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic, and whether it can get check-backs now."""
+    """A producer of a topic, and whether the producer can get check-backs now."""
 
     topic: str
     client_id: str
@@ -25,11 +25,11 @@ class ProducerView:
 
 
 Producing = Callable[[str], list[ProducerView]]
-"""Return the producers of a topic, or of all topics."""
+"""Return the producers of a topic, or of all topics if the name is empty."""
 
 
 class LiveTransactions:
-    """The transactions of a broker. Errors are the core's `TidewheelError`s and `ResultUnknown`."""
+    """The transactions of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def list_with(self, producing: Producing) -> None:
-        """Add the producers of `producing` to the lists."""
+        """Add the producers that `producing` returns to the lists."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:
-        """Return the producers of a topic, or (empty) of all topics."""
+        """Return the producers of a topic, or of all topics if `topic` is empty."""
         return [view for producing in self._producing for view in producing(topic)]
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
-        """End an open or expired transaction as an operator."""
+        """End an open or expired transaction on behalf of an operator."""
         await self._room.for_copy()
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> Question:
-        """Send a check-back at once; return its entry, which has the client id if a producer was found."""
+        """Send a check-back at once. Return its log entry, with the client id if a producer was found."""
         question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
         return next(self.log.of(transaction_id))
