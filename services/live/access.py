@@ -1,7 +1,7 @@
 """Users, rights and tokens for callers in the loop. The core stores sealed secrets; this module has the key.
 
 A secret is generated here, returned once, and kept decrypted in memory from its first use. Only the hash of a
-token is stored. Answers depend on durable records. The key is read when a secret is sealed or opened, so a
+token is stored. Answers are based on durable records. The key is read when a secret is sealed or opened, so a
 broker without users needs no key.
 
 A waiting call may outlast the right of its caller. The callbacks in `watching` therefore check the right
@@ -60,7 +60,7 @@ class LiveAccess:
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss: Dismiss = ignore_user
         self.is_asked = False
-        """Whether callers must authenticate. Users and rules may be added earlier."""
+        """Whether callers must authenticate. Users and rules may be added before callers must do so."""
         self._changed: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
         """Functions that are called at each change of users, rules and tokens."""
@@ -113,7 +113,7 @@ class LiveAccess:
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, renews: bool) -> str:
-        """Add a user, or replace its secret; return the secret, which cannot be read again."""
+        """Add a user, or replace the user's secret. Return the secret, which cannot be read again."""
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
@@ -145,7 +145,7 @@ class LiveAccess:
         return self._clock.outward(self._core().tokens(user))
 
     def holder(self, text: str) -> Token:
-        """Return the token with this text; raise `Unauthorized` if it is unknown or void."""
+        """Return the token with the given text. Raise `Unauthorized` if the token is unknown or void."""
         return self._core().holder(text, self._clock.now_ms())
 
     def check_stands(self, token: Token) -> None:

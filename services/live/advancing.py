@@ -5,13 +5,13 @@
 Rules:
 - Events run in the order of their due times, each at its own due time. After an append the clock stops until
   the record is durable, because the record may set the next due time.
-- The offset is on disk before the records that were appended under it (`services.live.clock`).
+- The clock offset is on disk before the records that were appended at this offset (`services.live.clock`).
 - The clock also stops while the next timers are read from the disk.
 - A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
   this wait, ten check-backs would be sent before the producer could answer the first.
 - A half whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the advance.
 - Leases of connected clients are renewed during the advance; all other leases expire on time.
-- Housekeeping is not an event. It is postponed to the target time.
+- Housekeeping is not an event, and is postponed to the target time.
 - Advances run one at a time; further advances wait for their turn.
 """
 

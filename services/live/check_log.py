@@ -47,7 +47,7 @@ class CheckLog:
             self._drop_oldest()
 
     def answered(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer: COMMIT, ROLLBACK or UNKNOWN, and whether it was too late."""
+        """Record a producer's answer, which is COMMIT, ROLLBACK or UNKNOWN and may be marked as too late."""
         if transaction_id not in self._by_transaction:
             return
         open_one = next((one for one in self.of(transaction_id) if one.client_id and not one.answer), None)
@@ -59,7 +59,7 @@ class CheckLog:
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest(self, topic: str, count_max: int) -> list[Question]:
-        """Return up to `count_max` check-backs of a topic (empty: all topics), newest first."""
+        """Return up to `count_max` check-backs of a topic, newest first. An empty topic means all topics."""
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]
 

@@ -11,7 +11,7 @@ from services.live.errors import ClientNotFound
 
 @dataclass(slots=True, frozen=True)
 class ClientView:
-    """A client. Its `kind`, such as PRODUCER, is empty until its settings arrive; `seen_ms` is wall time.
+    """A client. `kind`, such as PRODUCER, is empty until the settings arrive; `seen_ms` is wall time.
 
     If `can_be_asked` is true, the client has an open Telemetry stream.
     """
@@ -26,7 +26,7 @@ class ClientView:
 
 
 class AskClients(Protocol):
-    """Requests to a client. Each raises `ClientNotFound`, or `ClientSilent` if the client does not answer."""
+    """Requests to a client. Methods raise `ClientNotFound`, or `ClientSilent` if no answer arrives."""
 
     def ids(self) -> list[str]:
         """Return the ids of connected clients, in any order."""

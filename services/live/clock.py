@@ -4,7 +4,7 @@ The core uses the broker's time; callers use real time, also for due times. A vi
 absolute times at the border. The times of requests (the times of a message, and the new due time of a timer)
 are shifted by the offset, and the times of answers are shifted back. The table `_CHANGES` lists the types
 with times. A message sent "in 60 seconds" is due in 60 seconds, however far the clock was advanced. Durations
-(leases, long polls) are not converted. Cron schedules run by the broker's clock. An occurrence has `at_ms` in
+(leases, long polls) are not converted. Cron schedules run on the broker's clock. An occurrence has `at_ms` in
 the time of callers, like every other time, and `local`, the local time on the schedule's own clock.
 
 Real time is the system clock, which may be set. The system clock is compared with a monotonic clock

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class ConsumerView:
-    """A client of a consumer group. Its `kind` is PUSH_CONSUMER, for example.
+    """A client of a consumer group. `kind` is the type of the client, such as PUSH_CONSUMER.
 
     `language` is the language of the client library. If `is_connected` is true, the client has an open
     Telemetry stream. `receives` is the number of open receives of the client, such as long polls. `seen_ms`

@@ -42,7 +42,7 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterOrder:
     """The order for a task, which purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, a dead letter returns to its original topic, for this group only. The rate is at
+    If `target` is empty, a dead letter returns to its original topic, for its own group only. The rate is at
     most `per_second` dead letters a second; 0 sets no limit.
     """
 

@@ -59,8 +59,8 @@ def nothing_waits() -> None:
 class Answers:
     """The durable end of the log, and the answers that wait for it.
 
-    The function `own_waits` is called when a refusal for lack of own resources begins to wait. It schedules a
-    call of `give_up_own`.
+    The function `own_waits` is called when a refusal for lack of own resources begins to wait. `own_waits`
+    schedules a call of `give_up_own`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Answers:
             self._proving.prove()
 
     async def reach(self, offset: int) -> None:
-        """Return once the log is durable up to `offset`. Raise the error that `refuse` is called with."""
+        """Return once the log is durable up to `offset`. Raise the error if the answer is refused."""
         if offset > self.offset or self._proving is not None:
             sleeper = Sleeper()
             self.give(offset, sleeper, None)
@@ -145,7 +145,7 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error of all answers while they are held, else None."""
+        """The error of all answers while answers are held, else None."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
@@ -173,7 +173,7 @@ def rests_on(error: Exception) -> int:
 
 
 class Sleeper:
-    """A coroutine that waits for an answer, and which may be cancelled meanwhile."""
+    """A coroutine that waits for an answer and may be cancelled meanwhile."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

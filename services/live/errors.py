@@ -73,5 +73,5 @@ class WrongClock(StoreError):
 
 
 def unread(error: OSError) -> StoreUnwell:
-    """Return what a caller is told whose look at the store failed on the disk; nothing was changed."""
+    """Return the error for a read of the store that failed on the disk and changed nothing."""
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")

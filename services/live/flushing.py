@@ -68,7 +68,7 @@ class Owner(Protocol):
         """Return the broker's time, in ms."""
 
     def settle(self, flush: Flush) -> None:
-        """Send the answers that waited for a flush, which is on disk."""
+        """Send the answers that waited for a flush that is now on disk."""
 
     def void(self, error: OSError) -> None:
         """Discard the core after a disk failure. The core must not be used again."""
@@ -77,7 +77,7 @@ class Owner(Protocol):
         """Open a new core. The old core is void, and no write is under way."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End without further writes, because the core has a bug."""
+        """End service without further writes, because the core has a bug."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
@@ -95,7 +95,7 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class Flushing:
-    """Flushes of the appends of the owner's core to the disk, on the threads of an executor."""
+    """Flushes that write the appends of the core to the disk, on the threads of an executor."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
@@ -259,7 +259,8 @@ class Flushing:
     def _checkpoint_if_due(self) -> None:
         """Take a checkpoint before further writes, if no flush is under way.
 
-        The checkpoint has its own turn, apart from the flush before, because each takes milliseconds.
+        The checkpoint begins in its own turn of the loop, because the checkpoint and the flush before it each
+        take milliseconds.
         """
         if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
             self._when_idle()

@@ -46,7 +46,7 @@ class LiveGroups:
         return await self.view(name)
 
     async def _placed(self, start: Start, topics: list[str]) -> Start:
-        """Return a start by time with its queue offsets. Pause after the search of each queue.
+        """Return a start, with its queue offsets for a start by time. Pause after the search of each queue.
 
         The verb then finds the needed parts of the queues in memory.
         """

@@ -29,7 +29,7 @@ class Jumps:
         self._ahead_ms = self.begun_ahead_ms = self._look()
 
     def seen(self, wall_ms: int) -> int:
-        """Return the step of the clock in ms at the reading `wall_ms`. A step back is negative."""
+        """Return the step of the clock at the reading `wall_ms` in ms, which is negative for a step back."""
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
         # A pause between the two reads makes the system clock appear to be behind, never ahead.

@@ -1,4 +1,4 @@
-"""The broker inside an asyncio loop, which owns the core and is the only module that moves the core's time.
+"""The broker in an asyncio loop. Only this module owns the core and moves the time of the core.
 
 The interface is `call(verb, ...)` and `query(verb, ...)`, with a verb of the core. A verb that stores a
 record answers once the record is durable. Operations of several steps have a method here or in `receivers`.
@@ -223,8 +223,7 @@ class LiveBroker:
     def refusing_new(self, why: Busy) -> Iterator[None]:
         """Refuse new messages with `why` within the block, but not repeats of stored messages.
 
-        This is used for a message without room, which an earlier send may have stored
-        (`services.broker.sending`).
+        A message without room may be a repeat, which an earlier send has stored (`services.broker.sending`).
         """
         core = self._core
         if core is None:  # all calls are refused
@@ -331,7 +330,7 @@ class LiveBroker:
         raise refusal
 
     def _limit_own(self) -> None:
-        """Schedule the end of refusals that still wait for a proof of leadership after OWN_MS."""
+        """Schedule `_give_up_own`, which sends refusals that still wait for a proof after OWN_MS."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._give_up_own)
@@ -360,7 +359,7 @@ class LiveBroker:
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> Found:
-        """Find messages by key or message id, newest first. Large messages reduce the number returned."""
+        """Find messages by key or message id, newest first. Large messages reduce the number of results."""
         found = self._broker.finding.find(topic, key, count_max)
         return Found(self.clock.outward(found.messages), found.is_cut)
 
@@ -389,7 +388,7 @@ class LiveBroker:
     # Time.
 
     async def advance(self, by_ms: int) -> None:
-        """Advance a virtual clock by `by_ms`. Raise `ClockIsReal` for real time, or `IllegalAdvance`."""
+        """Advance a virtual clock by `by_ms`. Raise `IllegalAdvance`, or `ClockIsReal` for a real clock."""
         await self._advancing.advance(by_ms)
 
     def renew_with(self, present: Present) -> None:
@@ -424,7 +423,10 @@ class LiveBroker:
         return bool(effects)
 
     async def durable(self, offset: int) -> None:
-        """Return when the log is durable up to `offset`. Raise `ResultUnknown`, or the exception of a bug."""
+        """Return when the log is durable up to `offset`.
+
+        Raise `ResultUnknown` if the disk fails, or the original exception if the core has a bug.
+        """
         await self.answers.reach(offset)
         if self.broken.done():
             self.broken.result()
@@ -560,7 +562,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def settle(self, flush: Flush) -> None:
-        """Send the answers that waited for a flush that is on disk, and wake receivers."""
+        """Send the answers that waited for a flush that is now on disk, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"

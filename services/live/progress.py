@@ -2,14 +2,14 @@
 
     check-backs        halves that are due, and whose topic has no producer for check-backs
     message groups     groups with a waiting message that a receive has scanned, without a recent delivery
-    checkpoint         durable bytes of the log after the newest checkpoint on disk: the log a start reads
+    checkpoint         durable bytes of the log after the newest checkpoint on disk, which are read at startup
 
 Each value is 0 or small while clients and disk work normally. Alerts should use the ages. A message group
-that no receive has scanned is not counted, because the lag of its consumer group covers the message group.
+that no receive has scanned is not counted, because the lag of its consumer group includes its messages.
 
 Cost: a check of each message group that is not free, at each scrape, with pauses. Weak spot: the delivery of
-a message group counts from the start of its lease. If a consumer processes one message for long while more
-messages wait, its message group counts as stalled, as if the consumer had left.
+a message group counts from the start of its lease. If a consumer processes one message for a long time while
+more messages wait, its message group counts as stalled, as if the consumer had left.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Owner(Protocol):
         """Continue with a new core."""
 
     def break_down(self, bug: BaseException) -> None:
-        """End without further writes, because the core has a bug."""
+        """End service without further writes, because the core has a bug."""
 
 
 class Rebuilding:

@@ -118,7 +118,7 @@ class Receivers:
         self._long_polls.notify(topic)
 
     def give_back(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release leases that their consumer never received. Skip messages acknowledged meanwhile."""
+        """Release leases of messages that were never received, unless they were acknowledged meanwhile."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)

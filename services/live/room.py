@@ -13,7 +13,8 @@ Rules:
 - Waiting calls hold at most `CALLERS_WAITING_BYTES_MAX` of messages in memory. Beyond this limit a call is
   refused, and the official clients send the message again after a pause. A call that times out is cancelled
   and removed from the line.
-- Acknowledgements and receives never wait for room. They append few bytes, and a delay would repeat messages.
+- Acknowledgements and receives never wait for room, because they append few bytes and a delay would repeat
+  messages.
 
 Cost: a subtraction and a comparison for each call that does not wait.
 """

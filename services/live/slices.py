@@ -3,7 +3,7 @@
 A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one turn would still block the
 loop, so each turn has a budget:
 
-    first look    runs while the turn has used less than a slice; later ones wait for later turns, in order
+    first look    runs while the turn has used less than a slice; further first looks wait, in order
     unfinished    one of the scans without a result so far continues in each turn, in order
 
 A turn scans at most two slices and one message beyond each slice, for any number of receives and any filter
@@ -67,7 +67,10 @@ class Slices:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that ends when a place in a line is woken. A known place keeps its position."""
+        """Return a future that ends when a place in a line is woken.
+
+        A place that is already in the line keeps its position.
+        """
         line[place] = self._loop.create_future()
         self._plan()
         return line[place]

@@ -81,7 +81,7 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
 
 
 async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-    """Count timers by windows from `from_ms` on. Return (start, count) of the windows with timers."""
+    """Count timers by windows from `from_ms` on. Return pairs (start, count) for windows with timers."""
     counts: Counter[int] = Counter()
     async for due_ms, number in _dues(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
@@ -89,7 +89,7 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
 
 
 async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
-    """Yield (due time, number of timers) of the timers that match."""
+    """Yield pairs of a due time and the number of matching timers with this due time."""
     if is_window(wanted):  # this query reads no records
         pace = Pace()
         async for piece in pieces(live, wanted, pace):
