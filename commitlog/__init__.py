@@ -1,1 +1,1 @@
-"""The ground floor: the record format, the log of records, the disk beneath it, errors and limits."""
+"""The lowest layer, with the record format, the log of records, the disk, the errors and the limits."""

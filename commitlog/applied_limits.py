@@ -1,23 +1,24 @@
-"""Limits that `apply` reads, by the version that the log says: all that fold a log drop the same rows.
+"""Limits that `apply` reads, by the version in the log, so that all nodes which fold a log drop the same
+rows.
 
-A table that is part of the state has a bound, and a row beyond it is dropped by the record that comes next.
-Two programs with different bounds would fold one log into different tables, as in a cluster whose nodes are
-upgraded one after the other. So such bounds are in rows of `BY_VERSION`:
+A table that is part of the state has a bound, and a row beyond the bound is dropped when the next record is
+applied. Two programs with different bounds would fold one log into different tables, for example in a cluster
+whose nodes are upgraded one after the other. The bounds of these tables are therefore rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        names it                (`services.broker.spine.epoch`)
     `apply`, from that record on     the row of the highest version that is not above it
 
 Rules
-1. `apply` reads no setting, and no constant that another program may have otherwise, but these
+1. `apply` reads these limits, but no settings and no constants that may differ between programs
    (`tests/unit/services/broker/test_apply_reads.py`).
-2. A row stays as it is for good. Another bound is another row under a new version, with which
-   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION` rise: programs that lack the row join
-   no cluster and open no store where it may hold.
-3. A store that is alone has `OLDEST`.
+2. A row never changes. A changed bound is a new row under a new version, which also raises
+   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the row can then
+   neither join a cluster nor open a store in which the row may apply.
+3. A store outside a cluster uses `OLDEST`.
 
-Weak spot: a version that is finalized while a leader leads holds from the next epoch on; a store that is
-alone begins no epochs, and keeps the row that it has.
+Weak spot: a version that is finalized during the term of a leader applies from the next epoch on. A store
+outside a cluster begins no epochs, and keeps its row.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 OLDEST: Final = 3
-"""The version of the first release; lower ones are of programs before it."""
+"""The version of the first release. Lower versions belong to programs before the first release."""
 
 
 class AppliedLimits(NamedTuple):
-    """Bounds of tables; spans of time in ms of store time."""
+    """Bounds of tables. Times are in ms of store time."""
 
     half_receipts_kept_ms: int
-    """How long the receipt of a half is kept."""
+    """The time for which the receipt of a half is kept."""
     half_receipts_max: int
     half_receipts_dropped_max: int
-    """The old receipts that one half drops: after a pause, 200,000 at once would stop the loop."""
+    """The maximum number of old receipts that one half drops, because 200,000 at once would stop the loop."""
     ended_halves_max: int
-    """The ends of halves that are remembered; older ones are read from the log."""
+    """The number of ends of halves that are kept in memory. Older ends are read from the log."""
     lost_timers_max: int
-    """The timers that ended as UNREADABLE and are listed."""
+    """The maximum number of listed timers that ended as UNREADABLE."""
     spent_schedules_kept_ms: int
-    """How long the cursor of a deleted schedule is kept."""
+    """The time for which the cursor of a deleted schedule is kept."""
     spent_schedules_max: int
 
 
@@ -57,10 +58,10 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
         spent_schedules_max=10_000,
     )
 }
-"""The limits from a version on."""
+"""The limits that apply from a version on."""
 
 
 def row_of(version: int) -> int:
-    """Return the version whose row holds under a version."""
+    """Return the version whose row applies under a given version."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

@@ -1,10 +1,12 @@
-"""Assertions are part of the product: a process that runs the core without them does not start.
+"""Assertions are part of the product, and a process that runs the core without assertions does not start.
 
-An assert stops the process at the state that must not be, before that state reaches the disk. `python -O`,
-`-OO` and PYTHONOPTIMIZE leave every assert out. So each way into the core asks `require_assertions` first:
-the command line, and `Broker.recover`. No assert changes state (tests/unit/test_assertions.py).
+An assertion stops the process at an invalid state, before this state reaches the disk. `python -O`, `-OO` and
+PYTHONOPTIMIZE remove every assertion. The command line and `Broker.recover`, which are the entry points of
+the core, therefore call `require_assertions` first. No assertion changes state
+(tests/unit/test_assertions.py).
 
-What runs in users' processes, `tidewheel/`, does not ask: it has no assert that a promise rests on.
+The package `tidewheel/`, which runs in users' processes, does not call `require_assertions`, because none of
+its guarantees depends on an assertion.
 """
 
 from __future__ import annotations

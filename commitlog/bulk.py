@@ -1,7 +1,7 @@
-"""Many records made records of the log at once: encoded, checked, and stamped with their places, by numpy.
+"""Many records of the log at once, which are encoded, checked, and stamped with their offsets by numpy.
 
-An encoded or copied record keeps its bytes except for the fields that say where and when it lies, and the CRC
-over all:
+An encoded or copied record keeps its bytes, except for its offsets, its store time, and the CRC over the
+record:
 
     offset     width  field
     20         8      queue_offset
@@ -9,10 +9,11 @@ over all:
     56 or 68   8      store_ms           behind an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: about a microsecond a record, nearly all of it two CRCs; encoding is another, a third of what it
-takes alone. Weak spot: the CRCs are a loop in Python, for numpy has none.
+Cost: about a microsecond a record, nearly all of it for two CRCs. Encoding takes another microsecond, a third
+of the time for one record at a time. Weak spot: the CRCs are computed in a Python loop, because numpy has no
+CRC function.
 
-Arrays of one call have one entry a record, (n,); `starts` and `ends` are positions in bytes in `records`.
+Arrays of one call have one entry for each record, (n,). `starts` and `ends` are byte positions in `records`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
-"""Where a CRC will be written."""
+"""A CRC property whose digits have not been written yet."""
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return which records, from `starts` up to `ends`, match the CRC property that closes them, (n,)."""
+    """Return for each record from `starts` up to `ends` whether its closing CRC property matches, (n,)."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -55,7 +56,7 @@ def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
 
 
 def store_times_ms(records: bytearray, starts: Integers) -> Integers:
-    """Return the store times of the records that begin at `starts`, ms since 1970."""
+    """Return the store times of the records that begin at `starts`, in ms since 1970."""
     content = np.frombuffer(records, np.uint8)
     longs = content[_columns(_store_ms_at(content, starts), 8)]
     return np.ascontiguousarray(longs).view(">i8").ravel().astype(np.int64)
@@ -69,8 +70,8 @@ def stamp(
     queue_offsets: Integers,
     store_ms: int,
 ) -> None:
-    """Write the records' places, their store time (ms since 1970) and their new CRCs into them."""
-    # A shorter array would not fail: numpy would write one place into all records.
+    """Write the offsets, the store time (ms since 1970) and the new CRCs into the records."""
+    # A shorter array would not fail, because numpy would write one offset into all records.
     assert len(starts) == len(ends) == len(physical_offsets) == len(queue_offsets), "a record has no place"
     content = np.frombuffer(records, np.uint8)
     _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
@@ -95,7 +96,7 @@ def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
 
 
 def _store_ms_at(content: Bytes, starts: Integers) -> Integers:
-    # The born host comes before the store time, and is 12 bytes longer as IPv6; the store host comes behind.
+    # The born host is before the store time, and is 12 bytes longer for IPv6. The store host is after it.
     is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
     return np.asarray(starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6)
 
@@ -105,5 +106,5 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return the positions of `width` bytes from each place on, (n, width)."""
+    """Return the positions of the `width` bytes that begin at each place, (n, width)."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

@@ -1,18 +1,19 @@
-"""Compressed bodies, as clients can read them.
+"""Compressed message bodies, in a form that clients can read.
 
-RocketMQ 5's protocol knows plain and gzip; its stores hold more. Bit 0x1 of sys_flag says that a body is
-compressed, and 0x700 how:
+The protocol of RocketMQ 5 has plain and gzip bodies; its stores may have other formats. Bit 0x1 of sys_flag
+is set for a compressed body, and the bits 0x700 are the compression type:
 
     0x000, 0x300   zlib, from clients of RocketMQ 4; or gzip, from clients of RocketMQ 5: the bytes tell
     0x100          LZ4 frame
     0x200          Zstandard
 
-Gzip goes to clients as it is. The others are unpacked when a message is given out, never on disk. Our own
-log holds gzip, and zlib that the C++ client declares as gzip, which clients in other languages do not read.
-The libraries for the other two come with `tidewheel[import]`. A body that does not unpack to at most
-`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX` (tools: BODY_UNPACKED_BYTES_MAX) is given out as stored: its CRC
-holds, so that is what was sent. Clients compare a body with their limit, 4 MiB, before they compress it; a
-larger one is made to hold the event loop (150 ms for 60 MiB), or imported from a broker with other settings.
+Gzip bodies are sent to clients unchanged. Bodies in other formats are decompressed when a message is
+delivered, never on disk. A log that Tidewheel wrote contains gzip, and zlib that the C++ client declares as
+gzip but that clients in other languages do not read. The libraries for LZ4 and Zstandard come with
+`tidewheel[import]`. A body that does not decompress to at most `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`
+(for tools: BODY_UNPACKED_BYTES_MAX) is delivered as stored, which is the body that was sent, because its CRC
+is right. Clients compare a body with their limit of 4 MiB before they compress it. A larger body is an
+attempt to block the event loop (150 ms for 60 MiB), or was imported from a broker with other settings.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from tidewheel.errors import LibraryMissing
 
 _GZIP_START: Final = b"\x1f\x8b"
 _RATIO_MAX: Final = 1_032
-"""How many bytes zlib makes of one at most."""
+"""The maximum ratio of decompressed to compressed bytes with zlib."""
 _LZ4: Final = 0x100
 _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return the body as a client can read it, and whether it is gzip; raise `LibraryMissing`."""
+    """Return the body in a form that a client can read, and whether this form is gzip.
+
+    Raise `LibraryMissing` if the library for the compression is not installed.
+    """
     if not sys_flag & COMPRESSED:
         return body, False
     if body.startswith(_GZIP_START):
@@ -48,9 +52,9 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return how many bytes it took to find out how a compressed body is given out, at most.
+    """Return the maximum number of bytes that were decompressed in order to deliver a compressed body.
 
-    A body that is given out as stored may have been unpacked up to the bound.
+    A body that is delivered as stored may have been decompressed up to the limit.
     """
     if given is not stored or stored.startswith(_GZIP_START):
         return len(given)
@@ -58,9 +62,10 @@ def unpacked_bytes(stored: bytes, given: bytes) -> int:
 
 
 def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:
-    """Return the body without its compression, or as stored if it cannot be; raise `LibraryMissing`.
+    """Return the decompressed body, or the stored body if it cannot be decompressed.
 
-    `bytes_max` is how many bytes it may have then.
+    `bytes_max` is the maximum number of decompressed bytes. Raise `LibraryMissing` if the library for the
+    compression is not installed.
     """
     if not sys_flag & COMPRESSED:
         return body
@@ -69,13 +74,13 @@ def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) 
         unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body, bytes_max)
     except MemoryError:
         raise
-    except Exception:  # each library has errors of its own
+    except Exception:  # each library has its own exceptions
         return body
     return body if len(unpacked) > bytes_max else unpacked
 
 
 def check_library(sys_flag: int) -> None:
-    """Raise `LibraryMissing` if bodies compressed in this way cannot be unpacked here."""
+    """Raise `LibraryMissing` if the library that decompresses these bodies is not installed."""
     library = _LIBRARIES.get(sys_flag & COMPRESSION_TYPE) if sys_flag & COMPRESSED else None
     if library is not None:
         _load(library)
@@ -92,7 +97,7 @@ def _load(library: str) -> ModuleType:
 
 
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
-    """Unpack zlib or gzip: with 32 added to the window bits, zlib tells them apart by the head."""
+    """Decompress zlib or gzip. With 32 added to the window bits, zlib detects the format by the header."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
 
@@ -103,7 +108,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _whole(unpacker: Any, unpacked: bytes) -> bytes:
-    """Return what was unpacked of a whole body; raise `ValueError` for one that is cut off, or goes on."""
+    """Return the decompressed body. Raise `ValueError` if the body is truncated or has trailing bytes."""
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("the body does not end where its compression does")
     return unpacked

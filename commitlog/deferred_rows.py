@@ -1,19 +1,20 @@
-"""A large table at one moment whose rows are taken afterwards, in slices: what changes first is taken first.
+"""A large table at one moment whose rows are copied afterwards, in slices, and each before it changes.
 
     freeze            the references of the table are copied, in one step
     take(count)       rows are taken, in the order of the table, until none is left
     before_change     the row of a key is taken; called before its value changes in place or is dropped
 
 Rules:
-- A row is of the moment of the freeze, whenever it is taken. A key that came later has none.
-- What is taken never changes any more. It becomes JSON in a worker (`commitlog.snapshot`).
-- A table has one of these at a time: a second freeze first takes what the one before has left.
+- A row has its state at the moment of the freeze, whenever the row is taken. A key that was added later has
+  no row.
+- A row never changes after it has been taken. Rows are converted to JSON in a worker (`commitlog.snapshot`).
+- A table has one open freeze at a time. A second freeze first takes the rows that are left from the first.
 
-Cost, measured with queues that have one entry gathered: 0.9 us a row, up to 2.2 ms for a slice of 1,000;
-while it is open a look in two dictionaries for each change. Weak spot: the copy of the references is not
-sliced: 0.5 ms for 20,000 keys, 6 ms for 80,000, 41 ms for 800,000.
+Cost, measured with queues that have one gathered entry: 0.9 us a row, up to 2.2 ms for a slice of 1,000, and
+two dictionary look-ups for each change while the freeze is open. Weak spot: the references are copied in one
+step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000, and 41 ms for 800,000.
 
-Source: a checkpoint by copy on update, as in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
+Source: the checkpoint by copy on update in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
 Consistent Applications", SIGMOD 2011.
 """
 
@@ -28,9 +29,11 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows of `table` at this moment: `row` makes one of a key and what `taken` returned of its value.
+    """The rows of a table at this moment. `row` builds a row from a key and the result of `taken` for its
+    value.
 
-    `taken` runs in the thread of the table, `row` in any; a value of which it returns None has no row.
+    `taken` runs in the thread of the table, and `row` may run in any thread. A value for which `taken`
+    returns None has no row.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class DeferredRows(Generic[Key, Value]):
         self._take, self._row = taken, row
         self._taken: dict[Key, Any] = {}
         self.is_open = bool(table)
-        """Whether rows are still to be taken."""
+        """Whether there are rows that have not been taken yet."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeferredRows) and [*self] == [*other]
@@ -53,18 +56,18 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return each key with what was taken of its value; in the table's thread while rows are left."""
+        """Return each key with the copy of its value. Call this in the table's thread while rows are left."""
         self.take_all()
         rows = ((key, self._taken[key]) for key in self._values)
         return ((key, taken) for key, taken in rows if taken is not None)
 
     def before_change(self, key: Key) -> None:
-        """Take the row of a key, if that is still to be done: its value is about to change."""
+        """Take the row of a key whose value is about to change, unless the row has been taken."""
         if self.is_open and key in self._values and key not in self._taken:
             self._taken[key] = self._take(self._values[key])
 
     def take(self, count: int) -> int:
-        """Take up to `count` rows; return how many were looked at, fewer than `count` if that was the end."""
+        """Take up to `count` rows. Return the number of visited keys, which is below `count` at the end."""
         looked_at = 0
         for key in islice(self._left, count):
             self.before_change(key)
@@ -75,7 +78,7 @@ class DeferredRows(Generic[Key, Value]):
         return looked_at
 
     def take_all(self) -> None:
-        """Take all that is left."""
+        """Take all rows that are left."""
         while self.is_open:
             self.take(len(self._values) + 1)
 

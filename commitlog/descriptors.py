@@ -1,19 +1,22 @@
-"""Open descriptors of a store's files, at most so many; safe for several threads.
+"""A thread-safe cache of the open descriptors of a store's files, with a maximum size.
 
     take(path) --> open, or found open --> in use --> given back --> idle, the least used is closed first
 
 Rules:
-- A descriptor is closed only while nobody uses it: its number may be another file's the moment after.
-- A file that is deleted or renamed is forgotten: who uses it goes on with what it had, the next finds none.
-- A file with bytes that were not synced is closed last, and synced first: the kernel would drop the news of a
-  failed write with the last descriptor, and a later sync would believe that all is well. Where that sync
-  fails, the file is closed all the same, and its next sync is to fail (`take_failure`): the one that opens
-  another file could only take it for a failure of its own. A sync takes the file first, and then its failure:
-  a file in use is not closed, so none can come between.
-- Where the process may open no more, half of what is not in use is closed, and it is tried again.
+- A descriptor is closed only while no thread uses it, because its number may be reused for another file at
+  once.
+- A deleted or renamed file is removed from the cache. A thread that uses the file keeps its descriptor, and
+  the next call does not find the file.
+- A file with unsynced bytes is closed after all other files, and synced before it is closed. Otherwise the
+  kernel would drop a write error with the last descriptor of the file, and a later sync would succeed. If the
+  sync fails, the file is still closed, and the next sync of the file fails (`take_failure`), because the call
+  that opens another file would take the error for its own. A sync takes the file before it takes the failure.
+  A file in use is not closed, so no failure can be added between the two steps.
+- If the process has reached its limit of open files, unused files are closed, up to half of the open files,
+  and the file is opened again.
 
-Cost of taking and giving back: a lock and some look-ups, 0.6 us in all; to close one or to forget one costs
-the same however many there are.
+Cost: to take and return a file costs a lock and some look-ups, 0.6 us in all. The cost to close or forget a
+file does not depend on the number of files.
 """
 
 from __future__ import annotations
@@ -26,14 +29,15 @@ from contextlib import suppress
 from threading import Lock
 
 Sync = Callable[[int, str], None]
-"""Takes a descriptor's file to disk, or raises the OSError that says that it could not."""
+"""Sync the file of a descriptor. Raise OSError if the sync fails."""
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class Open:
-    """An open file: how many use it, whether it was written to since its last sync, whether it is gone.
+    """An open file, with its number of users and its state: unsynced, or removed from the cache.
 
-    `own` are more descriptors of it, each for one thread at a time, of which hardly ever two are kept.
+    `own` contains additional descriptors of the file, each for one thread at a time. It rarely contains two
+    descriptors.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -49,33 +53,35 @@ class Open:
         self.close_own()
 
     def close_own(self) -> None:
-        """Close the own descriptors that no thread uses."""
+        """Close the descriptors in `own`, which no thread uses."""
         with suppress(IndexError):
             while True:
                 os.close(self.own.pop())
 
 
 class Descriptors:
-    """Descriptors by path; `open_file` opens one, raising OSError."""
+    """Descriptors by path. The function `open_file` opens a file and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
         self._open: dict[str, Open] = {}
-        # Files without users, the least used first. Here `is_unsynced` does not change: a write or a sync
-        # takes the file.
+        # Files without users, least recently used first. `is_unsynced` of these files does not change,
+        # because a write or a sync takes the file.
         self._idle: OrderedDict[str, Open] = OrderedDict()
         self._idle_unsynced: OrderedDict[str, Open] = OrderedDict()
         self._failures: dict[str, OSError] = {}
-        """By path, of files whose sync failed when they were closed, and that were not synced since."""
+        """By path, the errors of files whose sync failed when they were closed and that were not synced
+        since.
+        """
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def take(self, path: str, *, is_made: bool = False) -> Open | None:
-        """Return the open file at a path, to be given back; None if no file is there and none is to be made.
+        """Return the open file at a path, or None if the file does not exist and is not to be created.
 
-        Raise OSError.
+        The caller must return the file with `give_back`. Raise OSError if the file cannot be opened.
         """
         with self._lock:
             one = self._open.get(path)
@@ -93,7 +99,7 @@ class Descriptors:
             return one
 
     def give_back(self, one: Open) -> None:
-        """Use a file no longer."""
+        """Return a file that the caller no longer uses."""
         with self._lock:
             assert one.users > 0, "given back more often than taken"
             one.users -= 1
@@ -105,10 +111,11 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: Open | None, path: str) -> OSError | None:
-        """Return, once, what a file's sync failed with when it was closed for another; None if it did not.
+        """Return the error of the sync that closed a file to make room for another file, or None.
 
-        Take the file before, None if it is not there: until then another thread may close it, and its sync
-        may fail. Other syncs of it that are under way learn of the failure by its count.
+        An error is returned once. Take the file before this call (`one` is None if the file does not exist),
+        because another thread may close the file until then, and its sync may fail. Other syncs of the file
+        that are under way detect the failure by `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -117,14 +124,14 @@ class Descriptors:
             return failure
 
     def forget(self, path: str) -> None:
-        """Let a file go."""
+        """Remove a file from the cache."""
         with self._lock:
             self._failures.pop(path, None)
             if path in self._open:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Let all files go whose paths begin so."""
+        """Remove all files whose paths begin with the given text from the cache."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)
@@ -132,7 +139,7 @@ class Descriptors:
                 del self._failures[path]
 
     def forget_all(self) -> None:
-        """Let every file go."""
+        """Remove all files from the cache."""
         with self._lock:
             for path in [*self._open]:
                 self._forget(path)
@@ -149,7 +156,7 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Return a new descriptor, if need be after others were closed; raise OSError."""
+        """Return a new descriptor. Close other descriptors if necessary. Raise OSError if the open fails."""
         try:
             return self._open_file(path, is_made)
         except OSError as error:
@@ -158,7 +165,7 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close files that are not in use, synced ones first, then by last use; return how many."""
+        """Close unused files, synced files first, then by last use. Return the number of closed files."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

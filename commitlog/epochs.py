@@ -1,8 +1,9 @@
-"""Which parts of a log are of which epoch of a cluster (`services.broker.spine.epoch`); none of a lone one.
+"""The epochs of a cluster (`services.broker.spine.epoch`) in a log. A broker outside a cluster has no epochs.
 
-An epoch begins with a record of the log, so these records divide it. What lies before the first of them is
-of epoch 0, stored by a broker alone, if the log is whole or that first one is epoch 1. Else retention has
-deleted the record of an epoch before: which one is not known, unless no such record is left: the end's.
+An epoch begins with an epoch record in the log, so the epoch records divide the log. Records before the first
+epoch record belong to epoch 0, stored by a broker outside a cluster, if the log is whole or the first epoch
+record begins epoch 1. Otherwise retention has deleted the record of an earlier epoch, whose number is
+unknown. If no epoch record is left, all records belong to the epoch of the log's end.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """One epoch, from a log offset on; `number` and `began_ms` are None where they are not known.
+    """One epoch, from a log offset on. `number` and `began_ms` are None if they are unknown.
 
-    `node` is who led in it; "" where that is not known.
+    `node` is the leader of the epoch, or "" if the leader is unknown.
     """
 
     physical_offset: int
@@ -35,7 +36,7 @@ def begun_by(one: Record) -> EpochRange:
 
 
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
-    """Return the epochs of a log, in order, given those whose record is left, and the end's."""
+    """Return the epochs of a log in order, from the epochs whose record is left and the epoch of the end."""
     found = sorted(begun)
     if not found:
         return [EpochRange(first_offset, end_epoch)] if first_offset and end_epoch else []
@@ -46,7 +47,7 @@ def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) ->
 
 
 def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
-    """Return the epoch of a record, 0 where a broker alone stored it; None where that is not known."""
+    """Return the epoch of a record, which is 0 outside a cluster, or None if the epoch is unknown."""
     found = _around(epochs, physical_offset)
     if found is not None:
         return found.number
@@ -54,7 +55,7 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the node that led when a record was stored; "" where none did, or that is not known."""
+    """Return the leader at the time when a record was stored, or "" if there was none or it is unknown."""
     found = _around(epochs, physical_offset)
     return "" if found is None else found.node
 

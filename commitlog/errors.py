@@ -1,4 +1,4 @@
-"""The files of a store are not what they should be, or their disk fails.
+"""Errors of the files of a store and of their disk.
 
     StoreError
     |-- NoRecords                              nothing is to be read yet
@@ -8,7 +8,7 @@
     ConfigurationError
     |-- AssertionsOff                          Python runs without assertions
 
-`tidewheel/errors.py` has the families of errors and their rules.
+The families of errors and their rules are in `tidewheel/errors.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
-"""The error numbers of a disk, or a quota, that is full."""
+"""The error numbers of a full disk and of an exhausted quota."""
 
 
 class StoreError(TidewheelError):
@@ -88,9 +88,10 @@ class AssertionsOff(ConfigurationError):
 
 
 def disk_error(error: OSError, doing: str, then: str) -> StoreError:
-    """Return the error for what the operating system refused: what was done, where, why, and what to do.
+    """Return the error for a failed operating system call, with the operation, the place, the reason, and
+    advice.
 
-    `then` is the sentence about what to do once the disk works.
+    `then` is the advice for the time when the disk works again.
     """
     place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
     reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."

@@ -1,10 +1,10 @@
-"""Group commit: everything appended since the last flush goes to the sink at once (see `commitlog.sink`).
+"""Group commit, which hands all records since the last flush to the sink at once (see `commitlog.sink`).
 
-The writer never waits: records gather while flushes are under way, and the next flush takes them all. So
-the number of records that share a sync grows with the load, and an idle log syncs each record at once.
-Several flushes may be under way; the log is durable up to the end of the last one before which none is open.
-On disk that is one write and one sync per segment. Only `Flush.write` touches it; the shell runs it in a
-worker thread. It tells live readers, too, how far the log is on disk.
+The writer never waits. Records are gathered while flushes are under way, and the next flush takes all of
+them. The number of records that share a sync therefore grows with the load, and an idle log syncs each record
+at once. Several flushes may be under way. The log is durable up to the end of the last flush before which no
+flush is open. A flush is one write and one sync for each segment. Only `Flush.write` accesses the disk, and
+is run in a worker thread. It also publishes the durable offset to live readers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from commitlog.sink import LogSink, Part
 
 
 class Publisher:
-    """What tells live readers how far the log is on disk, of flushes that end in any order; only forwards."""
+    """The publisher of the durable offset, which only grows, although flushes may end in any order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._count = 0
         self._epoch = self._epoch_count = self._accepted_count = 0
         self.flying: deque[Flush] = deque()
-        """The flushes that are not published, in log order."""
+        """The flushes that have not been published, in log order."""
 
     def ended(self) -> None:
-        """Publish the flushes that are on disk and have only such before them; for one thread at a time."""
+        """Publish the flushes before the first flush that is not on disk, in one thread at a time."""
         ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
             is_next = ended is None or ended.end_offset == self.flying[0].first_offset
@@ -39,10 +39,11 @@ class Publisher:
             self.publish(ended.end_offset, ended.epoch)
 
     def publish(self, offset: int, epoch: int) -> None:
-        """Tell live readers a durable offset; where the disk refuses that, the next flush tells more.
+        """Publish a durable offset to live readers. If the write fails, the next flush publishes a later
+        offset.
 
-        Two lines take turns only when one was written: a torn one must not be the newer. Who sees an offset
-        sees its epoch, or a newer one that has begun.
+        The two lines alternate only after a successful write, because a torn line must not be the newer line.
+        A reader of an offset also reads the epoch of the offset, or a later epoch that has begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -50,7 +51,7 @@ class Publisher:
             self._count += 1
 
     def publish_accepted(self, offset: int, epoch: int) -> None:
-        """Tell live readers how far this log has taken in another one, synced or not."""
+        """Publish the offset up to which this log has copied the log that it follows, synced or not."""
         with suppress(OSError):
             self._publish_epoch(epoch)
             layout.publish_accepted(self._disk, offset, self._accepted_count + 1)
@@ -64,30 +65,30 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """What one flush gives to the sink, and the log's end once it and those before it are durable."""
+    """The parts of one flush, and the end of the log once this flush and all earlier flushes are durable."""
 
     sink: LogSink
     first_offset: int
     parts: list[Part]
     end_offset: int
     epoch: int
-    """Under which all of it was appended."""
+    """The epoch in which all parts were appended."""
     makes_segment: bool
-    """Whether a segment begins in it."""
+    """Whether a segment begins in this flush."""
     publisher: Publisher | None = None
-    """Who is told that it is on disk; None: it is not synced."""
+    """The publisher for the end of the flush, or None if the flush is not synced."""
     is_synced: bool = False
     is_written: bool = False
 
     @property
     def sync(self) -> bool:
-        """Whether what it writes is synced."""
+        """Whether the written parts are synced."""
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
-        """Hand the parts to the sink; raise OSError, after which nothing is certain.
+        """Hand the parts to the sink. After an OSError, the state of the parts on disk is unknown.
 
-        Where flushes are written by several threads, `alone` lets in one of them at a time.
+        If several threads write flushes, the context `alone` admits one thread at a time.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -100,13 +101,13 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """Files to sync, and the log's end that is on disk then, with its epoch."""
+    """Files to sync, with the offset up to which the log is on disk after the sync, and its epoch."""
 
     paths: list[str]
     end_offset: int
     epoch: int = 0
 
     def run(self, disk: Disk) -> None:
-        """Sync the files, in a worker thread; raise OSError."""
+        """Sync the files, in a worker thread. Raise OSError if a sync fails."""
         for path in self.paths:
             disk.sync(path)

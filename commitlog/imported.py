@@ -1,15 +1,16 @@
-"""Where our own writing begins in a store that was imported.
+"""The log offset at which Tidewheel's own records begin in an imported store.
 
-An import copies an Apache RocketMQ log as it is, and RocketMQ writes no whole-record CRC unless told to. The
-file `imported` names the log offset at which the copied log ended:
+An import copies an Apache RocketMQ log unchanged, and RocketMQ writes a whole-record CRC only if configured
+to. The file `imported` contains the log offset at which the copied log ended:
 
     below it         a record without the CRC property is sound when its lengths add up, its body matches its
                      body CRC and it names its own place; what RocketMQ itself checks, and no more is there
     from it on       every record is ours, and one without a right whole-record CRC is damaged
 
-So a flipped bit in a topic or property of a copied record stays unseen, as it did before the copy; nowhere
-else does anything become weaker. A copied record that has the CRC property is held to it. The file has the
-form of `durable` (see `commitlog.layout`), is written once and synced; a store without it is all our own.
+A flipped bit in a topic or property of a copied record is therefore not detected, as before the copy. All
+other checks are as strict as elsewhere. If a copied record has the CRC property, it is checked. The file has
+the format of `durable` (see `commitlog.layout`), and is written once and synced. A store without the file has
+only records of Tidewheel.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset from which all records are our own; 0 in a store that was never imported.
+    """Return the log offset from which all records are Tidewheel's own, or 0 if the store was not imported.
 
-    Raise `StoreDamaged` where the file does not say it, or OSError.
+    Raise `StoreDamaged` if the file has no valid offset, or OSError if the disk fails.
     """
     size = disk.size(PATH)
     if size < 0:
@@ -42,13 +43,13 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Write, durably, that the log below `offset` was copied; raise OSError."""
+    """Record durably that the log below `offset` was copied. Raise OSError if the disk fails."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 
 
 def check_start(disk: Disk, start: Snapshot | None) -> None:
-    """Raise `StoreDamaged` if a start would have to read what only RocketMQ could have understood."""
+    """Raise `StoreDamaged` if recovery would have to read records that only RocketMQ can interpret."""
     imported_offset = read(disk)
     if imported_offset and (start is None or start.offset < imported_offset):
         raise StoreDamaged(

@@ -1,8 +1,8 @@
-"""Several messages in one record: RocketMQ's inner batch (sys_flag 0x80), as topics of type BatchCQ hold it.
+"""Several messages in one record, as in RocketMQ's inner batches (sys_flag 0x80) in topics of type BatchCQ.
 
-Such a record takes as many queue offsets as its property INNER_NUM says, from its own on; each of them leads
-to the record, and `pick` takes out the message that a queue offset means. Its body, unpacked, holds for each
-message, back to back:
+The property INNER_NUM of such a record is the number of its queue offsets, from the record's own queue offset
+on. Each of these queue offsets leads to the record, and `pick` extracts the message of one queue offset. The
+decompressed body contains for each message, without gaps:
 
     offset width  field
     0      4      length, these 4 included
@@ -12,7 +12,7 @@ message, back to back:
     16     4 + b  body length, body
            2 + p  properties length, properties
 
-Tidewheel writes none; they come with an import.
+Tidewheel does not write inner batches. They are found in imported logs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COUNT: Final = "INNER_NUM"
 
 
 def message_count(record: Record) -> int:
-    """Return how many queue offsets a record takes."""
+    """Return the number of queue offsets of a record."""
     if not record.sys_flag & INNER_BATCH:
         return 1
     count = properties.value_of(record.properties, _COUNT)
@@ -40,10 +40,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message at `queue_offset`; the record itself if it is no batch.
+    """Return the message at `queue_offset`, or the record itself if it is not a batch.
 
-    Raise `StoreDamaged` for a batch that does not hold that message, `LibraryMissing` for one that cannot be
-    unpacked here.
+    Raise `StoreDamaged` for a batch without that message, or `LibraryMissing` for a batch that cannot be
+    decompressed because a library is missing.
     """
     if not record.sys_flag & INNER_BATCH:
         return record
@@ -65,7 +65,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """Return (flag, body, properties) of one message of an unpacked batch."""
+    """Return (flag, body, properties) of one message of a decompressed batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

@@ -1,9 +1,9 @@
-"""Records that outlive their segment: open and expired halves, copied unchanged.
+"""Records that outlive their segment, which are open and expired halves and are copied unchanged.
 
-When retention deletes segments, what is still needed from them goes first to one file
-`keep/<20 digits: the offset up to which the log was deleted>`: the records' own bytes back to back. So a
-half that waits for its end for weeks never pins the log. A file goes when nothing in it is needed any more.
-Memory: four integers per kept record, which a retirement's worker has found out.
+Before retention deletes segments, the records that are still needed are copied to a file `keep/<20 digits:
+the offset up to which the log was deleted>`, without gaps. A half that waits for its end for weeks therefore
+never prevents the deletion of segments. A file is deleted when none of its records is needed any more.
+Memory: four integers for each kept record, which are computed in the worker of a retirement.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""By log offset the file of a kept record, where in it, and its length in bytes."""
+"""By log offset, the file of a kept record, the position in the file, and the length in bytes."""
 
 
 class Keep:
-    """The keep files on `disk`."""
+    """The keep files on a disk."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
-        """By file the records that were not found to be unneeded; the last is looked at first."""
+        """By file, the records that may still be needed. The last record is checked first."""
         self.damaged: list[str] = []
-        """What of the files is not what was written, in words."""
+        """Descriptions of the damage in the keep files."""
         self.damaged_bytes = 0
         for name in filter(str.isdigit, disk.list(KEEP)):
             self.adopt(int(name))
@@ -51,7 +51,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Take over the file that was written when the log was deleted up to `cut_offset`; raise OSError."""
+        """Add the file of the deletion up to `cut_offset`. Raise OSError if it cannot be read."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -65,13 +65,13 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Take over a file whose records are known."""
+        """Add a file with the given record places."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
 
     def read(self, physical_offset: int) -> bytes:
-        """Return the bytes of a kept record; raise `StoreDamaged` if it was not kept, or OSError."""
+        """Return the bytes of a kept record. Raise `StoreDamaged` if the record was not kept, or OSError."""
         place = self._places.get(physical_offset)
         if place is None:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
@@ -82,9 +82,10 @@ class Keep:
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Drop the files none of whose records are needed; return their paths, for the caller to delete.
+        """Drop the files without needed records. Return the paths of these files, for the caller to delete.
 
-        What is not needed never is again: it is not looked at twice, and at most a slice of a file at once.
+        A record that is not needed is never needed again, so it is checked once. A call checks at most a
+        slice of each file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -105,14 +106,14 @@ def path_of(cut_offset: int) -> str:
 
 
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
-    """Return where the sound records of a keep file lie; `imported_until` as in `records`."""
+    """Return the places of the sound records of a keep file. `imported_until` is described in `records`."""
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
 
 def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (physical offset, position, length) of each sound record in a keep file; step over damage.
+    """Yield (physical offset, position, length) of each sound record in a keep file. Skip damaged bytes.
 
-    Below log offset `imported_until` records were imported (see `commitlog.imported`).
+    Records below log offset `imported_until` were imported (see `commitlog.imported`).
     """
     position = 0
     while 0 <= position < len(stored):
@@ -127,7 +128,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Tell whether these bytes are one whole record, as it was written to the log."""
+    """Return whether the bytes are one whole record, as it was written to the log."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -1,4 +1,4 @@
-"""What a record means, written once: for the broker, the tools of a store, the audit and `explain`.
+"""The kinds of records, for the broker, the tools of a store, the audit and `explain`.
 
     kind          topic                       begins  ends
     normal        that of the message
@@ -15,10 +15,11 @@
     system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH),
                   operators' acts (TW_SYS_JOURNAL), RocketMQ's
 
-A message that carried a cancel ends a timer as well, whatever its kind: TW_CANCELS has the timer's offset, a
-blank, and when it was due. A delivered message may still carry that of its timer record, which did it long
-before. Records of type 12 are neither queued nor indexed, by RocketMQ's rule, so its readers step over them.
-What is in their bodies say those who write them; docs/ARCHITECTURE.md has a line for each.
+A message of any kind that carries a cancel also ends a timer: TW_CANCELS has the timer's offset, a blank, and
+the due time. A delivered message may still carry the TW_CANCELS of its timer record, whose cancel was applied
+earlier. Records of type 12 are neither queued nor indexed, by RocketMQ's rule, so readers of RocketMQ skip
+these records. The modules that write system records describe the bodies; docs/ARCHITECTURE.md has a line for
+each kind.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ AUTH_TOPIC: Final = "TW_SYS_AUTH"
 JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""Begins the name of a group's topic of dead letters; the group follows."""
+"""Prefix of the name of a dead letter topic, before the group."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
-"""The group that acknowledges dead letters which are redriven or purged; its name is reserved."""
+"""The reserved name of the group that acknowledges redriven or purged dead letters."""
 
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
@@ -62,7 +63,7 @@ KINDS: Final = (
     "ack", "lease", "group", "topic", "schedule", "retention", "epoch", "system",
 )  # fmt: skip
 MESSAGES: Final = ("normal", "commit", "delivered", "dead letter")
-"""The kinds that consumers can get."""
+"""The kinds of records that consumers can receive."""
 
 BY_TOPIC: Final = {
     HALF_TOPIC: "half",
@@ -99,7 +100,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """How a timer ended; UNREADABLE when nobody had its record any more, which is reported."""
+    """The outcome of a timer. UNREADABLE means that no copy of its record was left, which is reported."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -110,7 +111,7 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """The end of one timer: how, when it was due, and its topic, which is empty where nobody knows it."""
+    """The end of one timer, with its outcome, its due time, and its topic, which is empty if unknown."""
 
     timer_offset: int
     end: End
@@ -119,7 +120,7 @@ class TimerEnded(NamedTuple):
 
 
 def kind_of(record: Record) -> str:
-    """Return the kind of a record, one of `KINDS`."""
+    """Return the kind of a record, which is one of `KINDS`."""
     kind = kind_of_topic(record.topic)
     if kind != "normal":
         return kind
@@ -129,14 +130,14 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """Return the kind of a topic's records; of a user's topic "normal" until more is known of a record."""
+    """Return the kind of a topic's records, which is "normal" for the topics of users."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
 
 
 def endings(record: Record) -> Iterator[TimerEnded]:
-    """Yield the ends of timers that a record tells."""
+    """Yield the ends of timers in a record."""
     if _OURS not in record.properties:
         return
     stored = properties.of_record(record)
@@ -161,7 +162,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return a timer record's properties for a copy of it, which must not end again what it ended."""
+    """Return a timer record's properties for a copy, which must not end the same timers again."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

@@ -1,4 +1,4 @@
-"""Where things lie in a store, and what says that it is one.
+"""The files of a store, and the format of the files `durable` and `clock`.
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
@@ -26,23 +26,25 @@
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
 
-A live reader stops at the published durable offset: it is never ahead of what is on disk. The file has three
-lines of 32 bytes, `<20 digits> <CRC-32 of them, 8 hex digits>`; the largest sound one counts. Two are written
-in turn, unsynced, so that a reader who comes upon one amid its writing has the other; a power cut may tear
-both. The third is only ever written with the whole file, which each start makes anew beside it, synced, and
-renames: so one line is always sound, and where none is, the file is damaged, which never counts as "nothing
-was published". It is there before the first segment.
+A live reader stops at the published durable offset, which is never beyond the end of the log on disk. The
+file `durable` has three lines of 32 bytes, `<20 digits> <CRC-32 of the digits, 8 hex digits>`, and the
+largest number of a sound line is valid. The first two lines are written alternately and are not synced. A
+reader that reads a line during a write has the other line; a power failure may tear both lines. The third
+line is written only with the whole file, which is created as a new file at each startup, synced, and renamed.
+One line is therefore always sound. A file without a sound line is damaged, and is never treated as "nothing
+was published". The file exists before the first segment.
 
-Behind them are three lines of the same form, and with the same rules, that say under which epoch
-(`services.broker.spine.epoch`) that was, once one has begun; without them it is 0. An epoch is written before
-the first offset that was reached under it.
+Once an epoch has begun (`services.broker.spine.epoch`), three more lines of the same form, with the same
+rules, contain the epoch of the published offset. Without these lines the epoch is 0. An epoch is written
+before the first offset of the epoch.
 
-Behind those, at a node that follows, are two lines that say how far it has taken in what its cluster has
-accepted. They are written in turn, too, and are for readers only, who may read up to the larger of the two
-numbers: what lies between is not synced, so a start believes nothing there, and writes the file without them.
+On a follower, two more lines contain the offset up to which the node has copied the log that its cluster
+accepted. These two lines are also written alternately, and only readers use them. A reader may read up to the
+larger of the accepted and the durable offset. Records between the two offsets are not synced, so recovery
+does not trust these records, and writes the file without the accepted offset.
 
-The file `clock` has two such lines, each of which is synced before the other one is written; it holds by how
-many milliseconds the broker's time is ahead of real time, which only grows.
+The file `clock` has two lines of the same form, and each line is synced before the other line is written. The
+number is the lead of the broker's time over real time in milliseconds, which only grows.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
 KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
-"""How the names of folders begin that nothing reads, and no one could delete; a number follows."""
+"""Prefixes, before a number, of the names of folders that could not be deleted and are not read."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -82,7 +84,7 @@ OFFSET_DIGITS: Final = 20
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a name in a store is that of a folder that was put aside."""
+    """Return whether a name in a store is the name of a folder that was put aside."""
     return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
@@ -92,7 +94,7 @@ def segment_path(first_offset: int) -> str:
 
 
 def segment_offsets(disk: Disk) -> list[int]:
-    """Return the first offsets of all segments, ascending; raise `StoreError` on any other name."""
+    """Return the first offsets of all segments, ascending. Raise `StoreError` on any other file name."""
     names = disk.list(COMMITLOG)
     for name in names:
         if not (name.isdigit() and len(name) == OFFSET_DIGITS):
@@ -104,9 +106,9 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """What the file `durable` says: an offset with its epoch, and whether the offset can be relied on.
+    """The content of the file `durable`, with an offset, its epoch, and whether the offset is reliable.
 
-    `problem` says what is wrong with it; empty also where there is no such file.
+    `problem` describes the damage of the file, and is empty if the file is sound or missing.
     """
 
     offset: int
@@ -114,11 +116,11 @@ class Published:
     problem: str = ""
     epoch: int = 0
     accepted_offset: int = 0
-    """How far a node that follows has taken in what its cluster accepted; 0 where nothing says so."""
+    """The offset up to which a follower has copied the accepted log, or 0 if none was published."""
 
 
 def published(disk: Disk) -> Published:
-    """Read the file `durable`; raise OSError."""
+    """Read the file `durable`. Raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
         return Published(0, is_sound=False)
@@ -131,56 +133,57 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """Return the published durable offset; 0 if none was published, or none that can be read."""
+    """Return the published durable offset, or 0 if no readable offset was published."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """Return the offset that the bytes of the file `durable` publish; 0 if they publish none."""
+    """Return the offset in the bytes of the file `durable`, or 0 if no offset is published."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Tell live readers how far the log is on disk; itself not synced, so it may lag after a power cut.
+    """Publish the durable offset to live readers, unsynced, so it may be too low after a power failure.
 
-    `turn` alternates between calls, so that they write two of the lines in turn.
+    `turn` alternates between calls, so that the calls write two of the lines alternately.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Tell live readers under which epoch comes what is published next; see `publish_durable`."""
+    """Publish the epoch of later offsets to live readers, with the rules of `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
-    """Tell live readers how far a node that follows has taken in what was accepted; see `publish_durable`."""
+    """Publish the offset up to which a follower has copied the accepted log, as in `publish_durable`."""
     disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return up to where the file `durable` lets anybody read; None if none of its lines is sound."""
+    """Return the end of the readable log by the file `durable`, or None if no line of the file is sound."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
 
 
 def parse_epoch(stored: bytes) -> int:
-    """Return the epoch that the bytes of the file `durable` publish; 0 if none has begun."""
+    """Return the epoch in the bytes of the file `durable`, or 0 if no epoch has begun."""
     return _largest(stored, _EPOCHS_AT)
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Publish `offset` in place of whatever was published, durably; for a store that nobody has used."""
+    """Publish `offset` durably in place of any published offset, for a store that has not been used yet."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
 
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
-    """Publish the `offset` at which a start has cut the log, durably; not below what was published.
+    """Publish durably the `offset` at which recovery has cut the log, which is not below the published one.
 
-    A node of a cluster `may_go_back`: what it has published lies in the shared log. Never in place: what an
-    earlier process wrote there may be in memory only, and the power take all of it.
+    A node of a cluster may publish a lower offset (`may_go_back`), because the shared log has the records
+    that the node published. The file is never overwritten in place, because a write of an earlier process may
+    be in memory only and be lost when the power fails.
     """
     before = published(disk)
     assert may_go_back or offset >= before.offset, "what is durable is never cut"
@@ -192,21 +195,21 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return all lines of a file `durable` that publishes `offset`."""
+    """Return all lines of a file `durable` with the published `offset`."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
-    """Tell whether anything was ever stored in the log."""
+    """Return whether any record was ever stored in the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 
 
 def read_clock(disk: Disk) -> int | None:
-    """Return the offset of the store's virtual clock in milliseconds; None if it never had one.
+    """Return the offset of the store's virtual clock in milliseconds, or None if the store has no such clock.
 
-    Raise `StoreDamaged` when neither line of its file is sound: time must not go back.
+    Raise `StoreDamaged` if no line of the file is sound, because time must not go back.
     """
     size = disk.size(CLOCK)
     if size < 0:
@@ -218,7 +221,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Make a store one with a virtual clock, durably; it is still at real time."""
+    """Give a store a virtual clock, durably. The clock begins at real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -226,7 +229,7 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Write the offset of the virtual clock durably; `turn` alternates, see `publish_durable`."""
+    """Write the offset of the virtual clock durably. `turn` alternates as in `publish_durable`."""
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
     disk.sync(CLOCK)
@@ -271,7 +274,7 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
-    """Return the whole line that begins with these 20 digits; what no line can be if they are no digits."""
+    """Return the whole line for its first 20 digits, or an impossible line if these are not digits."""
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 

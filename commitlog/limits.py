@@ -1,11 +1,11 @@
-"""What the product bounds, in one place, and what it does when nobody says otherwise.
+"""The limits and the default settings of the product, in one place.
 
 _MAX, _MIN    a bound; the unit stands before it (BODY_BYTES_MAX), else it is a number of things
 _DEFAULT      a setting or an attribute that is not given
 _MS, _BYTES   a span, a size
 
-A bound that only one module uses is defined in that module. The bounds imported here are those of a message;
-user processes check messages by the same ones.
+A limit that only one module uses is defined in that module. The limits of a message are imported here,
+because user processes check messages by the same limits.
 """
 
 from __future__ import annotations

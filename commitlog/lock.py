@@ -1,14 +1,15 @@
-"""One broker per store: a POSIX record lock on byte 0 of the file `lock`, and a lock on the folder itself.
+"""Locks for one broker per store, which are a POSIX record lock on byte 0 of the file `lock` and a folder
+lock.
 
-The byte is the one that Apache RocketMQ locks, so that neither opens a store under the other. It is a lock
-on an inode: whoever deletes the file and makes another gets one, while the first broker still writes; and a
-process that closes any descriptor of the file loses it. The folder cannot be deleted while the store is in
-it, and its lock (flock) is held by one descriptor: so both are taken, before any other file of the store is
-read. The kernel drops them when the process dies. A file system that has no locks on folders (NFS) leaves
-the byte.
+Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
+record lock is a lock on an inode. If the file is deleted and created again, a second broker can lock the new
+file while the first broker still writes. A process also loses the lock when it closes any descriptor of the
+file. The folder cannot be deleted while the store is in it, and the folder lock (flock) belongs to one
+descriptor. Both locks are therefore taken before any other file of the store is read. The kernel releases
+both locks when the process dies. On a file system without folder locks (NFS), only the byte is locked.
 
-What writes to a store takes its lock, so it is here that a node's store (`layout.CLUSTER`) is kept from all
-but that node: what another would write to it is in no shared log, and would be cut off again.
+Every writer of a store takes its lock, so the lock also reserves a node's store (`layout.CLUSTER`) for the
+node. Records of another writer would not be in the shared log, and would be cut off again.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-"""What is wrong with the disk rather than with the choice of the folder."""
+"""The errors that are caused by the disk, not by the choice of the folder."""
 HOLDER_BYTES = 32
-"""Written over in place: that needs no room on a disk that is full."""
+"""The size of the holder text, which is overwritten in place and so needs no room on a full disk."""
 
 
 def lock_folder(folder: int) -> None:
-    """Lock a folder by its descriptor; raise BlockingIOError if another process has it."""
+    """Lock a folder by its descriptor. Raise BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:
-        return  # no such locks here
+        return  # this file system has no folder locks
 
 
 class StoreLock:
-    """The lock of the store in folder `root`, which is created if missing; `is_node`: for a node to hold."""
+    """The lock of the store in the folder `root`, which is created if missing. A node sets `is_node`."""
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:
         self._root, self._is_node = root, is_node
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Take the lock; raise `StoreLocked` naming the holder, or `StoreError` if the folder is no use.
+        """Take the lock. Raise `StoreLocked` with the name of the holder if another process has the lock.
 
-        A node's store is a `StoreOfCluster` to all others. A disk that is full or fails is a `NoRoom` or a
-        `DiskFailed`.
+        Raise `StoreOfCluster` if the store belongs to a node and `is_node` is false, `NoRoom` or `DiskFailed`
+        if the disk is full or fails, and `StoreError` if the folder cannot be used.
         """
         assert not self._descriptors, "it is held already"
         if not self._is_node and (self._root / CLUSTER).exists():
@@ -71,16 +72,16 @@ class StoreLock:
                 f"{self._root} is held by {holder}. Stop it, or choose another --store."
             ) from error
         self._descriptors = [descriptor, folder]
-        with suppress(OSError):  # who holds it is only told; a full disk must not keep a store from starting
+        with suppress(OSError):  # the holder is informational; a full disk must not prevent a start
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back; do nothing when it is not held."""
+        """Release the lock. Do nothing if it is not held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _open(self) -> tuple[int, int]:
-        """Open the file and the folder; a link in the file's place is not followed."""
+        """Open the lock file and the folder. A symbolic link in place of the file is not followed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

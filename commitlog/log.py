@@ -1,20 +1,22 @@
-"""The CommitLog: one endless sequence of records in segments of equal size.
+"""The CommitLog, which is one endless sequence of records in segments of equal size.
 
-A record never spans two segments: when it and an 8-byte blank do not both fit, the blank closes the
-segment, what is left of it stays zero, and the record opens the next; one that is larger than a segment has a
-segment to itself, which is as long as it is. Appending only gathers bytes (see `commitlog.flush`); an append
-is visible to readers once its flush has succeeded. One writer.
+A record never spans two segments. If a record and an 8-byte blank do not both fit, the blank closes the
+segment, the rest of the segment stays zero, and the record begins the next segment. A record that is larger
+than a segment gets its own segment, which has the length of the record. An append only gathers bytes (see
+`commitlog.flush`), and is visible to readers once its flush has succeeded. There is one writer.
 
     first_offset      below it segments may be gone, and only what is kept can be read (`commitlog.keep`)
     synced_offset     below it all is on disk; with `sync` the same as durable_offset
     durable_offset    below it every flush has succeeded: readers may read;  synced <= durable <= end
     end_offset        where the next record goes; below it, what is not durable is gathered or in a flush
 
-After a sync has failed nothing here is to be synced again and believed: the log is opened anew up to what was
-acknowledged (`acknowledged_offset`), and that start writes once more what lies behind what is published.
+After a sync has failed, a repeated sync of the same bytes must not be trusted. The log is opened again up to
+the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
+published offset.
 
-Cost: appending is one list entry a record, finding a record's segment a bisection. Weak spot: flushes may
-end in any order, but the log is durable up to the first open one only, so a slow flush holds up those behind.
+Cost: an append costs one list entry for each record, and the search of a record's segment is a bisection.
+Weak spot: flushes may end in any order, but the log is durable only up to the first open flush, so a slow
+flush delays all later flushes.
 """
 
 from __future__ import annotations
@@ -43,10 +45,10 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log on `disk`, whose next record goes to `end_offset`; all before it is durable.
+    """The log on a disk. The next record is appended at `end_offset`; all earlier records are durable.
 
-    With `sync` off a flush only hands its bytes to the operating system and counts as durable then; what a
-    power cut may take is everything behind `synced_offset`, which `take_sync` moves.
+    Without `sync`, a flush only hands its bytes to the operating system and then counts as durable. A power
+    failure may lose all bytes after `synced_offset`, which `take_sync` moves.
     """
 
     def __init__(
@@ -58,13 +60,13 @@ class CommitLog:
         self.durable_offset = end_offset
         self.synced_offset = end_offset
         self.epoch = self._durable_epoch = 0
-        """Under which records are appended now, and those below the durable offset were."""
+        """The epoch of new records, and the epoch of the last records below the durable offset."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
         self.keep: Final = Keep(disk)
         self._disk = disk
         self.imported_until: Final = imported.read(disk)
-        """Below this the log was imported (see `commitlog.imported`)."""
+        """The offset below which the log was imported (see `commitlog.imported`)."""
         self._gathered: list[Part] = []
         self._makes_segment = False
         self._flying: deque[Flush] = deque()
@@ -72,11 +74,11 @@ class CommitLog:
         self.segments: Final = Segments.of(disk, segment_bytes)
         self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
         self.sink: LogSink = self.files
-        """Where flushes go."""
+        """The sink to which flushes are written."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
-        """Take over a log that ends there, durably, with its files whole: a start has cut it."""
+        """Continue a durable log that recovery has cut at `end_offset`, with whole files."""
         assert end_offset >= self.durable_offset, "what is durable is never cut"
         under_way = self._gathered or self._flying
         assert not under_way, "records under way would lie behind another end"
@@ -86,16 +88,16 @@ class CommitLog:
         self._tail_offset, self._tail_end = self._tail()
 
     def _tail(self) -> tuple[int, int]:
-        """Return where the segment of the next record begins and ends; a new one, where no blank has room."""
+        """Return the bounds of the segment of the next record, which is new if no blank has room."""
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
             return self.end_offset, self.end_offset + self.segment_bytes
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Gather one record for the next flush; set and return its physical offset."""
+        """Gather one record for the next flush. Set and return the record's physical offset."""
         new.physical_offset = self.end_offset
-        # Encoded again where its segment had no room: the offset is part of the record, and under its CRC.
+        # Without room in the segment the record is encoded again, because its CRC covers the new offset.
         while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
         return new.physical_offset
@@ -103,8 +105,8 @@ class CommitLog:
     def gather(self, encoded: bytes) -> bool:
         """Gather one record, stamped for `end_offset`, for the next flush.
 
-        Return False where the record has no room in this segment: then the next segment has begun, and
-        `end_offset` is another.
+        Return False if the record has no room in this segment. The next segment has then begun, and
+        `end_offset` has changed.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -118,34 +120,35 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """Return how many of these records, in order, the segment takes; begin the next for the first."""
+        """Return how many records fit in the segment. Begin a new segment if the first does not fit."""
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def follow_to(self, offset: int) -> None:
-        """Close the segment if the log that this one follows goes on at `offset`, in the next segment."""
+        """Close the segment if the followed log continues at `offset`, in the next segment."""
         if offset > self.end_offset:
             self._close_segment()
         assert self.end_offset == offset, "the log that is followed has other segments"
 
     def append_encoded(self, encoded: bytearray) -> None:
-        """Gather whole records that lie back to back, are stamped for `end_offset` on, and have room."""
+        """Gather whole records without gaps, which are stamped for `end_offset` on and fit in the segment."""
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
         self._gather(encoded)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether everything appended is durable."""
+        """Whether all appended records are durable."""
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Return all that is gathered, to be written; None if nothing is, or enough flushes are under way.
+        """Return a flush of all gathered parts, or None if there are no parts or enough flushes under way.
 
-        One that makes a segment is the last until it is written: so a segment is never there before the one
-        before it, however the threads take turns and whenever the process dies.
+        A flush that creates a segment must be written before the next flush is taken. A segment therefore
+        never exists before its predecessor, regardless of the order of the threads and of the time when the
+        process dies.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -170,7 +173,7 @@ class CommitLog:
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """Take in that a flush is on disk: once all before it are, its records may be read."""
+        """Process a flush that is on disk. Its records are readable once all earlier flushes are on disk."""
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
@@ -185,7 +188,7 @@ class CommitLog:
             self._unsynced_paths |= set(map(layout.segment_path, touched))
 
     def take_sync(self) -> Sync | None:
-        """Return what to sync now and then, with asynchronous flushes; None if there is nothing."""
+        """Return the next sync for asynchronous flushes, or None if all files are synced."""
         if not self._unsynced_paths:
             return None
         sync = Sync(sorted(self._unsynced_paths), self.durable_offset, self._durable_epoch)
@@ -193,7 +196,7 @@ class CommitLog:
         return sync
 
     def unsynced_segments(self) -> tuple[str, ...]:
-        """Return the files that hold what is appended and not on disk for sure."""
+        """Return the files with appended records that may not be on disk."""
         if self._sync:
             return ()
         firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
@@ -201,20 +204,20 @@ class CommitLog:
         return tuple(map(layout.segment_path, between))
 
     def synced(self, sync: Sync) -> None:
-        """Take in that a sync has succeeded; tell live readers."""
+        """Process a successful sync, and publish the synced offset to live readers."""
         assert sync.end_offset <= self.durable_offset, "more was synced than was flushed"
         self.synced_offset = max(self.synced_offset, sync.end_offset)
         self._publisher.publish(self.synced_offset, sync.epoch)
 
     def took_in(self) -> None:
-        """Tell live readers that they may read up to the end: it is all in the log that this one follows."""
+        """Publish the end to live readers, because all records are in the followed log."""
         assert self.is_quiet, "a log that follows has nothing under way"
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
-        """Return the durable record at `physical_offset`; `length` is its size in bytes where known.
+        """Return the durable record at `physical_offset`. `length` is its size in bytes, if known.
 
-        Raise `StoreDamaged` where no whole record with a right CRC lies there, or OSError.
+        Raise `StoreDamaged` if there is no whole record with a right CRC at the offset, or OSError.
         """
         stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
@@ -225,7 +228,7 @@ class CommitLog:
         return record.decode(stored)
 
     def appended(self, physical_offset: int) -> Record:
-        """Return the record at `physical_offset`, durable or not; raise `StoreDamaged`, or OSError."""
+        """Return the record at `physical_offset`, durable or not. Raise the errors of `read`."""
         if physical_offset < self.durable_offset:
             return self.read(physical_offset)
         part_offset = self.durable_offset
@@ -239,9 +242,10 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at places (log offset, bytes, anything) that ascend, in one read.
+        """Yield the durable records at ascending places (log offset, bytes, anything), with one read.
 
-        None for a record that is not sound, or that the read does not reach: reading it alone tells why.
+        Yield None for a record that is not sound or is beyond the end of the read. A read of that record
+        alone reports the reason.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -265,31 +269,31 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = _LENGTH.unpack_from(stored)
         if record_bytes > len(stored):
-            # Never more than a record can have: a damaged length must not make us read gigabytes.
+            # Not longer than the longest record, because a damaged length must not cause a read of gigabytes.
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
-        """Take back a sync that was not run since something before it failed: its files wait for the next."""
+        """Take back a sync that was not run because of an earlier failure, for the next sync."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
-        """Return the first offset of the segment in which an offset lies, or will lie."""
+        """Return the first offset of the segment that contains or will contain an offset."""
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
-        """Return the first offsets of all segments, the one of the next record included, ascending."""
+        """Return the first offsets of all segments, ascending, including the segment of the next record."""
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 
     def cut(self, first_offset: int) -> None:
-        """Let nobody read below `first_offset` any more, whether or not it is deleted yet."""
+        """Disallow reads below `first_offset`, whether or not the segments have been deleted."""
         self.first_offset = max(self.first_offset, first_offset)
         self.segments.cut(self.first_offset)
 
     @property
     def record_bytes_max(self) -> int:
-        """The length in bytes that no record exceeds."""
+        """The maximum length of a record in bytes."""
         return max(self.segment_bytes, RECORD_BYTES_MAX)
 
     def _left_bytes(self) -> int:
@@ -315,6 +319,6 @@ class CommitLog:
             self._makes_segment = True
         self._gathered.append(encoded)
         self.end_offset += len(encoded)
-        # A record larger than a segment leaves less than nothing: the next one begins right behind it.
+        # After a record larger than a segment, the next segment begins directly after the record.
         if self._left_bytes() < record.BLANK_BYTES:
             self._begin_segment(self.end_offset)

@@ -1,7 +1,7 @@
-"""What a producer hands in and a consumer gets back, free of any protocol.
+"""Messages as producers send and consumers receive them, independent of the protocol.
 
-A `Message` is the user's view; `commitlog.record.Record` is the same thing on disk.
-`commitlog.properties` translates between the two.
+A `Message` is the user's view of a message, and `commitlog.record.Record` is its form on disk.
+`commitlog.properties` converts between messages and records.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ Host = tuple[str, int]
 
 
 class MessageType(Enum):
-    """What a topic takes; MIXED takes all but PRIORITY and LITE. The values are RocketMQ's names.
+    """The type of messages that a topic accepts. MIXED accepts all types except PRIORITY and LITE.
 
-    In a topic of type PRIORITY a queue is a priority, and what lies in a higher queue goes out first; in any
-    other every queue has its turn, so that a priority there would be a promise that nobody keeps. A topic of
-    type LITE holds many lite topics: each of its messages names one, and goes to who subscribed to that.
+    The values are RocketMQ's names. In a topic of type PRIORITY, each queue is a priority, and messages of a
+    higher queue are delivered first. In topics of other types, queues are read in rotation, so a priority
+    would have no effect. A topic of type LITE contains many lite topics. Each message of the topic names a
+    lite topic, and is delivered to the subscribers of the lite topic.
     """
 
     NORMAL = "NORMAL"
@@ -34,10 +35,10 @@ class MessageType(Enum):
 class Message:
     """One message.
 
-    `delivery_ms` is wall time in milliseconds since 1970 (None: at once);
-    `gzip` says that the body is transported compressed; `check_immunity_ms` is how long a half message
-    is left alone before its first check-back (None: the topic's default); `priority` counts from 0, the
-    lowest (None: the message has none); `lite_topic` is the one that it belongs to under its topic.
+    `delivery_ms` is wall time in milliseconds since 1970, or None for delivery at once. `gzip` is true if the
+    body is transported compressed. `check_immunity_ms` is the time before the first check-back of a half
+    message, or None for the topic's default. `priority` counts from 0, the lowest priority, and is None
+    without a priority. `lite_topic` is the lite topic of the message under its topic.
     """
 
     topic: str
@@ -59,7 +60,7 @@ class Message:
 
     @property
     def message_type(self) -> MessageType:
-        """The type that its attributes give it: transaction, delay, FIFO, priority, lite, in this order."""
+        """The type by the attributes of a message, in the order transaction, delay, FIFO, priority, lite."""
         if self.transactional:
             return MessageType.TRANSACTION
         if self.delivery_ms is not None:

@@ -1,8 +1,8 @@
-"""Properties of a record: UTF-8 `name 0x01 value 0x02`, repeated; and the names that RocketMQ gives them.
+"""Properties of a record, which are repeated pairs `name 0x01 value 0x02` in UTF-8 with RocketMQ's names.
 
-Rules (RocketMQ `MessageDecoder`): the writer closes every pair with 0x02; the reader accepts a missing
-last one, drops pairs without a value, and the last of two equal names wins. There is no escaping, so
-0x01 and 0x02 are refused in names and values before they get here.
+By the rules of RocketMQ's `MessageDecoder`, the writer closes every pair with 0x02. The reader accepts a
+missing last 0x02, and drops pairs without a value; the last of two equal names wins. There is no escaping, so
+names and values with 0x01 or 0x02 are refused before they are encoded.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ SHOWN: Final = frozenset({
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
     REDRIVE_OF, ORIGIN_TOPIC,
 })  # fmt: skip
-"""Reserved names that consumers see: of which schedule a message is, and why it is a dead letter."""
+"""Reserved names that consumers see, with a message's schedule or the reasons of a dead letter."""
 _HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
-    """Return the stored bytes; leave out pairs without a value, as no reader would see them."""
+    """Return the stored bytes. Omit pairs without a value, because no reader would return them."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the pairs of the stored bytes; drop malformed pairs."""
+    """Return the pairs of the stored bytes. Drop malformed pairs."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -67,7 +67,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the pairs of the stored bytes in bytes of sound UTF-8; drop malformed pairs."""
+    """Return the pairs of the stored bytes as bytes of valid UTF-8. Drop malformed pairs."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -79,7 +79,7 @@ def pairs(stored: bytes) -> dict[bytes, bytes]:
 
 
 def of_record(record: Record) -> dict[str, str]:
-    """Return the pairs of a record's properties, parsed once; not to be changed."""
+    """Return the pairs of a record's properties, parsed once. The caller must not change the dictionary."""
     parsed = record.parsed
     if parsed is None or parsed[0] is not record.properties:
         parsed = record.parsed = record.properties, decode(record.properties)
@@ -87,10 +87,10 @@ def of_record(record: Record) -> dict[str, str]:
 
 
 def encode_message(message: Message, marks: str = "") -> bytes:
-    """Return the bytes that carry a message's attributes, its own properties first, none of a reserved name.
+    """Return the stored bytes of a message's attributes, after its own properties, which have no reserved
+    names.
 
-    Behind them `marks`, pairs that are written already.
-    Cost: half of that of making pairs and encoding them.
+    `marks`, which are encoded pairs, are appended. Cost: half of the cost of a dictionary that is encoded.
     """
     parts = [f"{name}\x01{value}\x02" for name, value in message.properties.items() if value]
     if message.message_id:
@@ -113,14 +113,14 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 
 def _keys_pairs(keys: tuple[str, ...]) -> str:
-    """Return the pairs of keys: KEYS as RocketMQ has it, joined by blanks; lengths where keys have some."""
+    """Return the pairs of keys: RocketMQ's KEYS, joined by blanks, and lengths if keys contain blanks."""
     lengths = key_lengths(keys)
     more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
     return f"{KEYS}\x01{' '.join(keys)}\x02{more}"
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys of the values of KEYS and KEY_LENGTHS; the words of KEYS if that does not fit it."""
+    """Return the keys by KEYS and KEY_LENGTHS, or the words of KEYS if the lengths do not fit."""
     words = tuple([word for word in joined.split(" ") if word])
     if not lengths:
         return words
@@ -134,16 +134,16 @@ def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
 
 
 def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys of a message, as they were sent."""
+    """Return the keys of a message as the producer sent them."""
     joined = stored.get(KEYS)
     return keys_in(joined, stored.get(KEY_LENGTHS, "")) if joined else ()
 
 
 def to_message(record: Record) -> Message:
-    """Return the message that a record carries, under its real topic; undo `encode_message`.
+    """Return the message in a record, under its real topic. This is the inverse of `encode_message`.
 
-    Of the broker's own properties none is shown, except that `delivery_ms` is the time it was due. The body
-    is plain or gzip; raise `LibraryMissing` for one from an imported log that cannot be unpacked here.
+    The broker's own properties are hidden, except the due time, which is `delivery_ms`. The body is plain or
+    gzip. Raise `LibraryMissing` if a library is missing to decompress a body of an imported log.
     """
     stored = of_record(record)
     get = stored.get
@@ -170,13 +170,13 @@ def to_message(record: Record) -> Message:
 
 
 def priority_of(text: str) -> int | None:
-    """Return the priority that a property says; None if it says none that a client could have given."""
+    """Return the priority in a property, or None if no client could have set this value."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """Return the value of one property without parsing the others; empty if it is not there."""
+    """Return the value of one property without parsing the others, or "" if the property is missing."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -191,5 +191,5 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """Return what comes before the value of a property, and before that of the first one."""
+    """Return the bytes before the value of a property, in any position and in the first position."""
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

@@ -1,13 +1,14 @@
-"""The log of a store as another process reads it: which files, up to which byte.
+"""The log of a store as another process reads it, with its files and the end of the readable bytes.
 
-Nothing is locked and nothing is written, so a running broker's store can be read: the reader stops at
-the published durable offset, which is never ahead of what is on disk. A store without one (Apache
-RocketMQ's own) ends at the last sound record of its last segment that is not empty.
+No file is locked or written, so the store of a running broker can be read. The reader stops at the published
+durable offset, which is never beyond the end of the log on disk. A store without a published offset (of
+Apache RocketMQ) ends at the last sound record of its last segment that is not empty.
 
-Of a cluster's node that is what the cluster has accepted and the node has: it tells as it takes that in. What
-else may lie in its files nobody has accepted, so there is nothing to be read before the node has told.
+A cluster's node publishes the offset up to which it has copied the log that the cluster accepted. Other
+records in the node's files may not be accepted, so no records are read before the node has published an
+offset.
 
-Cost: one listing, and eight bytes of each segment.
+Cost: one listing of the folder, and a read of eight bytes of each segment.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ _NONE_OWN: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of the log; it is `segment_bytes` long.
+    """One file of the log, which is `segment_bytes` long.
 
-    `next_offset` is where the next one begins, if there is one. A file may be longer than up to there, if its
-    last record is (`commitlog.segments`), and the next one then begins with zeros (`is_overlapped`).
+    `next_offset` is the begin of the next segment, if there is a next segment. A file may extend beyond
+    `next_offset` if its last record does (`commitlog.segments`). The next segment then begins with zeros
+    (`is_overlapped`).
     """
 
     path: str
@@ -40,7 +42,7 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The log offset up to which it covers the log; a blank at the file's end may reach the next one."""
+        """The end of the segment in the log. A blank at the file's end may reach the next segment."""
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
             return self.next_offset
@@ -57,9 +59,9 @@ class Segment:
 class StoreLog:
     """The log of one store at one moment.
 
-    `ours`: written by Tidewheel, so every record from `imported_until` on carries a CRC.
-    Of a log that is not ours no record need have one. `epoch`: that of its end, or one that begins right
-    there; 0 of a store that was always alone.
+    If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. In other
+    logs, records may have no CRC. `epoch` is the epoch of the log's end, or an epoch that begins at the end.
+    It is 0 if the store was never in a cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -70,21 +72,21 @@ class StoreLog:
 
     @property
     def first_offset(self) -> int:
-        """Where the kept log starts; above 0 once retention has deleted segments."""
+        """The first offset of the log, which is above 0 once retention has deleted segments."""
         return self.segments[0].first_offset if self.segments else 0
 
     @property
     def end_offset(self) -> int:
-        """Where reading stops."""
+        """The offset at which readers stop."""
         if self.durable_offset is not None:
             return self.durable_offset
         return self.segments[-1].end_offset if self.segments else 0
 
 
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
-    """Return the log under `store`; `durable_offset` overrides the published one (to read two stores alike).
+    """Return the log under `store`. `durable_offset` overrides the published offset, to compare two stores.
 
-    Raise `NotAStore`, `StoreTooNew`, `StoreTooOld`, or `NoRecords` if it holds none yet.
+    Raise `NotAStore`, `StoreTooNew`, `StoreTooOld`, or `NoRecords` if the store has no records yet.
     """
     ours = _check_format(store)
     folder = store / layout.COMMITLOG
@@ -100,9 +102,9 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 
 
 def read_durable(store: Path) -> int | None:
-    """Return up to where may be read; None where nothing says so, or nothing that can be read.
+    """Return the end of the readable log, or None if no readable offset is published.
 
-    For a node that is 0: what its files hold beyond what it has told may be another history.
+    For a node without a published offset, return 0, because its files may contain another history.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -110,7 +112,7 @@ def read_durable(store: Path) -> int | None:
 
 
 def is_node(store: Path) -> bool:
-    """Return whether a store is that of a node of a cluster."""
+    """Return whether a store belongs to a node of a cluster."""
     return (store / layout.CLUSTER).exists()
 
 
@@ -124,7 +126,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the ranges between two offsets that no segment covers although the log goes on behind them."""
+    """Return the ranges between two offsets that no segment covers although the log continues after them."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
@@ -159,7 +161,7 @@ def _check_format(store: Path) -> bool:
 
 
 def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
-    """Return the segments that hold something; one that begins with zeros does if the log goes on there."""
+    """Return the segments with records, which may begin with zeros if the log continues in them."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [
         Segment(str(folder / name), int(name), (folder / name).stat().st_size)

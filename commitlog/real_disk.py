@@ -1,9 +1,9 @@
-"""The operating system's files as a `Disk`. Safe for several threads.
+"""A thread-safe `Disk` on the files of the operating system.
 
-One may delete a file while another reads it. Then the read finds nothing: it never makes the file anew, which
-would leave an empty segment for the next start, and never reads another file (`commitlog.descriptors`).
-Nothing is mapped into memory (`commitlog.view`). Every error names its file. What each method promises,
-`commitlog.disk` says.
+A thread may delete a file while another thread reads it. The read then returns no bytes. It never creates the
+file again, which would leave an empty segment for the next start, and never reads another file
+(`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error names its file. The
+guarantees of each method are in `commitlog.disk`.
 
     write         pwrite; the page cache has it
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync where the system has none; then the name
@@ -11,10 +11,11 @@ Nothing is mapped into memory (`commitlog.view`). Every error names its file. Wh
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-"The name" is an fsync of the file's folder, once for a file this process has made or found.
+"The name" means an fsync of the file's folder, once for each file that this process has created or found.
 
-Cost: of a write_synced one system call and the disk's own sync. Weak spot: it all rests on the kernel telling
-of a failed write on each open file description, as Linux does since 4.13; other systems may tell once.
+Cost: `write_synced` costs one system call and the sync of the disk. Weak spot: durability depends on the
+kernel, which must report a failed write on each open file description, as Linux does since 4.13. Other
+systems may report it once.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """Files under `root`, of which at most about `open_max` are held open."""
+    """Files under a root folder. At most about `open_max` files are open at a time."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
         self._files = Descriptors(open_max, self._open, _sync)
         self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
-        """Files whose names this process has made durable; those of files that it finds may not be."""
+        """Files whose names this process has made durable. The names of other files may not be durable."""
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -88,10 +89,12 @@ class RealDisk:
     def write(self, path: str, position: int, data: bytes) -> None:
         with self._writing(path) as file:
             try:
-                written = os.pwrite(file.descriptor, data, position)  # a signal or a full disk makes it short
+                written = os.pwrite(
+                    file.descriptor, data, position
+                )  # a signal or a full disk may cause a short write
                 while written < len(data):
                     written += os.pwrite(file.descriptor, data[written:], position + written)
-            finally:  # not before: a sync in another thread may end meanwhile, without these bytes
+            finally:  # set last, because a sync in another thread may end meanwhile without these bytes
                 file.is_unsynced = True
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
@@ -106,13 +109,13 @@ class RealDisk:
             except OSError as error:
                 if error.errno not in _UNKNOWN_CALL:
                     raise
-                self._has_synced_writes = False  # this system has none, and has written nothing
+                self._has_synced_writes = False  # this system has no synced writes, and has written no bytes
         self.write(path, position, data)
         self.sync(path)
 
     def sync(self, path: str) -> None:
         file = self._files.take(path)
-        # Only now, as no other thread closes a file in use: before, it could fail to sync it after the look.
+        # The failure is taken after the file, because no other thread closes and syncs a file in use.
         failures_before = 0 if file is None else file.failed_syncs
         failure = self._files.take_failure(file, path)
         if file is None:
@@ -121,7 +124,7 @@ class RealDisk:
             return
 
         def sync_own(own: int) -> None:
-            # Before the sync: what another thread writes during it is not known to be covered.
+            # Reset before the sync, because the sync may not cover a concurrent write of another thread.
             file.is_unsynced = False
             _sync(own, path)
 
@@ -137,8 +140,8 @@ class RealDisk:
         self._make_name_durable(path)
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        # A file system writes what several threads sync with one commit of its journal: 3,000 new files take
-        # 0.9 s by 16 threads, 22 s one by one.
+        # A file system commits the syncs of several threads with one journal commit. For 3,000 new files, 16
+        # threads take 0.9 s, and one thread takes 22 s.
         with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, max(1, len(paths)))) as threads:
             syncs = [(path, threads.submit(self._outcome_of_sync, path)) for path in paths]
         outcomes = [(path, one.result()) for path, one in syncs]
@@ -154,12 +157,14 @@ class RealDisk:
     def _as_one_of_many(
         self, file: Open, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
-        """Sync a file that other threads may be syncing: what fails for one of them has failed for all.
+        """Sync a file that other threads may be syncing. A failure in one of these threads is a failure in
+        all.
 
-        Linux tells of a page that it could not write once per open file description. Two syncs through one
-        description share that one answer: the other is told that all is well, and its pages may be the ones.
-        So each has a description of its own, and fails too where one has failed since `failures_before` were
-        counted. One is kept for the next write, unless there was a failure of which it would tell once more.
+        Linux reports a page that it could not write once for each open file description. If two syncs used
+        one description, one sync would get the error and the other would succeed, although its pages may be
+        lost. Each sync therefore has its own description, and also fails if another sync has failed since
+        `failures_before` was counted. One description is kept for the next write, unless there was a failure
+        that it would report again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -235,7 +240,7 @@ class RealDisk:
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path
-        # Forgotten once more: another thread may have opened it in between, and would go on with it.
+        # The file is forgotten again, because another thread may have opened the file meanwhile.
         if target.is_dir():
             _delete_folder(target)
             self._files.forget_within(f"{path}/")
@@ -246,13 +251,13 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Close every descriptor; the disk can be used again afterwards."""
+        """Close every descriptor. The disk can be used again afterwards."""
         self._files.forget_all()
         self._named.clear()
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[Open]:
-        """Give the open file to change, which is made if it is not there; its errors name it."""
+        """Yield the open file for changes. Create a missing file. Errors in the block name the file."""
         file = self._files.take(path, is_made=True)
         assert file is not None
         try:
@@ -270,22 +275,22 @@ class RealDisk:
         return os.open(target, flags, FILE_MODE)
 
     def _forget(self, path: str) -> None:
-        """Let go of what is known of a file, or of all files in a folder."""
+        """Forget the state of a file, or of all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
-        if os.path.isdir(self.root / path):  # which may be one that cannot be listed
+        if os.path.isdir(self.root / path):  # the folder may be impossible to list
             self._files.forget_within(f"{path}/")
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and all missing ones above it, each durably."""
+        """Create a folder and its missing parents, each durably."""
         if not folder.is_dir():
             self._make_folder(folder.parent)
             folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync a folder; raise `SyncFailed`, which names it as every file: `.` is the store's own."""
+        """Sync a folder. Raise `SyncFailed` with the path of the folder, which is `.` for the store."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             is_inside = folder.is_relative_to(self.root)
@@ -296,7 +301,7 @@ class RealDisk:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder and all in it that can be deleted; raise the first error."""
+    """Delete a folder and its contents as far as possible. Raise the first error."""
     failed: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
     if failed:
@@ -304,7 +309,7 @@ def _delete_folder(folder: Path) -> None:
 
 
 def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
-    """Sync an open file; what is written meanwhile counts as unsynced; raise `SyncFailed`."""
+    """Sync an open file. Concurrent writes count as unsynced. Raise `SyncFailed` if the sync fails."""
     file.is_unsynced = False
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
@@ -315,7 +320,7 @@ def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Sync a file, with all of its metadata if `is_whole`; raise `SyncFailed`."""
+    """Sync a file, with all of its metadata if `is_whole`. Raise `SyncFailed` if the sync fails."""
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
@@ -323,20 +328,20 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 
 
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
-    """Write and sync in one system call; raise `SyncFailed`, or OSError where there is no room."""
+    """Write and sync in one system call. Raise `SyncFailed`, or another OSError if there is no room."""
     try:
         written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
-        # No room is no news of pages lost: nothing that was there before is in doubt.
+        # An error for lack of room does not mean that earlier pages are lost.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Return the same error, with the file that it is about."""
+    """Return the given error with the name of the file."""
     if error.filename is None:
         error.filename = path
     return error

@@ -1,7 +1,7 @@
-"""One record of the CommitLog: bytes <-> `Record`, exactly as Apache RocketMQ writes it.
+"""Conversion between `Record` and the bytes of a CommitLog record, exactly as Apache RocketMQ writes them.
 
-All integers are big-endian. Offsets below are for IPv4 hosts; an IPv6 host field is 20 bytes
-instead of 8 and moves what follows. No padding, no alignment. (RocketMQ `MessageExtEncoder`,
+All integers are big-endian. The offsets below are for IPv4 hosts. An IPv6 host field has 20 bytes instead of
+8 and shifts the following fields. There is no padding and no alignment. (RocketMQ `MessageExtEncoder`,
 `MessageDecoder`.)
 
     offset width  field
@@ -23,14 +23,16 @@ instead of 8 and moves what follows. No padding, no alignment. (RocketMQ `Messag
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-sys_flag: 0x1 body compressed, then 0x700 says how (see `commitlog.compression`); 0x80 several messages in one
-record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half of old stores, 8 commit, 12 rollback,
-which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store host is IPv6.
+The bits of sys_flag are: 0x1 body compressed, with the type in 0x700 (see `commitlog.compression`); 0x80
+several messages in one record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half of old stores,
+8 commit, 12 rollback, which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store host is
+IPv6.
 
-The last property is always RocketMQ's optional `__CRC32#`: CRC-32 & 0x7FFFFFFF of all bytes before it,
-ten decimal digits, least significant first. A flipped bit anywhere is therefore seen.
+The last property is always RocketMQ's optional `__CRC32#`, which is the CRC-32 & 0x7FFFFFFF of all bytes
+before it, as ten decimal digits, least significant first. Any flipped bit is therefore detected.
 
-Weak spot: a CRC-32 is against accidents; whoever may write the file can forge a record.
+Weak spot: a CRC-32 protects only against accidents. A process with write access to the file can forge a
+record.
 """
 
 from __future__ import annotations
@@ -80,12 +82,12 @@ HEAD_V4: Final = np.dtype(
      ("born_address", "V4"), ("born_port", ">u4"), ("store_ms", ">i8"), ("store_address", "V4"),
      ("store_port", ">u4"), ("reconsume_times", ">i4"), ("half_offset", ">i8"), ("body_bytes", ">i4")]
 )  # fmt: skip
-"""The fields up to the body of a record with two IPv4 hosts, for many at once."""
+"""The fields up to the body of a record with two IPv4 hosts, for arrays of many records."""
 
 
 @dataclass(slots=True)
 class Record:
-    """A record; `properties` are the encoded bytes without the CRC property (see `commitlog.properties`)."""
+    """A record. `properties` are the encoded bytes without the CRC property (see `commitlog.properties`)."""
 
     topic: str
     body: bytes
@@ -102,7 +104,7 @@ class Record:
     reconsume_times: int = 0
     half_offset: int = 0
     parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The pairs of `properties` once these are parsed (`commitlog.properties.of_record`)."""
+    """The bytes and the pairs of `properties`, once parsed (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
@@ -111,9 +113,10 @@ class Record:
 
 
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
-    """Return the record's bytes; set the IPv6 bits of `sys_flag` from the hosts.
+    """Return the bytes of a record. Set the IPv6 bits of `sys_flag` by the hosts.
 
-    `with_crc=False` writes what an unconfigured Apache RocketMQ writes. Raise `PropertiesTooLarge`.
+    With `with_crc=False`, the bytes are the same as those of an unconfigured Apache RocketMQ. Raise
+    `PropertiesTooLarge` if the properties exceed their length field.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -143,11 +146,11 @@ def encode_fields(
     half_offset: int = 0,
     with_crc: bool = True,
 ) -> bytes:
-    """Return the bytes of a record of these fields; `properties` are empty or closed by 0x02.
+    """Return the bytes of a record with the given fields. `properties` are empty or closed by 0x02.
 
-    Raise `PropertiesTooLarge`.
+    Raise `PropertiesTooLarge` if the properties exceed their length field.
     """
-    # Else a reader would take the CRC for part of the last property, and the record for one without.
+    # Otherwise a reader would take the CRC for a part of the last property, and find no CRC in the record.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
@@ -190,20 +193,20 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """Return the closing `__CRC32#` property over all bytes before it."""
+    """Return the closing `__CRC32#` property for the bytes of a record before this property."""
     return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
 
 
 def crc_text(crc: int) -> bytes:
-    """Return the closing `__CRC32#` property that says this CRC."""
-    # Written back to front: so the digits come with the least significant first.
+    """Return the closing `__CRC32#` property with a given CRC."""
+    # The text is reversed, so the least significant digit comes first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
-    """Return the record that starts at `position`; raise `StoreDamaged` if its lengths do not add up.
+    """Return the record that starts at `position`. Raise `StoreDamaged` if its lengths are inconsistent.
 
-    The CRC property is stripped from `properties`. Call `crc_holds` first where the bytes matter.
+    The CRC property is removed from `properties`. Call `crc_holds` first to verify the bytes.
     """
     try:
         return _decode(buffer, position)
@@ -212,16 +215,16 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 
 
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
-    """Tell whether one whole record's bytes match its CRC property; False too if it has none."""
+    """Return whether the bytes of a record match its CRC property. Return False without a CRC property."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
-    """Tell whether one whole record's bytes are what was written, by its CRC property.
+    """Return whether the bytes of a whole record are sound by its CRC property.
 
-    With `may_lack_crc` (see `commitlog.imported`) a record that has no such property is sound when its
-    lengths add up and its body matches the body CRC.
+    With `may_lack_crc` (see `commitlog.imported`), a record without a CRC property is sound if its lengths
+    are consistent and its body matches the body CRC.
     """
     if crc_holds(record_bytes):
         return True
@@ -241,12 +244,12 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """Return the 8-byte filler that closes a segment with `left_bytes` bytes left (its own 8 included)."""
+    """Return the 8-byte blank that closes a segment with `left_bytes` bytes left, including the blank."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """Return (length and topic as they are stored, whether that takes version 2)."""
+    """Return the stored length and topic, and whether they require version 2."""
     topic = name.encode()
     if len(name) > TOPIC_V1_CHARACTERS_MAX:
         return struct.pack(">H", len(topic)) + topic, True
@@ -259,7 +262,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return (packed address, is IPv6); remembered, since the same hosts come again and again."""
+    """Return (packed address, is IPv6). Cache the result, because the same hosts recur."""
     known = _addresses.get(host[0])
     if known is None:
         packed = ipaddress.ip_address(host[0]).packed
@@ -293,7 +296,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
     end = properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1])
     if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
         raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
-    # An imported record may have no CRC property: then all that is there are properties.
+    # An imported record may have no CRC property. All remaining bytes are then properties.
     properties_end = end - CRC_BYTES
     if properties_end < properties_at or buffer[properties_end : properties_end + len(CRC_NAME)] != CRC_NAME:
         properties_end = end
@@ -317,7 +320,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout up to the body of a record of which these hosts are IPv6."""
+    """Return the layout up to the body of a record with the given IPv6 bits."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

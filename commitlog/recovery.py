@@ -1,40 +1,44 @@
-"""Where the log ends after any stop, and what in it is damaged.
+"""Recovery of the end of the log after any stop, and detection of damage in the log.
 
-Every record from the first segment on is checked: magic, its own physical offset, its CRC (records of an
-imported log as `commitlog.imported` says). At the first bytes that are no record:
+The magic, the physical offset and the CRC of every record are checked from the first segment on (imported
+records by the rules of `commitlog.imported`). The first bytes that are not a record are handled by their
+offset:
 
-* below the published durable offset it is damage: reading resumes at the next magic whose record names its
-  own offset and has a right CRC; the region between is reported, nothing behind it is lost;
-* at or above it, it is the torn tail: the log ends there;
-* where no offset was published that can be read (the file `durable` is damaged), a sound record anywhere
-  behind proves that it is damage; only bytes that none follows are the torn tail.
+* Below the published durable offset, the bytes are damage. The scan resumes at the next magic whose record
+  has its own offset and a right CRC. The damaged range is reported, and no record after it is lost.
+* At or above the published durable offset, the bytes are a torn tail, and the log ends there.
+* If no published offset can be read (the file `durable` is damaged), any later sound record proves that the
+  bytes are damage. Only bytes without a later sound record are the torn tail.
 
-The tail is then cut so that no stale record can come back, all durably before the first append:
+The tail is then cut, durably and before the first append, so that no stale record can reappear:
 
     1. later segments are deleted, the last one first, also those that a dead process had just deleted
     2. what was read behind the published offset is written once more, and synced
     3. the segment of the end is truncated there, and allocated to its whole length: the rest is zeros
     4. the end is published
 
-The process may die, or the disk fail, between any two of these steps and within each. A start finds the same
-end then: nothing is deleted or cut but what lies behind it, a short segment is one whose rest is zeros, and
-its length is allocated again. Step 2 is there because pages that a failed sync gave up read as if nothing had
-happened and would never reach the disk (see `commitlog.disk`): their writer may be long dead.
+The process may die, or the disk may fail, between any two of these steps and within each step. The next
+recovery then finds the same end, because only bytes after the end are deleted or cut. The rest of a short
+segment counts as zeros, and its length is allocated again. Step 2 is needed because pages that a failed sync
+dropped can still be read but would never reach the disk (see `commitlog.disk`), and the process that wrote
+them may have died long ago.
 
-Of a node's log (`services.cluster.replica`) the tail may be what only this disk has left. So it stays in
-place (`keep_tail` instead of `cut`), and is compared with what is appended there (`services.cluster.tail`).
+The tail of a node's log (`services.cluster.replica`) may be the only copy of its records. It therefore stays
+in place (`keep_tail` instead of `cut`), and is compared with the records that are appended at the same
+offsets (`services.cluster.tail`).
 
-A scan may start at any record; with a snapshot it starts there. Who wants no records, only what is damaged,
-lets it `check`: the same pass, that steps over sound records by their lengths and CRCs without reading them.
+A scan may start at any record, and starts at the snapshot if there is a snapshot. `check` scans only for
+damage. It skips sound records by their lengths and CRCs without decoding them.
 
-Cost: one read of the log from the start of the scan (26 us a record of 1 KB, 2 us where it only checks), one
-write of what lies behind the published offset: after `kill -9` the flushes that were under way.
+Cost: one read of the log from the start of the scan (26 us for a record of 1 KB, or 2 us with `check`), and
+one write of the bytes after the published offset, which after `kill -9` are the flushes that were under way.
 
-Weak spot: at or above the published offset damage cannot be told from a torn tail, and all behind it
-is cut. What is acknowledged was published before, but the file is not synced: a power cut may take that.
-A damaged `durable` and a loss of power together may leave a gap within the flushes that were under way, none
-of which was acknowledged. If a timer was replaced twice in them and the gap has the first replacement, the
-timer waits again, beside the second.
+Weak spot: at or above the published offset, damage cannot be distinguished from a torn tail, and all later
+bytes are cut. The offset of acknowledged records was published before the acknowledgement, but the file is
+not synced, so a power failure may lose the published offset. A damaged `durable` together with a power
+failure may leave a gap within the flushes that were under way and were not acknowledged. If a timer was
+replaced twice in these flushes and the gap contains the first replacement, the original timer waits again,
+beside the second replacement.
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ _SOUND_BYTES_MIN: Final = record.RECORD_BYTES_MIN + record.CRC_BYTES
 
 @dataclass(slots=True, frozen=True)
 class Damage:
-    """Bytes of the log, from `first_offset` up to `end_offset`, that are not what was written."""
+    """A damaged range of the log, from `first_offset` up to `end_offset`."""
 
     first_offset: int
     end_offset: int
@@ -80,7 +84,7 @@ class Found(NamedTuple):
 
 
 class LogScan:
-    """One pass over the log on `disk`; iterate it to the end, then read `end_offset` and `damaged`."""
+    """One pass over the log on a disk. Iterate to the end, then read `end_offset` and `damaged`."""
 
     def __init__(
         self,
@@ -91,11 +95,11 @@ class LogScan:
         *,
         may_lack_segments: bool = False,
     ) -> None:
-        """Prepare a pass; raise `StoreError` if a segment is missing, or OSError.
+        """Prepare a pass. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
-        All below `start_at` is known to be durable and is not read. Nobody was told of what lies behind
-        `stop_at`: it is not taken over; what lies before it and cannot be read is damage. With
-        `may_lack_segments` so is a segment that is missing between two others.
+        The log below `start_at` is known to be durable and is not read. Records after `stop_at` were not
+        acknowledged and are dropped; unreadable bytes before `stop_at` are damage. With `may_lack_segments`,
+        a missing segment between two others is damage, too.
         """
         self._disk = disk
         self._start_at = start_at
@@ -114,7 +118,7 @@ class LogScan:
         self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []
         self.unsound = ""
-        """What is wrong with the file of the published offset, if anything is."""
+        """A description of the damage of the file `durable`, empty if the file is sound."""
         if self._by_proof:
             what = found.problem or "it is missing"
             self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
@@ -123,17 +127,17 @@ class LogScan:
         return (found for found in self._segments() if found is not None)
 
     def check(self) -> None:
-        """Pass over the log once, without giving out its records; raise OSError."""
+        """Scan the log once without yielding records. Raise OSError if the disk fails."""
         for _ in self.checking():
             pass
 
     def checking(self) -> Iterator[int]:
-        """Do what `check` does, and yield where it has come to after each read: a log offset."""
+        """Scan the log like `check`, and yield the log offset reached after each read."""
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
     def _segments(self) -> Iterator[Found | None]:
-        """Yield the sound records; None in place of some at once where it only checks."""
+        """Yield the sound records. In a check, yield None for each group of sound records."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -146,18 +150,19 @@ class LogScan:
             self._note_damage(self.durable_offset)
 
     def cut(self, epoch: int = 0) -> None:
-        """Make everything behind `end_offset` zeros or gone, and all before it durable, after the pass.
+        """Remove or zero all bytes after `end_offset`, and make all bytes before it durable, after the pass.
 
-        `epoch` is that of the log's end, as its records say. Raise OSError; a new start goes on from there.
+        `epoch` is the epoch of the log's end by its records. After an OSError, a new recovery continues the
+        cut.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
-        # The last one first: died in between, the log has no hole, but an end with fewer segments behind it.
+        # The last segment is deleted first. If the process dies, the log has fewer segments, but no hole.
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
-        # A loss of power may undo earlier deletions, and remove names whose sync failed: segments are deleted
-        # because of the snapshots, and the log is cut because of the keep files.
+        # A power failure may undo earlier deletions and remove names whose sync failed. Deletions of segments
+        # depend on the snapshots, and cuts of the log depend on the keep files.
         for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
             self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
@@ -167,9 +172,9 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def keep_tail(self, epoch: int = 0) -> None:
-        """Make the files before `end_offset` whole and publish that, and leave what lies behind it in place.
+        """Make the files before `end_offset` whole and publish `end_offset`, but keep the bytes after it.
 
-        Raise OSError; a new start goes on from there.
+        After an OSError, a new recovery continues the work.
         """
         kept = [
             first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
@@ -178,7 +183,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Take to disk what was read of a segment and may so far be in memory only."""
+        """Write the bytes of a segment that were read but may be in memory only, and sync them."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -188,24 +193,25 @@ class LogScan:
             self._disk.sync(path)
 
     def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
-        """Give each segment its whole length; what lies behind the log's end becomes zeros, or stays."""
-        # The last one ends where its size in `format` says, others where the next one's name says.
+        """Give each segment its whole length. The bytes after the log's end become zeros, or are kept."""
+        # The last segment has the size in the file `format`. Other segments end at the name of the next
+        # segment.
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
-            # Cut and allocated rather than overwritten with zeros: a gigabyte of these would delay the start.
+            # The file is cut and allocated, because a write of a gigabyte of zeros would delay the start.
             if first_offset == kept[-1] and self.end_offset < end and not keeps_tail:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
         for end, following in zip(ends, kept[1:], strict=False):
             self._fill(end, following)
-        # The last one is longer than others where a record was too large for one.
+        # The last segment is longer than the others if it has a record that is larger than a segment.
         last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Make the segments that are gone, or never came to be: what lay there is damage, at its place."""
+        """Allocate missing segments. The log has damage in place of their records."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -216,7 +222,7 @@ class LogScan:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
-            # Not in what was imported: there it would look again for each record that has no CRC.
+            # Imported records are not checked in groups, because records without a CRC would be read twice.
             if self._only_checks and first_offset + position >= self._imported_until:
                 passed = _sound_from(view, position, first_offset)
                 if passed > position:
@@ -232,10 +238,11 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return where a segment ends: where the next begins, or before, if some between never came to be.
+        """Return the end of a segment, which is the begin of the next one, or less if segments are missing.
 
-        So a kill could leave it before `CommitLog.take_flush` waited for whoever makes a segment: a flush had
-        made the next but one, and an earlier flush had not made the next.
+        Missing segments were possible after a kill before `CommitLog.take_flush` waited for the flush that
+        creates a segment. A flush had then created the next segment but one, and an earlier flush had not
+        created the next segment.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -246,7 +253,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return where to read on after bytes that are no record; -1 at the end of the segment or the log."""
+        """Return the position to continue from after invalid bytes, or -1 at the end of segment or log."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1
@@ -258,13 +265,13 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Tell whether a sound record in this segment or a later one proves that the log goes on so far."""
+        """Return whether a sound record in this or a later segment proves that the log continues."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Note that the bytes from the end found so far up to an offset are damage; the log goes on there."""
+        """Record the bytes from the current end up to an offset, where the log continues, as damage."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -273,8 +280,9 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        It is where the next one begins later than a whole segment ends, unless the file before reaches so
-        far, or ends with a blank that does, as where segments have many sizes (see `commitlog.segments`).
+        A segment is missing if the next segment begins after the end of a whole segment, unless the file
+        before, or the blank at its end, reaches the next segment. Segments may have several sizes (see
+        `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
         for offset, following in pairwise(firsts):
@@ -288,7 +296,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Tell whether a segment's file, or the blank at the file's end, reaches to an offset."""
+        """Return whether a segment's file, or the blank at the file's end, reaches an offset."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -297,7 +305,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether a sound record of log offset `offset`, or a blank, lies at a position."""
+    """Return whether there is a sound record of log offset `offset`, or a blank, at a position."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -307,10 +315,11 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return up to where a core that takes the place of another in one process takes the log over.
+    """Return the offset up to which a core that replaces another core in one process trusts the log.
 
-    That is what the other one has acknowledged, or more: a flush that was under way when it was let go may
-    have ended well since, and is published then, to readers, too. Raise OSError.
+    This is the acknowledged offset of the other core, or more, because a flush that was under way when the
+    other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
+    fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 
@@ -322,15 +331,15 @@ def _missing(first_offset: int) -> StoreError:
 
 
 def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
-    """Return the sound record at a position that names `offset` as its own place; None if none is there."""
+    """Return the sound record at a position with the physical offset `offset`, or None."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
     record_bytes, magic = _HEAD.unpack_from(head)
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
-    # A body may hold whole records (a log sent as a message), stale ones may lie behind a tail: these name
-    # other places. Before the CRC, since it is the cheaper test.
+    # A body may contain whole records (a log sent as a message), and a tail may contain stale records. Such
+    # records have other offsets. The offset is checked first, because this is cheaper than the CRC.
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
@@ -340,9 +349,10 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return where the sound records end that lie back to back from a position on, as far as one read shows.
+    """Return the end of the contiguous sound records from a position on, as far as one read reaches.
 
-    Each of them `_record_at` would find, but it would not have to be made. Where none is, look there.
+    `_record_at` would find the same records, but would also decode them. Without a sound record, return the
+    position.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -362,7 +372,7 @@ def _sound_from(view: View, position: int, first_offset: int) -> int:
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:
-    """Tell whether the blank that closes a segment of `until` bytes lies at a position."""
+    """Return whether the blank that closes a segment of `until` bytes is at a position."""
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
@@ -370,7 +380,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return where the next sound record begins at or behind a position; -1 if the view holds none."""
+    """Return the begin of the next sound record at or after a position, or -1 if there is none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

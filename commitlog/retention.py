@@ -1,4 +1,4 @@
-"""Which segments may go: the oldest first, never the last, and only what two snapshots cover.
+"""Deletion of segments, oldest first, but never the last, and only if two snapshots cover the segment.
 
     wish                        deletes                                     respects lagging groups
     age                         segments whose newest record is too old     yes, up to group_pin_ms
@@ -6,16 +6,17 @@
     disk used >= 75 %           the oldest covered one, whatever its age    yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered one, whatever its age    no
 
-Without an age or a size nothing is ever deleted, however full the disk: who asked for no deletion gets none.
-At 90 % new messages are refused as well (`services.broker.housekeeping`). What is still needed from a deleted
-segment is copied to a keep file first (`commitlog.keep`).
+Without a limit of age or size, no segments are ever deleted, even if the disk is full. At 90 % new messages
+are refused as well (`services.broker.housekeeping`). Records that are still needed from a deleted segment are
+copied to a keep file first (`commitlog.keep`).
 
     `Keeping.run`         what is still needed is in a keep file
     a record of the cut   and durable: every start knows that nothing below is there
     `Deletion.run`        the segments go, oldest first
 
-Cost: `cut_offset` looks at the segments that go and one more; a keep file is written anew for each cut. Weak
-spot: a segment goes whole, by its newest record, so the log may be a segment longer and older than wished.
+Cost: `cut_offset` checks the segments to delete and one more segment, and a keep file is written for each
+cut. Weak spot: a whole segment is deleted by its newest record, so the log may be one segment larger and
+older than the limits.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """How long the log is kept: by age, by size (None: no limit), and how long a lagging group holds it."""
+    """The maximum age and size of the log (None: no limit), and the time that a lagging group may pin it."""
 
     age_ms: int | None = None
     log_bytes_max: int | None = None
@@ -47,12 +48,12 @@ class RetentionPolicy:
 
     @property
     def deletes(self) -> bool:
-        """Whether anything is to be deleted at all."""
+        """Whether the policy permits any deletion."""
         return self.age_ms is not None or self.log_bytes_max is not None
 
 
 class SegmentAge(NamedTuple):
-    """A segment, and when its newest record was stored."""
+    """A segment, and the store time of its newest record."""
 
     first_offset: int
     last_store_ms: int
@@ -66,10 +67,12 @@ def cut_offset(
     pinned_offset: int | None,
     now_ms: int,
 ) -> int:
-    """Return up to where the log should be deleted; the first segment's own offset if nothing should go.
+    """Return the end of the segments to delete, which is the log's first offset if no segment is to be
+    deleted.
 
-    `segments` ascend, and have only what two snapshots cover. `disk_used` is a share, 0 to 1. `pinned_offset`
-    is the lowest one that a group still waits for and that is young enough to hold the log.
+    `segments` are ascending, and two snapshots cover each of them. `disk_used` is a fraction, 0 to 1.
+    `pinned_offset` is the lowest offset of a message that a group has not finished and that is new enough to
+    pin the log.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -78,7 +81,7 @@ def cut_offset(
         if not (
             _is_old(one, policy, now_ms)
             or _is_beyond(one, segments, segment_bytes, policy)
-            # One at a time: how full the disk is then decides about the next.
+            # One segment at a time, because the disk use afterwards decides about the next segment.
             or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
         ):
             break
@@ -106,37 +109,40 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 @dataclass(slots=True, frozen=True)
 class Keeping:
-    """The records to keep from segments that are to go, up to `cut_offset`: the first step.
+    """The first step of a retirement, which keeps the needed records of segments up to `cut_offset`.
 
-    It may run once the log is durable up to `durable_at`: only then is it sure what is not needed. Then a
-    record says that the log is cut, and when that is durable the second step follows (`Deletion`).
+    The step may run once the log is durable up to `durable_at`, because only then is it certain which records
+    are not needed. A record of the cut is then appended, and the second step (`Deletion`) runs when this
+    record is durable.
 
-    It may end between any two steps. The keep file is made beside the one of that name, with all that this
-    holds, and renamed: so what an earlier attempt has kept, whose segment may be gone, is never lost.
+    The process may end between any two steps. A new keep file is written with all records of the old keep
+    file of the same name, and then renamed. Records that an earlier attempt has kept, whose segment may be
+    deleted, are therefore never lost.
     """
 
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """Has the offsets that an attempt before has kept; asked in the worker, since there may be a million."""
+    """The records of earlier attempts, which are looked up in the worker because there may be a million."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
-    """Where in the file the records lie, once it is written."""
+    """The places of the records in the file, once the file is written."""
 
     def run(self, disk: Disk) -> None:
-        """Write the keep file and sync its name, in a worker thread; raise OSError."""
+        """Write the keep file and sync its name, in a worker thread. Raise OSError if the disk fails."""
         needed = [offset for offset in self.needed_offsets if offset not in self.kept]
         if needed:
             self._write(disk, needed)
         if self.needed_offsets:
-            # Also where nothing was to be written: a start may have found a file whose name is not on disk,
-            # since that sync failed. Once the record of the cut is, nothing else has these records.
+            # The folder is synced even if no file was written, because recovery may have found a file whose
+            # name is not on disk after a failed sync. Once the record of the cut is durable, only this file
+            # has these records.
             disk.sync_folder(layout.KEEP)
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a file of what the last one of that name has and of what is needed besides."""
+        """Write a file with the records of the last file of the same name and the other needed records."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
@@ -159,10 +165,11 @@ class Keeping:
 
 @dataclass(slots=True, frozen=True)
 class Deletion:
-    """The segments below `cut_offset`, which nobody reads any more, as a durable record says.
+    """The second step of a retirement, which deletes the segments below `cut_offset` after a durable record.
 
-    With asynchronous flushes that is not on disk yet: `unsynced_paths` are synced first. `derived_paths` are
-    other files that the cut has left without use; each that stays is tried again with a later cut.
+    With asynchronous flushes the record of the cut may not be on disk yet, so `unsynced_paths` are synced
+    first. `derived_paths` are other files that the cut made useless. If such a file cannot be deleted, a
+    later cut tries again.
     """
 
     cut_offset: int
@@ -170,15 +177,15 @@ class Deletion:
     derived_paths: tuple[str, ...] = ()
     durable_at: int = 0
     gone: list[str] = field(default_factory=list)
-    """Those of `derived_paths` that are deleted, once it has run."""
+    """The deleted files of `derived_paths`, after `run`."""
 
     def run(self, disk: Disk) -> None:
-        """Delete the other files, and the segments, oldest first, in a worker thread.
+        """Delete the derived files and then the segments, oldest first, in a worker thread.
 
-        Raise OSError; if it is `SyncFailed` of the log, the log is to be opened anew.
+        Raise OSError if the disk fails. After `SyncFailed` for the log, the log must be opened again.
         """
-        # The record of the cut may lie in a file that is not on disk yet: else a power cut would bring a log
-        # back that begins where its segments are gone, and knows nothing of it.
+        # The record of the cut may be in a file that is not on disk yet. Without the sync, a power failure
+        # could restore a log whose first segments are deleted, without a record of the deletion.
         for path in self.unsynced_paths:
             disk.sync(path)
         self.gone.extend(delete_some(disk, self.derived_paths))
@@ -191,7 +198,7 @@ Retirement = Keeping | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """Delete files as far as the disk lets them go; return the paths of those that are gone durably."""
+    """Delete files as far as possible. Return the paths of the files that are durably deleted."""
     gone = list[str]()
     for path in paths:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""How much of a volume a new store takes at once: a log segment and the reserve, which is as large.
+"""The size of the log segments of a new store, which also needs a reserve of the same size.
 
     free room    segment    taken at once
     >= 256 GiB     1 GiB       2 GiB
@@ -7,7 +7,7 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), rather than started and then refusing every message
 
-The size is chosen once, when the store is made; whoever gives `--segment-bytes` chooses it instead.
+The size is chosen once, when the store is created, unless `--segment-bytes` is given.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""What must be free: for the log, for the reserve, for going on, for what lies beside."""
+"""Segments of free room: for the log, for the reserve, for the next segment, and for other files."""
 MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """Return the bytes of a segment of a new store on a volume with so much room."""
+    """Return the segment size in bytes of a new store on a volume with the given free room."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -34,9 +34,9 @@ def segment_bytes_for(free_bytes: int) -> int:
 
 
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
-    """Return the bytes of a segment of the store on `disk`, if it is new: `wanted`, or what fits its volume.
+    """Return the segment size in bytes of a new store on a disk: `wanted`, or a size that fits the volume.
 
-    Raise `NoRoom` where a new store of that size could not take a message.
+    Raise `NoRoom` if a new store with this segment size could not store a message.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

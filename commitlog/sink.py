@@ -1,23 +1,25 @@
-"""Where a flush goes: a sink takes the bytes of the log in order; the segments on the local disk are one.
+"""The sink of a flush, which takes the bytes of the log in order, such as the segments on the local disk.
 
     append(first_offset, parts, epoch)    parts lie back to back in the log, from `first_offset` on
 
     part     bytes                  one whole record, or several back to back
              bytes, then `Zeros`    the blank that closes a segment, and the zeros that it leaves unused
 
-1. Parts have no gap, also where a segment ends: whoever has all of them has the log byte by byte, wherever
-   its own segments lie, and can chain a checksum over it.
-2. Of a segment's unused end (RocketMQ leaves it undefined; here it is zeros, as allocation makes it) only the
-   length is said. So what closes a segment of 1 GiB costs a sink eight bytes, not what is left of it.
-3. A sink has up to `appends_max` appends under way, in order of their offsets. When one returns, its parts
-   are kept as the sink promises; when it raises OSError, nothing is certain, and the core is void.
-4. `epoch` says under which right to append this was decided (`services.broker.spine.epoch`). A sink that
-   several brokers could write to refuses an older one than it knows; a disk has one writer, by its lock.
+1. Parts have no gap, also at the end of a segment. A sink with all parts has the log byte by byte, regardless
+   of its own segments, and can compute a chained checksum over the log.
+2. For the unused end of a segment (undefined in RocketMQ, zeros from the allocation here), a sink gets only
+   the length. The end of a segment of 1 GiB therefore costs a sink eight bytes.
+3. A sink has up to `appends_max` appends under way, in order of their offsets. When an append returns, its
+   parts are stored as the sink guarantees. When an append raises OSError, the state of its parts is unknown,
+   and the core is void.
+4. `epoch` is the epoch of the leader that decided the append (`services.broker.spine.epoch`). A sink with
+   several writers refuses an epoch that is older than the newest epoch it has seen. A disk has only one
+   writer, by its lock.
 
-A shared log is another sink, before which the local one keeps what it takes.
+A shared log is another sink. The local sink stores the parts before the shared log does.
 
-Cost on a local disk: one write and one sync for each segment that a flush touches. Weak spot: allocating a
-segment is part of the flush that begins it, so that flush, and all behind it, wait for the file system.
+Cost on a local disk: one write and one sync for each segment of a flush. Weak spot: a segment is allocated in
+the flush that begins it, so this flush and all later flushes wait for the file system.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """So many zero bytes of the log, which nobody need hold or send."""
+    """A number of zero bytes of the log, which need not be stored in memory or sent."""
 
     __slots__ = ("_length",)
 
@@ -46,31 +48,31 @@ class Zeros:
 
 
 Part = bytes | bytearray | Zeros
-"""What a sink is given of the log at once."""
+"""A part of the log in one append."""
 
 
 class LogSink(Protocol):
-    """Something that keeps the bytes of a log."""
+    """A destination for the bytes of a log."""
 
     @property
     def appends_max(self) -> int:
-        """How many appends may be under way."""
+        """The maximum number of appends under way."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Keep parts that lie back to back from a log offset on; runs in a worker thread. Raises OSError."""
+        """Store contiguous parts from a log offset on, in a worker thread. Raise OSError on failure."""
 
 
 class SegmentFiles:
-    """The segments on a disk; synced when an append returns, if `sync`."""
+    """The segments on a disk, which are synced when an append returns if `sync` is true."""
 
     def __init__(self, disk: Disk, segments: Segments, *, sync: bool) -> None:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """Whether there was no room for a new segment and the reserve has made some, until seen to."""
+        """Whether the reserve was deleted to make room for a new segment, until this is handled."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Write each segment's share, in log order; a segment that begins is allocated first."""
+        """Write the share of each segment, in log order. Allocate each new segment first."""
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)
@@ -80,7 +82,7 @@ class SegmentFiles:
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """Return (log offset, bytes) to be written to each segment; zeros are there already."""
+        """Return (log offset, bytes) to write to each segment, without zeros, which are allocated."""
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
             return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # zeros would reach the end
         shares = []
@@ -91,14 +93,14 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Make a segment at its whole length, if need be with the room of the reserve; raise OSError."""
+        """Allocate a segment at its whole length, using the reserve on a full disk. Raise OSError on failure."""
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)
         except OSError as error:
             if error.errno != ENOSPC or self._disk.size(layout.RESERVE) < 0:
                 raise
-            # The reserve makes room by going, not by becoming the segment: so segments are made in one way.
+            # The reserve is deleted, not renamed to the segment, so all segments are created in the same way.
             self._disk.delete(layout.RESERVE)
             self._disk.allocate(path, segment_bytes)
             self.used_reserve = True

@@ -1,8 +1,10 @@
-"""What every state machine needs from before one log offset, so that a start need not read the log from its
-beginning, and retention may delete what lies before.
+"""Snapshots of the state of all state machines at a log offset.
 
-A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. A file
-`snapshots/<20 digits of S>`:
+With a snapshot, recovery need not read the log from its beginning, and retention may delete the log before
+the snapshot.
+
+A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. It is
+stored in a file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -10,15 +12,15 @@ A snapshot at offset S is the state after all records below S, taken when the lo
     16     4      CRC-32 of the body
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
-It is written beside, synced, then renamed, so it is whole or not there; the two newest are kept, and one
-whose CRC is wrong gives way to the other. Cost: size of the state, not of the log. Weak spot: it is written
-whole each time, and read into memory whole at a start.
+A snapshot is written to a new file, synced, and then renamed, so it is either whole or absent. The two newest
+snapshots are kept. If the CRC of one snapshot is wrong, the other is used. Cost: the size of the state, not
+of the log. Weak spot: a snapshot is always written as a whole, and is read into memory as a whole at startup.
 
-A large table is frozen as dictionaries that never change again (`Rows`, `commitlog.table`), or, where its
-values change in place, as rows that the event loop takes afterwards, in slices
-(`commitlog.deferred_rows`). They become JSON while they are written, in a worker thread, so many rows at a
-time that other threads get their turns. At the freeze itself the loop copies dictionaries of references and
-makes no row.
+A large table is frozen as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
+values change in place is frozen as rows that the event loop takes afterwards, in slices
+(`commitlog.deferred_rows`). Rows are converted to JSON while they are written, in a worker thread, in groups
+that are small enough for other threads to run in between. At the freeze, the loop copies dictionaries of
+references, but no rows.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by its name, as JSON can hold it; large tables in it as `Rows` or `DeferredRows`.
+"""The state of each part by its name, in JSON types, with large tables as `Rows` or `DeferredRows`.
 
-A part is such a table, or a dictionary of which some values are.
+A part is a large table, or a dictionary in which some values are large tables.
 """
 
 
 class Rows:
-    """A large table at one moment: what `row` makes of each key and value of parts that never change.
+    """A large table at one moment, with rows that `row` builds from the keys and values of immutable parts.
 
-    The values do not change either. Two are equal that have equal rows.
+    The values do not change, either. Two `Rows` are equal if their rows are equal.
     """
 
     def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], Any]) -> None:
@@ -69,7 +71,7 @@ class Rows:
 
 
 class RowsByName:
-    """A large dictionary at one moment, whose values `row` makes of values that never change."""
+    """A large dictionary at one moment, whose values `row` builds from immutable values."""
 
     def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
         self._values, self._row = values, row
@@ -90,7 +92,7 @@ class Snapshot:
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables whose rows are still to be taken."""
+        """Return the tables whose rows have not all been taken."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
@@ -102,12 +104,12 @@ class Snapshot:
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Make the snapshot durable, and drop all older than the one before it; raise OSError."""
+        """Make the snapshot durable, and delete all but the two newest ones. Raise OSError on failure."""
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
-        with suppress(OSError):  # the snapshot is there; the next one deletes them
+        with suppress(OSError):  # the snapshot is durable; the next snapshot deletes the old files
             for offset in offsets(disk)[:-_KEPT_COUNT]:
                 disk.delete(path_of(offset))
 
@@ -118,7 +120,7 @@ def offsets(disk: Disk) -> list[int]:
 
 
 def newest(disk: Disk) -> Snapshot | None:
-    """Return the newest sound snapshot; None if there is none."""
+    """Return the newest sound snapshot, or None if there is no sound snapshot."""
     for offset in reversed(offsets(disk)):
         found = read(disk, offset)
         if found is not None:
@@ -127,13 +129,13 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return the sound snapshots beside the one that a start begins with; what they name is kept too."""
+    """Return the other sound snapshots besides `start`, whose files must also be kept."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
 
 def unsound(disk: Disk) -> list[str]:
-    """Return, in words, which snapshots are not what was written."""
+    """Return descriptions of the damaged snapshots."""
     bad = [offset for offset in offsets(disk) if not is_sound(disk, offset)]
     return [
         f"{path_of(offset)}: it does not match its CRC; another one, or the log, took its place"
@@ -142,18 +144,18 @@ def unsound(disk: Disk) -> list[str]:
 
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset`; None if its file is not what was written."""
+    """Return the snapshot at `offset`, or None if its file is damaged."""
     return decode(_stored(disk, offset), offset)
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset` whose file has these bytes; None if they are not what was written."""
+    """Return the snapshot at `offset` from the bytes of its file, or None if the bytes are damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
 
 def is_sound(disk: Disk, offset: int) -> bool:
-    """Return whether there is a snapshot at `offset` whose file is what was written."""
+    """Return whether there is a snapshot at `offset` with a sound file."""
     return _body(_stored(disk, offset), offset) is not None
 
 
@@ -163,13 +165,13 @@ def _stored(disk: Disk, offset: int) -> bytes:
 
 
 def _body(stored: bytes, offset: int) -> bytes | None:
-    """Return the packed state in the bytes of a snapshot's file; None if they are not what was written."""
+    """Return the compressed state in the bytes of a snapshot's file, or None if the bytes are damaged."""
     body = stored[_HEAD.size :]
     return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raise `StoreDamaged` if neither a snapshot nor the log tells what was before `log_first_offset`."""
+    """Raise `StoreDamaged` if neither a snapshot nor the log has the state before `log_first_offset`."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -183,7 +185,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in pieces, of which none takes long to make: other threads get their turns in between."""
+    """Yield JSON in small pieces, so that other threads can run in between."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):
@@ -204,7 +206,7 @@ def _member(name: str, value: Any) -> Iterator[bytes]:
 
 
 def _joined(opening: bytes, parts: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
-    """Yield parts between brackets, commas between them; also where there are none."""
+    """Yield parts between brackets and separated by commas. Yield the brackets even without parts."""
     separator = opening
     for part in parts:
         yield separator

@@ -1,18 +1,19 @@
-"""The file `format`: what says that a folder is a store, of which version, and how large its segments are.
+"""The file `format`, which marks a folder as a store and contains the version and the segment size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed
     64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
                    line feed
 
-Versions begin at 1 with the first release, and each release opens the stores of the one before it. A store of
-another version is refused (`StoreTooNew`). Programs from before the first release wrote bare numbers, without
-the name: their stores are refused (`StoreTooOld`), and they refuse these.
+Versions begin at 1 with the first release, and each release opens the stores of the previous release. A store
+of a later version is refused (`StoreTooNew`). Programs before the first release wrote bare numbers without
+the name. The stores of such programs are refused (`StoreTooOld`), and these programs refuse the stores of
+releases.
 
-The size of the segments is written once, when the store is made, as a new file that is synced and renamed; it
-is nowhere else, and nothing is concluded from lengths of files. If this file is damaged the size is derived,
-and told. Without it a folder with a commitlog is a store of ours only if a file proves it that nobody else
-writes; an Apache RocketMQ store is left alone.
+The segment size is written once, when the store is created, to a new file that is synced and renamed. The
+size is stored nowhere else, and is not concluded from the lengths of files. If the file is damaged, the size
+is derived and reported. Without the file, a folder with a commitlog counts as a store of Tidewheel only if it
+has a file that no other program writes. A store of Apache RocketMQ is not changed.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """Content of the file; `segment_bytes` is 0 if it cannot be read.
+    """The content of the file. `segment_bytes` is 0 if it cannot be read.
 
-    `problem` describes the damage of the file; empty if it is sound.
+    `problem` describes the damage of the file, and is empty if the file is sound.
     """
 
     version: int
@@ -61,7 +62,7 @@ def encode(segment_bytes: int, version: int = VERSION) -> bytes:
 
 
 def parse(stored: bytes) -> Format | None:
-    """Return what the bytes of the file say; None if they say nothing.
+    """Return the content in the bytes of the file, or None if the file is empty or cut short.
 
     Raise `NotAStore`, `StoreTooNew` or `StoreTooOld`.
     """
@@ -87,10 +88,10 @@ def parse(stored: bytes) -> Format | None:
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
-    """Return the format of the store on `disk`; give a new store segments of `wanted_bytes`, durably.
+    """Return the format of the store on a disk. Write the format of a new store with `wanted_bytes`, durably.
 
-    What is damaged is written anew, with a size that is derived where it is not told. Raise `NotAStore`,
-    `StoreTooNew` or `StoreTooOld`, with nothing changed.
+    A damaged file is written again, with a derived size if the size cannot be read. Raise `NotAStore`,
+    `StoreTooNew` or `StoreTooOld` without any change.
     """
     found = read(disk)
     if found is None:
@@ -105,7 +106,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
-    """Raise `NotAStore` for a folder that holds something else, unless (`knows_format`) it has the file."""
+    """Raise `NotAStore` for a folder with other files, unless `knows_format` and it has the format file."""
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
     known = (name for name in names if name in layout.KNOWN_NAMES or layout.is_aside(name))
@@ -114,9 +115,10 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 
 
 def read(disk: Disk) -> Format | None:
-    """Return what the file says, or else what else says that this is a store; None of an empty folder.
+    """Return the content of the file, or a format from other evidence of a store, or None without evidence.
 
-    Raise `NotAStore`, also of a commitlog that nothing shows to be ours, `StoreTooNew` or `StoreTooOld`.
+    Raise `NotAStore`, also for a commitlog without evidence that Tidewheel wrote it, `StoreTooNew` or
+    `StoreTooOld`.
     """
     size = disk.size(layout.FORMAT)
     found = parse(disk.read(layout.FORMAT, 0, size)) if size > 0 else None
@@ -131,7 +133,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Make this the content of the file: all of it, durably, or what was there before. Raise OSError."""
+    """Replace the content of the file durably and atomically. Raise OSError on failure."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)
@@ -139,10 +141,11 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return how large the segments of a store seem to be that does not say it.
+    """Return the probable segment size of a store whose format file has no size.
 
-    Of several, the distance of most; `wanted_bytes` if the others are no multiples of it, for then they have
-    become of many sizes. A single one is taken for whole if it ends as what was allocated does; a short one
+    The size of several segments is the most frequent distance between their offsets. If the other distances
+    are not multiples of it, the segments have several sizes, and the maximum of `wanted_bytes` and the
+    distances is returned. A single segment counts as whole if it ends like an allocated file; a short segment
     ends with a record. The reserve has the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
@@ -160,7 +163,7 @@ def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
 
 
 def _is_allocated(disk: Disk, path: str, size: int) -> bool:
-    """Tell whether a segment ends with zeros or with a blank, as one does that has its whole length."""
+    """Return whether a segment ends with zeros or with a blank, like a segment of whole length."""
     end = disk.read(path, max(0, size - record.BLANK_BYTES), record.BLANK_BYTES)
     return not end.strip(b"\0") or end == record.blank(record.BLANK_BYTES)
 

@@ -1,17 +1,19 @@
-"""A large table whose state at one moment is taken without copying it: copy on write, part by part.
+"""A large table whose state is frozen without a copy, by copy on write of its parts.
 
     parts, in the order in which rows came     | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot that a worker writes
     put, pop  copy a part that is shared before it changes, and no other
 
 Rules:
-- A key is a number or a text. A row is kept as bytes (`marshal`, whose format is that of one interpreter, so
-  for memory alone). Python's collector looks into no dict of such; each copy of 200,000 tuples stopped the
-  loop for 12 to 17 ms, and the collector, which finds it young, for 10 to 25 more, twice.
-- A row that is put again keeps its place. Parts that have few rows left are joined.
+- A key is a number or a text. A row is stored as bytes of `marshal`, whose format depends on the interpreter
+  and is therefore used only in memory. Python's garbage collector does not traverse a dictionary of bytes.
+  Each copy of 200,000 tuples stopped the loop for 12 to 17 ms, and the collector, which visits young objects,
+  stopped it twice for 10 to 25 ms more.
+- A row that is replaced keeps its position. Parts with few remaining rows are joined.
 
-Cost, 200,000 rows: 0.6 us to find one of the newest, 1.4 one of the oldest; 1.1 ms to copy a part. Weak spot:
-finding asks part by part, so it grows with the number of parts, a row that is not there most of all.
+Cost with 200,000 rows: a look-up takes 0.6 us for one of the newest rows and 1.4 us for one of the oldest,
+and a copy of a part takes 1.1 ms. Weak spot: a look-up searches part by part, so its cost grows with the
+number of parts, and is highest for a missing row.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ GONE_MAX: Final = 1_024
 
 Key = TypeVar("Key", int, str)
 Row = tuple[Any, ...]
-"""Of numbers, texts, and tuples of these."""
+"""A tuple of numbers, texts, and tuples of numbers and texts."""
 
 
 class Table(Generic[Key]):
-    """Rows by key, in the order in which they came."""
+    """Rows by key, in the order of insertion."""
 
     def __init__(self) -> None:
         self._parts: list[dict[Key, bytes]] = [{}]
         self._is_shared = [False]
         self._count = 0
         self._gone_count = 0
-        """Since the first part was made; a dict passes the places of these to find its first row."""
+        """The rows removed from the first part, whose empty entries slow the search of its first row."""
 
     def __len__(self) -> int:
         return self._count
@@ -51,11 +53,11 @@ class Table(Generic[Key]):
         return (key for part in self._parts for key in part)
 
     def items(self) -> Iterator[tuple[Key, Row]]:
-        """Return every key with its row, in order."""
+        """Return every key with its row, in the order of insertion."""
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
     def between(self, first: Key, end: Key) -> list[Key]:
-        """Return the keys from `first` up to `end`, of a table whose keys came in ascending order."""
+        """Return the keys from `first` up to `end`, in a table with keys inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(iter(part)) < end and next(reversed(part)) >= first:
@@ -63,7 +65,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys from `first` on, of a table whose keys came in ascending order."""
+        """Return up to `count` keys from `first` on, in a table with keys inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -73,16 +75,16 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """Return the row of a key; None if there is none."""
+        """Return the row of a key, or None if the key is missing."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
     def first(self) -> tuple[Key, Row] | None:
-        """Return the key and row that came first; None if the table is empty."""
+        """Return the first key and its row, or None if the table is empty."""
         return next(((key, loads(row)) for key, row in self._parts[0].items()), None)
 
     def put(self, key: Key, row: Row) -> None:
-        """Add a row, or replace the one that the key has."""
+        """Add a row, or replace the row of the key."""
         place = self._place_of(key)
         if place < 0:
             self._count += 1
@@ -92,7 +94,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row of a key; None if there is none."""
+        """Remove and return the row of a key, or return None if the key is missing."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -103,14 +105,14 @@ class Table(Generic[Key]):
         return row
 
     def freeze(self, row: Callable[[Any, Row], Row]) -> Rows:
-        """Return what a snapshot keeps: what `row` makes of each key and row at this moment."""
+        """Return the rows for a snapshot, which `row` builds from each key and row at this moment."""
         held = sum(map(len, self._parts))
         assert self._count == held, f"{self._count} rows are counted, {held} are there"
         self._is_shared = [True] * len(self._parts)
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the number of a key's part; -1 if it has none. Ask first for what came last."""
+        """Return the number of a key's part, or -1 for a missing key. Search the newest part first."""
         parts = self._parts
         place = len(parts) - 1
         while place >= 0 and key not in parts[place]:
@@ -118,14 +120,14 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part, to be changed; a copy from now on, if a snapshot has it too."""
+        """Return a part for changes. Replace a part that a snapshot shares with a copy."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
         return self._parts[place]
 
     def _tidy(self, place: int) -> None:
-        """Drop or join a part from which a row has gone, or leave its empty places behind."""
+        """Drop, join or compact a part from which a row was removed."""
         parts, left = self._parts, max(place - 1, 0)
         if len(parts) > 1 and len(parts[left]) + len(parts[left + 1]) <= PART_ROWS_MAX // 2:
             self._replace(left, left + 2, parts[left] | parts[left + 1])
@@ -138,7 +140,7 @@ class Table(Generic[Key]):
                 self._replace(0, 1, {**parts[0]})
 
     def _replace(self, first: int, end: int, part: dict[Key, bytes]) -> None:
-        """Put one part in the place of others."""
+        """Replace some parts with one part."""
         self._parts[first:end], self._is_shared[first:end] = [part], [False]
         assert len(self._parts) == len(self._is_shared), "a part is not known to be shared or not"
         self._gone_count = 0

@@ -1,8 +1,8 @@
-"""A file to look at in place, as a memory map would be, but read: an I/O error is an OSError.
+"""A view of a file, like a memory map, but with reads, so that an I/O error is an OSError.
 
-A page of a mapped file that the disk cannot read, or that was cut off meanwhile, ends the whole process by
-SIGBUS. So nothing of a store is mapped: slices are read when they are asked for, through a window of
-`WINDOW_BYTES` that moves forward, so that a scan costs one read of the file and no more memory than a window.
+If a page of a mapped file cannot be read from the disk, or was cut off meanwhile, SIGBUS ends the whole
+process. No file of a store is therefore mapped. Slices are read on demand, through a window of `WINDOW_BYTES`
+that moves forward, so a scan costs one read of the file and the memory of one window.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 WINDOW_BYTES: Final = 1024 * 1024
 Read = Callable[[int, int], bytes]
-"""Takes (position, length) and returns so many bytes; fewer only at the end of the file."""
+"""Return `length` bytes from `position`, or fewer at the end of the file."""
 
 
 class View:
-    """The first `length` bytes of what `read` reads."""
+    """The first `length` bytes that the function `read` returns."""
 
     __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
 
@@ -33,7 +33,7 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Return the bytes of a slice, up to the view's end; raise OSError, also of a file cut shorter."""
+        """Return the bytes of a slice up to the view's end. Raise OSError, also if the file was cut."""
         start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
         assert start >= 0
         assert stop >= 0
@@ -46,20 +46,20 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return the same view without what lies behind `end`."""
+        """Return a view of the same file up to `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return the same view through a window of another size: for many views that each show a little."""
+        """Return the same view with a window of another size, for many small views."""
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield where a pattern, whose matches have `match_bytes`, is found from a position on."""
+        """Yield the positions of a pattern, whose matches have `match_bytes`, from a position on."""
         while position < self._length:
             end = min(position + self._window_bytes, self._length)
             for match in pattern.finditer(bytes(self[position:end])):
                 yield position + match.start()
-            # Back by a match less one byte: one may lie across two windows, none is found twice.
+            # The windows overlap by a match less one byte, so a match across two windows is found once.
             position = end - match_bytes + 1 if end < self._length else end
 
     def _move(self, start: int, stop: int) -> None:
@@ -70,5 +70,5 @@ class View:
 
 
 def whole(content: bytes) -> View:
-    """Return a view of bytes in memory."""
+    """Return a view of the given bytes in memory."""
     return View(lambda position, length: content[position : position + length], len(content))

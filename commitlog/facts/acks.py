@@ -1,6 +1,6 @@
-"""What groups have finished, as records: ranges of queue offsets per group, topic and queue.
+"""Records of acknowledgements, with ranges of queue offsets for each group, topic and queue.
 
-The body of a `TW_SYS_ACK` record, big-endian, repeated until its end:
+The body of a `TW_SYS_ACK` record is big-endian and repeats these fields until its end:
 
     width  field
     1 + g  group length, group UTF-8
@@ -9,10 +9,10 @@ The body of a `TW_SYS_ACK` record, big-endian, repeated until its end:
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-An entry without group, topic and ranges (six zero bytes) says that the next one was not acknowledged but
-passed over: the group's filter did not want it, or damage has left a gap.
+An entry without group, topic and ranges (six zero bytes) is a mark. The messages of the next entry were not
+acknowledged but passed over, because the group's filter did not match or damage has left a gap.
 
-All of one turn of the loop share one record, so neighbours cost a few bytes each.
+All acknowledgements of one turn of the loop share one record, so adjacent messages cost a few bytes each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """What a group has done on one queue, or passed over: ranges of (first queue offset, count)."""
+    """Messages of a queue that a group has finished or passed over, as ranges (first queue offset, count)."""
 
     group: str
     topic: str
@@ -39,7 +39,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return offsets, which come in any order, as ascending ranges of (first, count)."""
+    """Return ascending ranges (first, count) of offsets in any order."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -59,7 +59,7 @@ def encode(finished: Iterable[Finished]) -> bytes:
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """Yield a body in parts of up to 65,535 ranges, from which several bodies can be made."""
+    """Yield parts of up to 65,535 ranges, which can be joined to one or several record bodies."""
     for group, topic, queue_id, ranges, is_passed in finished:
         assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
         head = (_PASSED if is_passed else b"") + text(group) + text(topic)
@@ -69,7 +69,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Iterator[Finished]:
-    """Yield what the body of one record says, in its order."""
+    """Yield the entries in the body of one record, in order."""
     position = 0
     is_passed = False
     while position < len(body):
@@ -88,17 +88,17 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Return text as UTF-8 behind its length (1 byte), cut after 255 bytes."""
+    """Return text as UTF-8 with a length prefix of 1 byte, truncated to 255 bytes."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clipped(words: str) -> str:
-    """Return text as `read_text` will return it: cut where `text` cuts."""
+    """Return text as `read_text` returns it, truncated like the result of `text`."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 
 def read_text(body: bytes, position: int) -> tuple[str, int]:
-    """Return the text at a position, and the position behind it."""
+    """Return the text at a position, and the position after the text."""
     end = position + 1 + body[position]
     return body[position + 1 : end].decode(errors="replace"), end

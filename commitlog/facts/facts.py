@@ -1,7 +1,7 @@
-"""Facts: the meaning of a record as plain values, for the broker, its tools and `explain`.
+"""Facts, which are the meaning of a record as plain values, for the broker, its tools and `explain`.
 
-A fact says one thing, and a record tells one or several: a committed half that carries a cancel and sets a
-timer which takes the place of another is one record, so that a crash leaves all of it or nothing.
+A record has one or several facts. For example, a committed half that cancels a timer and sets another timer
+in place of a third timer is one record, so a crash leaves either all of these facts or none.
 
     fact              told by                                  what it says
     TimerEnded        message, timer, verb                     a timer is over (`commitlog.kinds`)
@@ -24,15 +24,15 @@ timer which takes the place of another is one record, so that a crash leaves all
     UserSet, UserRemoved, TokenMade, TokenRevoked, RulesSet, RulesRemoved
                       TW_SYS_AUTH                              who may do what
 
-1. `facts_of` reads a record: its topic, type, properties and body, and nothing else. When and where it was
-   stored is the record's own, not a fact.
-2. `record_of` makes the record of a fact that is told by JSON alone (`TOPICS`). Acknowledgements and leases
-   are gathered, and written by `acks` and `lease_records`; the others are told by messages.
-3. A record of a kind that a later release writes tells no facts; a verb that is not known raises KeyError.
-4. Timers and halves of RocketMQ are read, too, which may hold what a client wrote: a timer whose time is no
-   number is none, and such a time of a half counts as not given.
+1. `facts_of` reads only the topic, type, properties and body of a record. The time and the offset at which
+   the record was stored are not facts.
+2. `record_of` returns the record of a fact that is stored as JSON alone (`TOPICS`). Acknowledgements and
+   leases are gathered, and encoded by `acks` and `lease_records`. The other facts are stored in messages.
+3. A record kind of a later release has no facts. An unknown verb raises KeyError.
+4. Timers and halves of RocketMQ are read, too, and may contain arbitrary text of a client. A timer record
+   whose time is not a number has no timer. A time of a half that is not a number is ignored.
 
-Cost: 0.3 us for a message that tells none; JSON bodies take some us, and are few.
+Cost: 0.3 us for a message without facts. JSON bodies take some us, but there are few JSON bodies.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """Where and when the record that tells a fact was stored: log offset, queue offset, ms since 1970.
+    """The log offset, the queue offset and the store time (ms since 1970) of the record that has a fact.
 
-    `stored` is the record itself, or its bytes: for those who keep it, not for those who read facts.
+    `stored` is the record or its bytes, for code that keeps the record. Readers of facts do not use `stored`.
     """
 
     @property
@@ -88,7 +88,7 @@ class Stamp(Protocol):
 
 
 class TimerSet(NamedTuple):
-    """A timer waits at its record's offset; it goes by a message id, or None, and a key, "" for none."""
+    """A timer waits at the offset of its record. It is named by a message id or None, and by a key or ""."""
 
     due_ms: int
     topic: str
@@ -97,9 +97,10 @@ class TimerSet(NamedTuple):
 
 
 class HalfStored(NamedTuple):
-    """A half waits at its record's offset; its message is for `topic`, to be delivered at `due_ms` if given.
+    """A half waits at the offset of its record. Its message is for `topic`, to be delivered at `due_ms` if
+    given.
 
-    `check_ms` is when its producer is to be asked first; a half that RocketMQ stored leaves that to
+    `check_ms` is the time of the first check-back. For a half that RocketMQ stored, this time follows from
     `immunity_s` or a default.
     """
 
@@ -111,16 +112,16 @@ class HalfStored(NamedTuple):
 
 
 class HalfEnded(NamedTuple):
-    """The half at an offset has ended: "COMMIT", "ROLLBACK", or "EXPIRED"."""
+    """The half at an offset has ended with "COMMIT", "ROLLBACK", or "EXPIRED"."""
 
     half_offset: int
     how: str
 
 
 class HalfAsked(NamedTuple):
-    """A producer was asked about a half, for the `asked_count`-th time.
+    """A check-back was sent for a half, as the `asked_count`-th check-back of the half.
 
-    The next time is `check_ms`; None: by default times.
+    The next check-back is due at `check_ms`, or at a default time if `check_ms` is None.
     """
 
     half_offset: int
@@ -129,35 +130,35 @@ class HalfAsked(NamedTuple):
 
 
 class HalfEndedLate(NamedTuple):
-    """A producer asked for this end of a half that had expired."""
+    """A producer sent an end for a half that had expired."""
 
     half_offset: int
     asked_for: str
 
 
 class LeaseChanged(NamedTuple):
-    """What became of a lease of a group on a queue."""
+    """A lease of a group on a queue was given or changed, or it ended."""
 
     key: Key
     entry: LeaseEntry
 
 
 class PolicySet(NamedTuple):
-    """A group's messages are given out in this way."""
+    """The delivery policy of a group was set."""
 
     group: str
     policy: Mapping[str, Any]
 
 
 class GroupLeft(NamedTuple):
-    """A group no longer receives a topic; topic "": it is forgotten."""
+    """A group no longer receives a topic. With topic "", the group is removed."""
 
     group: str
     topic: str
 
 
 class FiltersForgotten(NamedTuple):
-    """A group has no more use for filters on a topic, each (type, expression)."""
+    """Filters of a group on a topic were dropped. Each filter is (type, expression)."""
 
     group: str
     topic: str
@@ -165,10 +166,11 @@ class FiltersForgotten(NamedTuple):
 
 
 class GroupJoined(NamedTuple):
-    """A group receives a topic, whose log began at `log_offset`.
+    """A group receives a topic, and the log began at `log_offset`.
 
-    It has one filter more, messages of queues come again (by queue id: the first offset, then how far on each
-    next one is), or it goes on at other offsets: each only where it is given.
+    The other fields are optional. `filter` is a new filter of the group. `reopened` has the messages to
+    deliver again, by queue id, as the first offset and the distances to the following offsets. `positions`
+    has the queue offsets from which the group continues.
     """
 
     group: str
@@ -180,7 +182,7 @@ class GroupJoined(NamedTuple):
 
 
 class TopicSet(NamedTuple):
-    """A topic is there; `check_back` is how its halves are asked about, None for as all are."""
+    """A topic exists. `check_back` has the check-back times of its halves, or None for the default times."""
 
     name: str
     message_type: str
@@ -195,7 +197,7 @@ class TopicDeleted(NamedTuple):
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule runs like this, at the first moment after `after_ms`."""
+    """A schedule was created or replaced, and first runs after `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
@@ -207,26 +209,26 @@ class ScheduleSet(NamedTuple):
 
 
 class ScheduleDeleted(NamedTuple):
-    """A schedule is gone."""
+    """A schedule was deleted."""
 
     name: str
 
 
 class SchedulePaused(NamedTuple):
-    """A schedule does not run until it is resumed."""
+    """A schedule was paused, and does not run until it is resumed."""
 
     name: str
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule runs again, at the first moment after `after_ms`."""
+    """A schedule was resumed, and first runs after `after_ms`."""
 
     name: str
     after_ms: int
 
 
 class SchedulePassed(NamedTuple):
-    """A schedule's runs up to a time are given up; `trouble` says why, None: as before."""
+    """The runs of a schedule up to a time were dropped. `trouble` is the reason, or None if unchanged."""
 
     name: str
     until_ms: int
@@ -241,7 +243,7 @@ class ScheduleRan(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Messages of a queue that retention has taken from a group, which had not finished them."""
+    """Messages of a queue that retention deleted before a group had finished them."""
 
     group: str
     topic: str
@@ -250,7 +252,7 @@ class Skipped(NamedTuple):
 
 
 class LogCut(NamedTuple):
-    """The log may begin at an offset, and does if `is_done`.
+    """The log is to begin at `cut_offset`, and begins there if `is_done` is true.
 
     queues     where queues begin, each (topic, queue id, offset); None: the cut is only announced
     places     where the record of each first entry lies
@@ -265,7 +267,7 @@ class LogCut(NamedTuple):
 
 
 class EpochBegun(NamedTuple):
-    """An epoch begins: `node` leads, "" if unknown, and records are applied by `version`."""
+    """An epoch began. Its leader is `node`, or "" if unknown, and `version` applies to its records."""
 
     number: int
     node: str = ""
@@ -273,7 +275,7 @@ class EpochBegun(NamedTuple):
 
 
 class UserSet(NamedTuple):
-    """A user is known by a name and a sealed secret."""
+    """A user was added or replaced, with a name and a sealed secret."""
 
     name: str
     sealed: str
@@ -281,13 +283,13 @@ class UserSet(NamedTuple):
 
 
 class UserRemoved(NamedTuple):
-    """A user is gone, with rules and tokens."""
+    """A user was removed, together with its rules and tokens."""
 
     name: str
 
 
 class TokenMade(NamedTuple):
-    """A user has a token; `digest` proves it."""
+    """A token was added for a user. `digest` is a hash that verifies the token."""
 
     id: str
     user: str
@@ -297,19 +299,19 @@ class TokenMade(NamedTuple):
 
 
 class TokenRevoked(NamedTuple):
-    """A token is void."""
+    """A token was revoked."""
 
     id: str
 
 
 class RulesSet(NamedTuple):
-    """These rules hold."""
+    """Rules were set."""
 
     rules: Sequence[Sequence[str]]
 
 
 class RulesRemoved(NamedTuple):
-    """These rules hold no more."""
+    """Rules were removed."""
 
     rules: Sequence[Sequence[str]]
 
@@ -325,11 +327,11 @@ Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut 
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
-    """Return what a record says, in the order in which it is to be applied."""
+    """Return the facts of a record, in the order in which they are to be applied."""
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
-        return ()  # most records of most logs
+        return ()  # true for most records of most logs
     told: list[Fact] = [*endings(record)]
     if is_commit:
         told.append(HalfEnded(record.half_offset, "COMMIT"))
@@ -338,14 +340,14 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
 
 
 def record_of(fact: Fact) -> Record:
-    """Return the record, still to be stored, that tells a fact and nothing else, as JSON."""
+    """Return a record, which is yet to be stored, with a single fact as JSON."""
     kind = type(fact)
     body = json.dumps(_WRITERS[kind](fact)).encode()
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)
 
 
 def timer_set(stored: bytes) -> TimerSet:
-    """Return the timer of a record with these properties."""
+    """Return the timer of a record with the given properties."""
     said = properties.decode(stored)
     names = said.get(property_names.TIMER_NAMES, "id key")
     return TimerSet(
@@ -413,7 +415,7 @@ def _topic(record: Record) -> Iterator[OfTopic]:
 def _timer(record: Record) -> Iterator[Fact]:
     try:
         timer = timer_set(record.properties)
-    except (KeyError, ValueError):  # without a time that is a number, which RocketMQ may store: no timer
+    except (KeyError, ValueError):  # RocketMQ may store a time that is not a number
         return
     yield timer
     yield from _ran(record)
@@ -539,4 +541,4 @@ TOPICS: Final[Mapping[type, str]] = {
     EpochBegun: EPOCH_TOPIC,
     **dict.fromkeys(get_args(OfRights), AUTH_TOPIC),
 }
-"""By fact, the topic of records that tell it and nothing else."""
+"""The topic of records with a single fact, by the type of the fact."""

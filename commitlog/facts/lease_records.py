@@ -1,6 +1,6 @@
-"""What became of leases, as records: those that outlive a restart, and those that ended unacknowledged.
+"""Records of leases that outlive a restart, and of leases that ended unacknowledged.
 
-The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
+The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until its end:
 
     width  field
     1 + g  group length, group UTF-8
@@ -21,7 +21,7 @@ The body of a `TW_SYS_LEASE` record, big-endian, repeated until its end:
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
 
-All of one turn of the loop share one record.
+All leases of one turn of the loop share one record.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _ATTEMPTS_MAX: Final = 0xFFFF
 
 
 class Kind(IntEnum):
-    """What an entry says of a lease."""
+    """The kind of an entry for a lease."""
 
     LEASED = 1
     ENDED = 2
 
 
 class LeaseEntry(NamedTuple):
-    """An event of a lease, began or ended; see the table above."""
+    """An event of a lease, with the fields of the table above."""
 
     kind: Kind
     cause: int
@@ -75,7 +75,7 @@ def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield a body in parts of up to 1,024 entries, from which several bodies can be made."""
+    """Yield parts of up to 1,024 entries, which can be joined to one or several record bodies."""
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
         for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
@@ -84,7 +84,7 @@ def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[b
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
-    """Yield what the body of one record says, in its order."""
+    """Yield the entries in the body of one record, in order."""
     position = 0
     while position < len(body):
         group, position = read_text(body, position)
