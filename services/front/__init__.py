@@ -5,7 +5,7 @@
 
     `connection`: a socket's bytes --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
 
-The modules after `connection` use no sockets and no clock. The protocols that a ClientHello offers are read
-before the handshake (`client_hello`). `admission` limits the connections of an address and the silence of a
-connection; `http2.Bounds` limits the memory of a connection.
+The modules after `connection` use no sockets and no clock. `client_hello` reads the protocols that a
+ClientHello offers, before the handshake. `admission` limits the connections of an address and the silence of
+a connection, and `http2.Bounds` limits the memory of a connection.
 """

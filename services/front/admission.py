@@ -1,8 +1,8 @@
-"""Limits on connections and on their silence; no sockets and no clock.
+"""Limits on the number of connections and on the silence of a connection; no sockets and no clock.
 
-The connections of an address are limited. A connection must send its first bytes within `hello_seconds`, and
-counts as dead after `idle_seconds` without data; clients are pinged far more often. With authentication,
-the unauthenticated connections of an address are limited, too.
+The number of connections from one address is limited. A connection must send its first bytes within
+`hello_seconds`, and counts as dead after `idle_seconds` without data, although clients are pinged far more
+often. With authentication, the number of unauthenticated connections from one address is limited, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRANGER = "not let in"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of an address and of a connection."""
+    """The limits for an address and for a connection."""
 
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0
@@ -30,7 +30,7 @@ class Limits:
 
 
 class Admission:
-    """The connections of each address."""
+    """The number of connections from each address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -52,5 +52,5 @@ class Admission:
 
     @property
     def connection_count(self) -> int:
-        """The number of connections."""
+        """Return the number of connections."""
         return self._connections.total()

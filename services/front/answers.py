@@ -1,10 +1,10 @@
 """Error messages for refused connections, in the protocol of the client.
 
-An HTTP/1 client gets a response; a RocketMQ 4 client gets an answer to its request, which it shows as the
-reason of the failure; a TLS client gets the alert `access_denied` (RFC 8446, 6.2), which carries no text; an
-HTTP/2 client gets an answer to its first call (`services.front.refusing`).
+An HTTP/1 client gets a response. A RocketMQ 4 client gets an answer to its request, and shows the text of the
+answer as the reason of the failure. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without a
+text. An HTTP/2 client gets an answer to its first call (`services.front.refusing`).
 
-A remoting frame, all numbers big-endian (RemotingCommand of Apache RocketMQ):
+A remoting frame has this layout, with big-endian numbers (RemotingCommand of Apache RocketMQ):
 
 | bytes | what                                                       |
 |-------|------------------------------------------------------------|
@@ -47,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def sentence(protocol: Protocol, http: str) -> str:
-    """Return the error message for a protocol; `http` is the URL of the HTTP interface."""
+    """Return the error message for a protocol. `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
         Protocol.HTTP1: f"metrics, health and commands are at {http}",
@@ -58,12 +58,12 @@ def sentence(protocol: Protocol, http: str) -> str:
 
 
 def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the error for a connection that began with `first`, in its protocol."""
+    """Return the error message for a connection, in its protocol. `first` are its first bytes."""
     return said(sentence(protocol, http), protocol, first, "400 Bad Request")
 
 
 class Farewell(NamedTuple):
-    """The refusal of a client with a supported protocol: a message, and its gRPC and HTTP status."""
+    """The refusal of a client with a supported protocol, with a message, a gRPC status and an HTTP status."""
 
     text: str
     grpc_status: Status
@@ -75,12 +75,12 @@ PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED,
 
 
 def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
-    """Return the refusal of a client with a supported protocol, in that protocol."""
+    """Return the refusal of a connection, in its protocol. `first` are its first bytes."""
     return said(why.text, protocol, first, why.http_status)
 
 
 def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Return a message in the protocol of a connection that began with `first`."""
+    """Return a message in the protocol of a connection. `first` are the first bytes of the connection."""
     match protocol:
         case Protocol.HTTP1:
             return _http1(text, http_status)
@@ -110,7 +110,7 @@ def _remoting(text: str, first: bytes) -> bytes:
 
 
 def opaque_of(frame: bytes) -> int:
-    """Return the id of a remoting request, which the answer repeats; 0 if it is missing."""
+    """Return the id of a remoting request, which the answer repeats, or 0 if the request has no id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:
@@ -122,7 +122,7 @@ def opaque_of(frame: bytes) -> int:
 
 
 def is_whole(protocol: Protocol, first: bytes) -> bool:
-    """Return whether the bytes hold all that an answer needs: a request head, a hello, or a frame header."""
+    """Return whether `first` contains a complete request head, ClientHello or frame header to answer."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -1,16 +1,17 @@
-"""The certificate that TLS is served with: the operator's files, or one that the broker has made for itself.
+"""The TLS certificate of the broker: the operator's files, or a self-signed certificate.
 
-    --tls-certificate FILE --tls-key FILE     PEM; read again when one of them changes, without a restart
+    --tls-certificate FILE --tls-key FILE     PEM; reloaded without a restart when a file changes
     neither                                   <store>/tls/: made at the first start, for this host's names
     --tls-clients FILE                        only clients with a certificate of these authorities may connect
 
-The official clients of Java and Go take any certificate; Python, Node and Rust verify it, so that one made
-here must be given to them to trust. It is a server's and nobody's authority (RFC 5280, 4.2.1.9 and 4.2.1.12):
-who trusts it trusts nothing else that its key signs. It says nothing about the use of its key: BoringSSL, and
-so gRPC's clients, trust no certificate of itself whose key may not sign certificates. It is renewed
-`RENEW_DAYS` before it ends, while the broker serves, and when its two files do not fit, as a death between
-the two leaves them; then clients need the new one. The HTTP interface, where it is served over TLS, shows
-the same certificate.
+The official Java and Go clients accept any certificate. The Python, Node and Rust clients verify the
+certificate, and must be configured to trust a self-signed one. A self-signed certificate is a server
+certificate and not an authority (RFC 5280, 4.2.1.9 and 4.2.1.12): a client that trusts it trusts no other
+certificate that its key signs. The certificate has no key usage extension, because BoringSSL, which gRPC
+clients use, rejects a self-signed certificate whose key usage excludes signing certificates. The running
+broker renews a self-signed certificate `RENEW_DAYS` before it expires. At startup, the broker also replaces
+a certificate that does not match its key, which a crash between the two writes can cause. After a renewal,
+clients need the new certificate. If the HTTP interface is served over TLS, it uses the same certificate.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ log = structlog.get_logger()
 
 Made = TypeVar("Made")
 Now = Callable[[], datetime.datetime]
-"""The time, with its zone."""
+"""A function that returns the current time, with a time zone."""
 
 
 def utc_now() -> datetime.datetime:
-    """Return the time of this machine."""
+    """Return the current time in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the chain and its key lie, and the authorities of client certificates, all PEM.
+    """The paths of the certificate chain, its key and the client certificate authorities, all in PEM format.
 
-    `own_names` are those that our own certificate is made for; none of one that is given.
+    `own_names` are the host names in a self-signed certificate, and empty for a certificate of the operator.
     """
 
     certificate: Path
@@ -60,15 +61,16 @@ class TlsFiles:
     own_names: tuple[str, ...] = ()
 
     def changed_ns(self) -> tuple[int, ...]:
-        """Return when each was written; raise OSError."""
+        """Return the modification time of each file, in nanoseconds. Raise OSError if a file is missing."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
 def https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what HTTP is served over TLS with; it follows the files. Raise `ConfigurationError`.
+    """Return the TLS context of the HTTP interface, which uses the current files at each handshake.
 
-    Python asks at every handshake for the context of a name, also where the client says none.
+    Python calls `sni_callback` at each handshake, even if the client sends no server name. Raise
+    `ConfigurationError` if the files cannot be used.
     """
     following = Following(files, server_context)
 
@@ -81,20 +83,23 @@ def https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return what gives each handshake of gRPC its context, which follows the files.
+    """Return a function that returns the TLS context for a gRPC handshake, built from the current files.
 
-    Raise `ConfigurationError` if these do not fit.
+    Raise `ConfigurationError` if the files cannot be used.
     """
     return Following(files, grpc_context).current
 
 
 def grpc_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return a context of gRPC's port, which takes only clients of the authorities, if there are any."""
+    """Return the TLS context of the gRPC port.
+
+    If `clients` is set, clients must have a certificate of its authorities.
+    """
     context = server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        authorities = files.clients.read_bytes().decode("ascii", "ignore")  # remarks may be in any language
+        authorities = files.clients.read_bytes().decode("ascii", "ignore")  # comments may be in any encoding
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError) as error:
@@ -105,7 +110,7 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a context of a server that shows what the files hold now."""
+    """Return a server's TLS context with the current certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
@@ -113,10 +118,10 @@ def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContex
 
 
 class Following(Generic[Made]):
-    """What is made of files, as a context, follows them: whoever shakes hands asks for the current one."""
+    """An object built from TLS files, such as a TLS context, and rebuilt when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
-        """Read the files; raise `ConfigurationError`."""
+        """Read the files. Raise `ConfigurationError` if they cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -124,7 +129,7 @@ class Following(Generic[Made]):
         self._made = self._read()
 
     def current(self) -> Made:
-        """Return what is made of what the files hold; a bad change is logged, and the one before stays."""
+        """Return the object for the current files, or log an error and return the last valid object."""
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
                 renew(self._files, self._now)
@@ -133,7 +138,7 @@ class Following(Generic[Made]):
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
-            if str(error) != self._failure:  # whoever asks every second would say it every second
+            if str(error) != self._failure:  # do not repeat the message at every handshake
                 log.error("TLS certificate not read again; the one before serves on", why=str(error))
             self._failure = str(error)
         return self._made
@@ -156,9 +161,9 @@ class Following(Generic[Made]):
 
 
 def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return when a certificate ends, and warn if that is soon; raise `ConfigurationError`.
+    """Return when a certificate expires, and log a warning if it expires within `WARN_DAYS`.
 
-    The key must be the certificate's.
+    Raise `ConfigurationError` if the key does not match the certificate.
     """
     ends: datetime.datetime = fitting(files, chain, key).not_valid_after_utc
     left = ends - now
@@ -170,7 +175,10 @@ def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> 
 
 
 def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
-    """Return the certificate (an `x509.Certificate`); raise `ConfigurationError` if the key is another's."""
+    """Return the certificate (an `x509.Certificate`).
+
+    Raise `ConfigurationError` if the key does not match it, or if a file cannot be parsed.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -191,9 +199,9 @@ def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the files of a folder, made if they are missing: a certificate that nobody else vouches for.
+    """Return the TLS files of a folder. If they are missing, make a self-signed certificate and its key.
 
-    One that somebody else has put there is served as if it were given, and never renewed.
+    A certificate that the operator has put into the folder is used as it is, and never renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(names_of(hosts)))
     found = present(files)
@@ -209,7 +217,10 @@ def own_files(
 
 
 def renew(files: TlsFiles, now: Now) -> None:
-    """Make our certificate and its key, unless they fit and last; raise OSError."""
+    """Make a self-signed certificate and its key, unless the current ones are valid and need no renewal.
+
+    Raise OSError if a file cannot be read or written.
+    """
     if lasts(files, now()):
         return
     certificate, key = self_signed(list(files.own_names), now())
@@ -219,7 +230,7 @@ def renew(files: TlsFiles, now: Now) -> None:
 
 
 def lasts(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether there are a certificate and its key, and it is not to be renewed yet."""
+    """Return whether the certificate exists, matches its key, and need not be renewed yet."""
     try:
         certificate = fitting(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -228,7 +239,7 @@ def lasts(files: TlsFiles, now: datetime.datetime) -> bool:
 
 
 def present(files: TlsFiles) -> Any:
-    """Return the certificate that is there (an `x509.Certificate`); None for none, or for no certificate."""
+    """Return the certificate in the file (an `x509.Certificate`), or None if it is missing or invalid."""
     from cryptography import x509
 
     try:
@@ -238,14 +249,14 @@ def present(files: TlsFiles) -> Any:
 
 
 def is_ours(certificate: Any) -> bool:
-    """Return whether a broker has made a certificate for itself."""
+    """Return whether a certificate was made and signed by a broker."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
 
 
 def is_authority(certificate: Any) -> bool:
-    """Return whether a certificate may sign others."""
+    """Return whether a certificate may sign other certificates."""
     from cryptography import x509
 
     try:
@@ -256,13 +267,16 @@ def is_authority(certificate: Any) -> bool:
 
 
 def names_of(hosts: Iterable[str]) -> list[str]:
-    """Return under which names and addresses a broker on these hosts is dialled."""
+    """Return the names and addresses that clients may use for a broker on these hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
 def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
-    """Return a certificate for these names or addresses, and its key, as PEM; it is valid from now on."""
+    """Return a self-signed certificate for the given names and addresses, and its key, both as PEM.
+
+    The certificate is valid from one day before `now`, for `VALID_DAYS`.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -5,8 +5,9 @@
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is a length of n bytes, followed by that many bytes. The hello is read once for each connection, before
-the handshake; clients without HTTP/2 get an alert. A hello that is not whole in one record is not checked.
+`<n>` is a length in n bytes, followed by the content of that length. The hello is read once for each
+connection, before the handshake, and clients without HTTP/2 get an alert. A ClientHello that spans several
+records is not checked.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 RECORD_HEAD_BYTES: Final = 5
 RECORD_BYTES_MAX: Final = 2**14 + 2048
-"""Maximum length of a record of any version."""
+"""The maximum length of a record in any TLS version."""
 H2: Final = b"h2"
 _LENGTH_AT: Final = 3
 _HEAD: Final = bytes((22, 3))
@@ -25,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_whole_record(first: bytes) -> bool:
-    """Return whether the first record is complete, or is too long to be valid."""
+    """Return whether the first record is complete, or too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _number(first, _LENGTH_AT, 2)
@@ -33,7 +34,10 @@ def is_whole_record(first: bytes) -> bool:
 
 
 def offered(first: bytes) -> list[bytes] | None:
-    """Return the protocols that a hello offers, [] for none; None if it is not a hello in one record."""
+    """Return the protocols that a ClientHello offers, or None if `first` is not a ClientHello in one record.
+
+    Return an empty list if the ClientHello has no ALPN extension.
+    """
     try:
         return _offered(first)
     except IndexError:
@@ -66,7 +70,7 @@ def _names(listed: bytes) -> list[bytes]:
 
 
 def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place`, and their end; raise IndexError if they are truncated."""
+    """Return the length-prefixed bytes at `place`, and their end. Raise IndexError if they are truncated."""
     begins = place + length_bytes
     ends = begins + _number(content, place, length_bytes)
     if ends > len(content):

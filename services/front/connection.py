@@ -1,25 +1,25 @@
-"""A client connection: passes bytes between the socket and the sans-I/O core (`GrpcCalls`).
+"""A client connection, which passes bytes between the socket and the sans-I/O core (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes the bytes to the core and each event to the service. The core parses frames
-only up to a turn's work; if bytes are left, the transport is paused and the connection waits in `Backlog`,
-where connections take turns: a flood from one client does not delay the others. A client that has used part
-of its allowance of frames without progress waits another `LITTLE_SECONDS`.
+Reading. `data_received` passes the bytes to the core and each event to the service. In each turn, the core
+parses only a limited number of frames. If bytes are left, the transport is paused and the connection waits in
+`Backlog`. Connections in `Backlog` take turns, so a flood from one client does not delay other clients. After
+frames without progress have used part of a client's allowance, each read waits another `LITTLE_SECONDS`.
 
-Writing. All output of one turn of the loop to a client is sent by one `write` at its end (`Writes`): one
-system call for 32 replies as for one. While the socket is blocked (`pause_writing`), DATA waits in the core,
-under the same bounds as for HTTP/2's windows. The unsent bytes of all connections together are bounded, too:
-the connection with the most is closed (`Unread`).
+Writing. All output to a client in one turn of the event loop is sent by one `write` at the end of the turn
+(`Writes`), and 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits in
+the core, under the same limits as DATA that waits for flow control. The unsent bytes of all connections
+together are limited, too: over the limit, the connection with the most unsent bytes is closed (`Unread`).
 
 Serving. The service answers a unary call without a task, when its result is ready (`reply`). A streaming call
-is served by a task (`start`): it receives by `messages` and sends by `send_message`, which returns once the
-message has passed flow control and thus counts as handed over. The task is cancelled when the caller cancels
-or the connection is lost.
+is served by a task (`start`), which receives by `messages` and sends by `send_message`. A message counts as
+delivered when it has passed flow control, which `send_message` awaits. The task is cancelled when the caller
+cancels the call or the connection is lost.
 
-Ending. A refused client gets the reason by GOAWAY; the connection then half-closes and reads for another
-`CLOSE_SECONDS`: closing a socket with unread bytes makes the kernel send RST, which would destroy the reason
-in transit.
+Ending. A refused client gets the reason in a GOAWAY frame. The connection then half-closes and reads for
+another `CLOSE_SECONDS`, because closing a socket with unread bytes makes the kernel send RST, which would
+destroy the reason in transit.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ log = structlog.get_logger()
 
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
-"""Silence after which a client is pinged, and the time for its answer."""
+"""The duration of silence after which a client is pinged, and the time limit for its answer."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""Time for a client to read the reason of the end, and the bytes it may send meanwhile."""
+"""The time in which a client can read the reason of the end, and the bytes that it may send meanwhile."""
 LITTLE_SECONDS: Final = 0.01
-"""Delay of the next read from a client whose frames make no progress."""
+"""The delay before the next read from a client that sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
-"""Messages of a stream that are read in one turn."""
+"""The maximum number of messages of a stream that are read in one turn."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
@@ -70,23 +70,23 @@ class Service(Protocol):
     """A service that answers calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path; None if there is none."""
+        """Return the method of a path, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call, now or later."""
+        """Answer a unary call, now or later."""
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Answer a call whose request is a stream."""
 
 
 class Acceptor(Protocol):
-    """The acceptor of connections, which counts them."""
+    """The acceptor of connections, which counts the connections."""
 
     def refused(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server ends, with a short reason and details."""
 
     def lost(self, connection: Connection) -> None:
-        """Count a connection as gone."""
+        """Remove a closed connection from the count."""
 
 
 class Writes:
@@ -97,7 +97,7 @@ class Writes:
         self._waiting: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """Let a connection write at the end of this turn."""
+        """Schedule a write of a connection at the end of this turn."""
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append(connection)
@@ -109,14 +109,14 @@ class Writes:
 
 
 class Backlog:
-    """The connections whose frames wait for a later turn; each turn serves one of them."""
+    """The connections with unparsed frames, of which each turn of the loop serves one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Let a connection continue reading in a later turn."""
+        """Schedule a connection to continue reading in a later turn."""
         if not self._waiting:
             self._loop.call_soon(self._go_on)
         self._waiting.append(connection)
@@ -129,14 +129,14 @@ class Backlog:
 
 
 class Unread:
-    """The unread bytes of answers; above the limit, the connection with the most is closed."""
+    """The unread bytes of answers. Above the limit, the connection with the most unread bytes is closed."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
     def note(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the unread bytes of a connection; above the total limit, close the one with the most."""
+        """Set the unread bytes of a connection, and close the largest connection if the total is too high."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -162,18 +162,18 @@ class Shared:
 
 
 class Answering:
-    """A call that a task serves: its request's messages and the task's futures."""
+    """A call that is served by a task, with the messages of its request and the futures of the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """Done once the last sent message has passed flow control."""
+        """A future that is done when the last sent message has passed flow control."""
         self.inbox: list[MessageReceived | None] = []
-        """The request messages that the task has not taken, and None after the last."""
+        """The request messages that the task has not read, with None after the last message."""
         self.said: asyncio.Future[None] | None = None
-        """Done once the inbox is not empty."""
+        """A future that is done when the inbox is not empty."""
 
     def put(self, said: MessageReceived | None) -> None:
         """Add a message of the request, or None for its end, and wake the task."""
@@ -183,7 +183,7 @@ class Answering:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with HTTP/2 from its first byte on."""
+    """A connection that uses HTTP/2 from its first byte on."""
 
     __slots__ = (
         "_acceptor",
@@ -219,13 +219,13 @@ class Connection(asyncio.Protocol):
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
-        """Unique in the process."""
+        """The number of the connection, unique in the process."""
         self.is_let_in = False
         """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False
-        """Whether it counts as unauthenticated; whether the reason of its end was counted."""
+        """Whether the connection counts as unauthenticated, and whether the reason of its end was counted."""
         self.protocol = ""
-        """The protocol negotiated by ALPN; empty without TLS."""
+        """The protocol that was negotiated by ALPN, empty without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
         """The service's cache of parsed header fields, by the fields' `id`: (fields, parsed object)."""
         self.calls = GrpcCalls(
@@ -234,14 +234,14 @@ class Connection(asyncio.Protocol):
         self._answering: dict[int, Answering] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
-        """Unread bytes of answers; bytes received after the end."""
+        """The unread bytes of answers, and the bytes received after the end."""
         self._is_refused = False
         """Whether the server ends the connection, and the client must be able to read the reason."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether the peer has the local address of the connection, other than loopback."""
+        """Return whether the client has the same address as the server, other than loopback."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes to the core; read on later if the core leaves some."""
+        """Pass bytes to the core, and continue in a later turn if the core leaves bytes unparsed."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_over:
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def _read_later(self) -> None:
-        """Read on in a later turn; after `LITTLE_SECONDS` if the client's frames make no progress."""
+        """Continue in a later turn, or after `LITTLE_SECONDS` if the client's frames make no progress."""
         self._is_behind = True
         if self.calls.http2.brings_little:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def eof_received(self) -> bool:
-        """Return False, which closes the transport: a client that half-closes TCP needs no answers."""
+        """Return False to close the transport, since a client that half-closes TCP needs no answers."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -329,8 +329,8 @@ class Connection(asyncio.Protocol):
         self._take(self.calls.events())
         if out := self.calls.http2.take():
             self.transport.write(out)
-        # The core returns DATA in pieces: after each, the transport may have called `pause_writing`. The rest
-        # then waits in the core, which bounds it, not in the transport's buffer, which does not.
+        # The core returns DATA in pieces, and the transport may call `pause_writing` after each piece. The
+        # rest of the DATA then waits in the core, which limits it, and not in the unlimited transport buffer.
         while self.calls.http2.has_more:
             self._take(self.calls.resume())
             self.transport.write(self.calls.http2.take())
@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def _hang_up(self) -> None:
-        """Close the connection once its last bytes are written and, within `CLOSE_SECONDS`, read."""
+        """Close the connection when its last bytes are written, and read or `CLOSE_SECONDS` have passed."""
         if self._has_hung_up:
             return
         self._has_hung_up = True
@@ -361,12 +361,12 @@ class Connection(asyncio.Protocol):
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def leave(self) -> None:
-        """Send GOAWAY: the client opens no more calls here; calls under way continue."""
+        """Send GOAWAY, after which the client opens no more calls. Calls under way continue."""
         self.calls.http2.leave()
         self.write_soon()
 
     def look(self, now: float) -> None:
-        """Ping a silent client, drop one without an answer, and refuse slow requests."""
+        """Ping a silent client, close the connection if a ping is not answered, and refuse slow requests."""
         if not self.calls.look(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.refused(self, DEAD, "")
             self.transport.abort()
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send a message of a streamed answer; return when all of it has passed flow control."""
+        """Send a message of a streamed answer, and return when the message has passed flow control."""
         self.calls.send_message(stream_id, message)
         self.write_soon()
         if not self.calls.http2.is_drained(stream_id):
@@ -424,7 +424,7 @@ class Connection(asyncio.Protocol):
             await answering.passed
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
-        """Yield the messages of a request, until the request ends or is cancelled."""
+        """Yield the messages of a request until the request ends or is cancelled."""
         answering, count = self._answering.get(stream_id), 0
         while answering is not None:
             while answering.inbox:
@@ -432,8 +432,8 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # Only now does the core parse the next message and reopen the client's window: a slow task
-                # fills its client's window, but none of the server's memory.
+                # Only now does the core parse the next message and reopen the client's window, so a slow task
+                # does not fill the memory of the server.
                 self._take(self.calls.message_read(stream_id))
                 self.write_soon()
                 count += 1
@@ -465,7 +465,7 @@ class Connection(asyncio.Protocol):
 
 
 def why_broken(error: ssl.SSLError) -> str:
-    """Return a short reason of a TLS failure: the client's alert, or the fault of its bytes."""
+    """Return a short reason of a TLS failure, which is the client's alert or the error in its bytes."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

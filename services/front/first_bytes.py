@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def protocol_of(first: bytes) -> Protocol | None:
-    """Return the protocol that begins with these bytes; None if they are too few."""
+    """Return the protocol that begins with these bytes, or None if more bytes are needed."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

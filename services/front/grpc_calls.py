@@ -1,25 +1,27 @@
-"""The server's side of gRPC on one connection: bytes in, calls out; no socket, no clock.
+"""The server side of gRPC on one connection: bytes in, calls out; no socket, no clock.
 
-    receive(bytes) -> CallReceived                                   a unary call, whole
-                      CallStarted, MessageReceived ..., HalfClosed   a call whose request is a stream
-                      CallCancelled                                  by the client, or for a broken rule
-                      StreamDrained, ConnectionEnded                 as HTTP/2 told (`http2`)
-    reply, send_message, end   the answers; `http2.take()` gives the bytes to be written
+    receive(bytes) -> CallReceived                                   a complete unary call
+                      CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
+                      CallCancelled                                  by the client, or after a protocol error
+                      StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
+    reply, send_message, end   send an answer; `http2.take()` returns the bytes to write
 
-Unary. `CallReceived` comes when all of the request has come: a handler never sees part of a message. Nearly
-every call is HEADERS and one DATA frame in one read, and passes `_request` alone, without an `Incoming`.
+For a unary call, `CallReceived` is returned when the request is complete, and a handler never gets part of a
+message. Nearly every call is HEADERS and one DATA frame in one read, and `_request` alone handles these
+calls, without an `Incoming`.
 
-Streams. The next message is taken apart when the one before was `message_read`. Until then it stays in bytes
-that its client's window bounds: a megabyte of compressed bytes could be a million empty messages.
+In a request stream, a message is parsed after `message_read` was called for the message before. Until then,
+the message stays in received bytes, which the flow control window of the client bounds: a megabyte of
+compressed bytes could be a million empty messages.
 
-Refusals. What gRPC cannot take is refused here and never seen outside: another content type or verb (by
-HTTP's status), an unknown method, an unknown compression, a message that is too long or cut off. Each ends
-with a sentence that says why, since a client's log shows the status and its text and nothing else.
+This module refuses invalid requests: a wrong content type or verb (by an HTTP status), an unknown method, an
+unknown compression, and a message that is too long or truncated. Each refusal has a sentence with the reason,
+since a client logs only the status and its text.
 
-Bounds: of requests that have not come whole, and of messages that were not read, one connection holds
-`REQUESTS_PER_CONNECTION_BYTES_MAX` and all together `REQUESTS_BYTES_MAX` (`HeldBytes`); a call that brings
-more is refused. So is one that, after `REQUEST_MS_MAX`, comes slower than `REQUEST_BYTES_PER_SECOND_MIN`
-(`look`). What is unpacked out of nothing (a bomb) counts as frames that bring nothing forward.
+Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
+connection, and `REQUESTS_BYTES_MAX` on all connections (`HeldBytes`). A call that exceeds a bound is refused.
+After `REQUEST_MS_MAX`, `look` also refuses requests that arrive slower than `REQUEST_BYTES_PER_SECOND_MIN`.
+Bytes above the expected compression ratio (a decompression bomb) count as frames without progress.
 """
 
 from __future__ import annotations
@@ -59,12 +61,12 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""What a request that has not come whole counts besides its bytes: its objects, and each header field."""
+"""The bytes that are added to an incomplete request for its objects, and for each header field."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A method: the service's own target for it, and whether a request is a stream of messages."""
+    """A method of a service: its target in the service, and whether a request is a stream of messages."""
 
     target: Any
     takes_stream: bool
@@ -89,7 +91,7 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """One more message of a request; the next one comes after `message_read`."""
+    """A message of a request stream. The next message is returned after `message_read`."""
 
     stream_id: int
     message: bytes
@@ -102,7 +104,7 @@ class HalfClosed(NamedTuple):
 
 
 class CallCancelled(NamedTuple):
-    """The client has cancelled a call, or broken a rule on it: nothing can be answered any more."""
+    """The client has cancelled a call, or violated the protocol; the call can no longer be answered."""
 
     stream_id: int
 
@@ -119,14 +121,14 @@ Event = (
 
 
 class HeldBytes:
-    """How many bytes of requests that have not come whole all connections hold together."""
+    """The total memory of incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
 
 
 class Incoming:
-    """A request that has not come whole, or whose messages were not all read."""
+    """A request that is incomplete, or that has unread messages."""
 
     __slots__ = (
         "began_at",
@@ -145,13 +147,13 @@ class Incoming:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """When the request, or a stream's present message, began to come (s); and how much has come since."""
+        """The start of the request, or of a stream's current message (s), and the bytes received since."""
         self.whole: bytes | None = None
-        """The one message of a request that is no stream."""
+        """The only message of a unary request."""
         self.said_bytes = -1
-        """Of a stream: the bytes of the message that was given out and not read; -1: there is none."""
+        """The bytes of the returned but unread message of a request stream, or -1 if there is none."""
         self.unread_bytes = 0
-        """The bytes that the client's window lacks until more is read."""
+        """The received bytes that were not yet returned to the client's flow control window."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -160,12 +162,12 @@ class Incoming:
 
     @property
     def holds_bytes(self) -> int:
-        """The bytes that the request holds in memory now."""
+        """Return the bytes of memory that the request uses now."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
 
 class GrpcCalls:
-    """The calls of one connection. `method_of` gives the method of a path; None if there is none."""
+    """The calls of one connection. `method_of` returns the method of a path, or None if it is unknown."""
 
     __slots__ = (
         "_begun",
@@ -194,16 +196,16 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """Events of HTTP/2 that wait for a later turn, since this turn has unpacked its share."""
+        """The HTTP/2 events that wait for a later turn, since this turn has decompressed its limit."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
-        """Streams on which the answer's header block was sent."""
+        """The streams on which the header block of the answer was sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """Requests that are not gRPC: (HTTP's status for it, when it began to come in seconds)."""
+        """Requests other than gRPC, by stream: (the HTTP status of the answer, the start time in seconds)."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return what the client's bytes mean."""
+        """Return the events in the received bytes."""
         self._now = now
         found: list[Event] = []
         events, self._later, self._unpacked_bytes = self._later, [], 0
@@ -211,7 +213,7 @@ class GrpcCalls:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
             if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
-                continue  # it is no more use, and may be what the connection was ended for
+                continue  # the connection is over, perhaps because of this request
             self._take(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
                 self._later = events[place + 1 :]
@@ -220,25 +222,25 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something that has come is left for a later turn, and `receive` to be called again."""
+        """Return whether received bytes or events are left for a later turn, in which to call `receive`."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Let what waits go on, as the transport takes more; return the events."""
+        """Send waiting output, because the transport can take more, and return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._take(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return the events that answers, and `look`, have brought about."""
+        """Return the events that the answers and `look` have caused."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._take(event, found)
         return found
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse requests that come too slowly, and do what `Http2.look` does; call `events` behind it."""
+        """Refuse requests that arrive too slowly, and return `Http2.look`. Call `events` afterwards."""
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
         for stream_id in late:
@@ -252,11 +254,11 @@ class GrpcCalls:
 
     @property
     def has_news(self) -> bool:
-        """Whether there are bytes to write, or events."""
+        """Return whether there are bytes to write, or events."""
         return bool(self._found) or self.http2.has_news
 
     def drop(self) -> None:
-        """Release what all requests hold: the connection is gone."""
+        """Release the memory of all requests after the end of the connection."""
         for stream_id in list(self._incoming):
             self._leave(stream_id)
 
@@ -322,7 +324,7 @@ class GrpcCalls:
         self._go_on(stream_id, incoming, found)
 
     def _go_on(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Take apart what has come of a request."""
+        """Parse the received bytes of a request."""
         try:
             if incoming.method.takes_stream:
                 self._say_next(stream_id, incoming, found)
@@ -339,7 +341,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _say_next(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Give out the next message of a stream, unless one is not read yet."""
+        """Add the next message of a stream to `found`, unless a message is still unread."""
         if incoming.said_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -356,7 +358,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Give out the one message of a request, at its end."""
+        """Add the call to `found` once its request is complete. Raise `Refused` unless it has one message."""
         self._consume(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -371,12 +373,12 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _consume(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
-        """Give the window back of all but so many bytes."""
+        """Return all but `left_bytes` unread bytes to the client's flow control window."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
     def _is_late(self, incoming: Incoming) -> bool:
-        """Return whether a request, or a message of a stream, takes longer to come than it may."""
+        """Return whether a request, or a message of a stream, arrives too slowly."""
         if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -389,7 +391,7 @@ class GrpcCalls:
             found.append(CallCancelled(stream_id))
 
     def _leave(self, stream_id: int) -> None:
-        """Forget a request, and what it holds."""
+        """Remove a request, and release its memory."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
             self._change(-incoming.held_bytes)
@@ -413,7 +415,7 @@ class GrpcCalls:
         self.http2.finish(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Answer what is no gRPC; all of it has come."""
+        """Answer a request that is not gRPC with its HTTP status and a text."""
         self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send(stream_id, NO_GRPC)
         self.http2.finish(stream_id)
@@ -425,18 +427,18 @@ class GrpcCalls:
         self.http2.answer(stream_id, HEAD, framed(message), WELL)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send one more message of an answer."""
+        """Send the next message of an answer."""
         if stream_id not in self._begun:
             self.begin(stream_id)
         self.http2.send(stream_id, framed(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Send an answer's header block, with header fields of the service's own."""
+        """Send the header block of an answer, with additional header fields of the service."""
         self._begun.add(stream_id)
         self.http2.begin(stream_id, HEAD if not fields else head_block(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End an answer."""
+        """End an answer with a status; `more` is a block of further trailers."""
         self._leave(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -445,7 +447,7 @@ class GrpcCalls:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
     def message_read(self, stream_id: int) -> list[Event]:
-        """Give back the window of the message read; return the events: the next message, or the end."""
+        """Return the bytes of a read message to the window, and return the events: a message, or the end."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:
@@ -455,7 +457,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Reset a call that cannot be answered (a bug of the service)."""
+        """Reset a call that cannot be answered because of an error in the service."""
         self._begun.discard(stream_id)
         self._leave(stream_id)
         self.http2.reset(stream_id, Code.INTERNAL_ERROR)

@@ -1,6 +1,6 @@
 """The gRPC wire format over HTTP/2: header blocks, and messages in DATA frames.
 
-(PROTOCOL-HTTP2.md of grpc/grpc.) A message in DATA:
+A message in DATA has this layout (PROTOCOL-HTTP2.md of grpc/grpc):
 
 | bytes | what                                                     |
 |-------|----------------------------------------------------------|
@@ -104,7 +104,7 @@ def refusal(status: Status, text: str) -> bytes:
 
 
 def seconds_of(timeout: str) -> float:
-    """Return a `grpc-timeout` in seconds; raise `Refused`."""
+    """Return a `grpc-timeout` in seconds. Raise `Refused` if it is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -112,16 +112,16 @@ def seconds_of(timeout: str) -> float:
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message with its prefix, as in DATA."""
+    """Return a message with its prefix, as it is sent in DATA."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 class Messages:
     """The messages of a request, assembled from the pieces of its body and returned one at a time.
 
-    Pieces are joined on arrival: stored separately, small pieces would take many times their size. A gzip
-    message is unpacked piece by piece: 32 MiB of nearly empty blocks with their own codes take 0.8 s, which
-    a limit on the output does not bound.
+    Pieces are joined on arrival, because separate small pieces would take many times their size in memory. A
+    gzip message is unpacked piece by piece, because 32 MiB of nearly empty blocks with their own codes take
+    0.8 s to unpack, and a limit on the output does not bound this time.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -132,20 +132,20 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: Unpacking | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """Bytes unpacked, and bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The unpacked bytes, and those above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes of unfinished messages, raw or unpacked."""
+        """Return the size of incomplete messages in bytes, raw or unpacked."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
     def add(self, data: bytes) -> None:
-        """Add a piece of the body."""
+        """Add a piece of the request body."""
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete; raise `Refused`."""
+        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -173,14 +173,14 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """End the request; raise `Refused` in the middle of a message."""
+        """End the request. Raise `Refused` if its last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
     def _unpack(self, unpacking: Unpacking) -> bytes | None:
-        """Unpack the received bytes; return the message if it is complete, else None."""
+        """Unpack the received bytes. Return the message, or None if it is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -196,7 +196,7 @@ class Messages:
 
 
 class Unpacking:
-    """A gzip message of which `left_bytes` are still to come, and its unpacked bytes."""
+    """A gzip message with its unpacked bytes, and with `left_bytes` that have not arrived."""
 
     __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
 
@@ -210,11 +210,11 @@ class Unpacking:
 
     @property
     def excess_bytes(self) -> int:
-        """Bytes unpacked above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """Return the unpacked bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
         return max(0, len(self.plain) - self._worth_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Unpack the next bytes; raise `Refused`."""
+        """Unpack the next bytes. Raise `Refused` if they are not valid gzip, or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
@@ -229,7 +229,7 @@ class Unpacking:
             raise too_long(len(self.plain), self._most)
 
     def end(self) -> bytes:
-        """Return the message; raise `Refused` if it is truncated."""
+        """Return the message. Raise `Refused` if the message is truncated."""
         if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return bytes(self.plain)

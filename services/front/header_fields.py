@@ -1,39 +1,39 @@
-"""Header blocks taken apart (HPACK, RFC 7541), for a server that asks its clients for a table of size 0.
+"""A decoder of header blocks (HPACK, RFC 7541), for a server that sets the dynamic table size to 0.
 
-A block is a row of fields. With a table of size 0 a field stands for itself, so that what one field says does
-not depend on the fields before it, and its bytes can be looked up:
+A block is a sequence of fields. With a table of size 0, the meaning of a field does not depend on the fields
+before it, and a field can be looked up by its bytes:
 
 | first bits | field                                        | here                                       |
 |------------|----------------------------------------------|--------------------------------------------|
-| 1          | an entry of a table, by its number           | numbers to 61 are the RFC's own (static)   |
-| 01         | name and value, to enter the client's table  | the same as 0000, since nothing is kept    |
-| 001        | the client's table has this size from now on | only before the first field of a block     |
-| 0000, 0001 | name and value                               | looked up by all its bytes, or taken apart |
+| 1          | an entry of a table, by its number           | numbers to 61 are the static table         |
+| 01         | name and value, to enter the client's table  | decoded as 0000, since there is no table   |
+| 001        | the size of the client's table from now on   | only before the first field of a block     |
+| 0000, 0001 | name and value                               | looked up by all its bytes, or decoded     |
 
-A name or value is a length (seven bits and more where those are all set) and bytes, which are in Huffman's
-code if the length's first bit is set.
+A name or value consists of its length (seven bits, and further bytes if all seven are set) and its bytes,
+which are Huffman-coded if the first bit of the length is set.
 
-Most of what a client says is the same with every call; the fields of `PER_CALL` are not, and are not kept.
-So a decoder remembers the shapes of its connection's last blocks: runs of bytes that are the same each time,
-and between them the values of fields that are not. A block that has a known shape costs a comparison for each
-run and one step for each value, whatever the number of fields. Measured with what official clients send
-(`docs/front.md`): 2.6 to 6.3 us a block, where a decoder of the same kind with a table of 4,096 bytes takes 6
-to 18 and `hpack` 31 to 45; for that a block has 150 to 300 bytes more.
+Most header fields of a client are the same in every call. The fields in `PER_CALL` change, and are not
+cached. A decoder caches the shapes of the last blocks of its connection: runs of bytes that are the same in
+each block, and between them the values of the changing fields. A block with a known shape costs one
+comparison for each run and one step for each value, independent of the number of fields. A block of the
+official clients takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6
+to 18 us, and `hpack` 31 to 45 us. In return, a block is 150 to 300 bytes longer than with a table.
 
-A client may use a table until it has acknowledged that it is to have none; one that does has a full decoder
-(`hpack`) until then. Clients of gRPC are asked for it with their first call: others (tests of HTTP/2) keep
-their table.
+A client may use a dynamic table until it has acknowledged the size 0. Until then, the blocks of a client that
+uses a table are decoded by `hpack`. The setting is sent to gRPC clients after their first call, and other
+clients (HTTP/2 conformance tests) keep their table.
 
-After the acknowledgement the table has the size 0, whether or not the client's next block says so, as RFC
-7541 (4.2) asks it to: nginx never does, and enters fields that it never refers to. An entry that is larger
-than the table empties it and is no error (4.4), so such a block reads as any other. A reference to an entry
-cannot be read: it ends the connection.
+After the acknowledgement, the table has the size 0, even if the client's next block does not contain the size
+update that RFC 7541 (4.2) requires: nginx never sends the update, and adds entries that it never references.
+Adding an entry that is larger than the table empties the table and is not an error (4.4), so a block of nginx
+is decoded like any other block. A reference to an entry of the dynamic table ends the connection.
 
-Bounds: a block says at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, 32 more for each field;
-one that says more is refused, and is not read on if it has no table. With a table it has to be, up to four
-times the bytes; then it ends the connection. The fields kept for all connections are `KEPT_FIELDS_MAX`, the
-shapes of one `SHAPES_MAX`. `work` is what the last block took, in steps of 10 us, for who shares out turns;
-`said_bytes` what it said, for who keeps it.
+Bounds: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes for
+each field. A longer block is refused, and without a table the rest of the block is not decoded. With a table,
+the block must be decoded, and more than four times the bytes end the connection. The decoders cache at most
+`KEPT_FIELDS_MAX` fields for all connections, and `SHAPES_MAX` shapes for each connection. `work` is the cost
+of the last block in steps of 10 us, and `said_bytes` is the memory that its fields take.
 """
 
 from __future__ import annotations
@@ -61,31 +61,31 @@ PER_CALL: Final = frozenset(
         "grpc-tags-bin",
     )
 )
-"""Fields whose value is another with each call, or may be."""
+"""The fields whose value may differ in each call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""What a block with a table may say before it is broken off: up to it the table stays its client's."""
+"""The maximum size of the fields of a block with a table; a longer block ends the connection."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""How many fields are looked at to see whether a block has a table."""
+"""The maximum number of fields that are searched for a use of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
-"""What a field counts beside its name and value (RFC 9113, 6.5.2)."""
+"""The bytes that a field counts in addition to its name and value (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
 
 METHOD, SCHEME, PATH, AUTHORITY, REGULAR, MALFORMED = 1, 2, 4, 8, 16, 32
-"""What a field is; a request has the first three, each pseudo field once, and before all regular ones."""
+"""The kinds of fields. A request has the first three kinds, and pseudo fields precede all regular fields."""
 _PSEUDO: Final = {":method": METHOD, ":scheme": SCHEME, ":path": PATH, ":authority": AUTHORITY}
 _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
     ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""What belongs to a connection of HTTP/1 and must not come (RFC 9113, 8.2.2)."""
+"""The connection-specific fields of HTTP/1, which a request must not have (RFC 9113, 8.2.2)."""
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""To the smallest size that was wanted, and to the one that is (RFC 7541, 4.2)."""
+"""A block may resize the table twice: to the smallest size set meanwhile, and to the last (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
@@ -108,7 +108,7 @@ class TooLong(Exception):
 
 
 class Field(NamedTuple):
-    """A field: its name, its value, and what it is."""
+    """A header field: its name, its value and its kind."""
 
     name: str
     value: str
@@ -116,34 +116,37 @@ class Field(NamedTuple):
 
 
 class Head:
-    """The fields of a request: those that stay the same, and those of the call, which are decoded when asked.
+    """The fields of a request: the constant fields, and the fields of the call, which are decoded on access.
 
-    A field that comes several times has its values joined by commas (RFC 9110, 5.2).
+    The values of a repeated field are joined by commas (RFC 9110, 5.2).
     """
 
     __slots__ = ("_per_call", "fields")
 
     def __init__(self, fields: dict[str, str], per_call: dict[str, bytes]) -> None:
         self.fields = fields
-        """Not to be changed: the next call may have the same."""
+        """The constant fields. This dictionary is shared between calls, and must not be changed."""
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """Return the value of a field; empty if it did not come. Raise `CompressionError`."""
+        """Return the value of a field, or "" if the request does not have it.
+
+        Raise `CompressionError` if the value cannot be decoded.
+        """
         raw = self._per_call.get(name)
         return self.fields.get(name, "") if raw is None else text_of(raw)
 
     def has(self, name: str) -> bool:
-        """Return whether a field came."""
+        """Return whether the request has a field."""
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
-        """Return every field. Raise `CompressionError`."""
+        """Return all fields. Raise `CompressionError` if a value cannot be decoded."""
         return self.fields | {name: text_of(raw) for name, raw in self._per_call.items()}
 
 
 class Shape(NamedTuple):
-    """What blocks of a connection have in common: runs, and a value of a name behind each but the last."""
+    """The common part of similar blocks: runs of bytes, each but the last followed by the value of a name."""
 
     runs: tuple[bytes, ...]
     names: tuple[str, ...]
@@ -151,34 +154,34 @@ class Shape(NamedTuple):
 
 
 class FieldDecoder:
-    """The decoder of one connection; `kept` are the fields that all connections have said."""
+    """The decoder of one connection; `kept` is the cache of fields that all connections share."""
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """What the last block took: 0 if it had a known shape."""
+        """The cost of the last block, 0 if it had a known shape."""
         self.said_bytes = 0
-        """What the last block said, 32 bytes more for each field that is not of a known shape."""
+        """The size of the last block: its length if it had a known shape, else its fields, plus 32 each."""
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
-        """While the client uses a table."""
+        """The `hpack` decoder, while the client uses a table."""
         self._is_acknowledged = False
         self._table_bytes = TABLE_BYTES_DEFAULT
-        """The size of its table, as the client has said."""
+        """The table size that the client has last set."""
 
     def acknowledged(self) -> None:
-        """Take in that the client has acknowledged that its table is to have the size 0."""
+        """Handle the client's acknowledgement of the table size 0."""
         self._is_acknowledged = True
 
     @property
     def uses_table(self) -> bool:
-        """Whether the client may still use a table."""
+        """Return whether the client may still use a table."""
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """Return the request that a whole block says; raise `CompressionError`, `Malformed`, `TooLong`."""
+        """Return the request in a complete block. Raise `CompressionError`, `Malformed` or `TooLong`."""
         self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
@@ -188,7 +191,10 @@ class FieldDecoder:
         return self._decode_anew(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block may end a request; a table takes it in. Raise `CompressionError`."""
+        """Return whether a block may end a request. Raise `CompressionError` if it cannot be decoded.
+
+        A block that uses the client's table also updates the table.
+        """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_anew(block)
         except Malformed as malformed:
@@ -211,7 +217,10 @@ class FieldDecoder:
         return head
 
     def _resized(self, block: bytes) -> int:
-        """Return where a block's fields begin, behind what it says of its client's table."""
+        """Apply the table sizes at the start of a block, and return where its fields begin.
+
+        Raise `CompressionError` if a size or the number of sizes is not allowed.
+        """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
             (size, at), count = integer(block, at, 0x1F), count + 1
@@ -220,7 +229,7 @@ class FieldDecoder:
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             if size != self._table_bytes:
-                self._shapes.clear()  # of a table of another size: what they enter may count now
+                self._shapes.clear()  # the entries of a known shape may now enter the table
             self._table_bytes = size
         return at
 
@@ -267,9 +276,9 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at `at`; where its value begins, 0 for one that is the same each time.
+        """Return the field at `at`, the start of its value, and its end.
 
-        Where it ends.
+        The start is 0 for a constant field. Raise `CompressionError` if the field cannot be decoded.
         """
         first = block[at]
         if first & _INDEXED:
@@ -296,7 +305,7 @@ class FieldDecoder:
 
 
 def _of_shape(block: bytes, shape: Shape) -> Head | None:
-    """Return the request that a block of a known shape says; None if it has another."""
+    """Return the request in a block of a known shape, or None if the block has another shape."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
     for name in names:
@@ -313,7 +322,7 @@ def _of_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def field_of(name: str, value: str) -> Field:
-    """Return what a field is."""
+    """Return a field with its kind."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)
@@ -330,7 +339,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _checked(fields: list[Field]) -> dict[str, str]:
-    """Return the fields by name; raise `Malformed`."""
+    """Return the fields by name. Raise `Malformed` if a request may not have these fields."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -343,7 +352,10 @@ def _checked(fields: list[Field]) -> dict[str, str]:
 
 
 def _enters_table(block: bytes, at: int) -> bool:
-    """Return whether any field of a block enters the client's table, or is taken from it."""
+    """Return whether a field of a block enters or references the client's table.
+
+    Raise `CompressionError` if the block has too many fields, or a field is truncated.
+    """
     count = 0
     while at < len(block):
         first, count = block[at], count + 1
@@ -368,9 +380,9 @@ def _static(number: int) -> tuple[str, str]:
 
 
 def integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer in the low bits of `mask` and, where all are set, in what follows.
+    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is too long or truncated.
 
-    And its end (5.1).
+    The integer is in the low bits of `mask` and, if all of these bits are set, in the following bytes.
     """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")
@@ -397,7 +409,7 @@ def _string_end(block: bytes, at: int) -> int:
 
 
 def text_of(raw: bytes) -> str:
-    """Return the text of a string behind its length; raise `CompressionError`."""
+    """Return the text of a length-prefixed string. Raise `CompressionError` if it cannot be decoded."""
     _, at = integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _text(raw[at:])

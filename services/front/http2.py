@@ -1,43 +1,43 @@
-"""The server's side of one HTTP/2 connection (RFC 9113): bytes in, events out; no socket, no clock.
+"""The server side of one HTTP/2 connection (RFC 9113): bytes in, events out; no socket, no clock.
 
-    receive(bytes) -> events ...        what the client asks, sends, breaks off
-    answer, begin, send, finish, reset  what the server says; `take()` gives the bytes to be written
+    receive(bytes) -> events ...        requests, DATA and resets of the client
+    answer, begin, send, finish, reset  the answers; `take()` returns the bytes to write
 
-A stream is a request and its answer. Where it is says what may come:
+A stream is a request and its answer. The state of a stream determines how a frame is handled:
 
 | state              | HEADERS         | DATA          | end of request     | RST_STREAM | our end    |
 |--------------------|-----------------|---------------|--------------------|------------|------------|
 | idle               | OPEN            | error         |                    | error      |            |
-| OPEN               | trailers        | taken         | HALF_CLOSED_REMOTE | closed     | closed (1) |
+| OPEN               | trailers        | accepted      | HALF_CLOSED_REMOTE | closed     | closed (1) |
 | HALF_CLOSED_REMOTE | STREAM_CLOSED   | STREAM_CLOSED |                    | closed     | closed     |
 | closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
 |   reset by us (2)  | ignored         | ignored       |                    | ignored    |            |
 
-(1) The client may go on to send: it is told not to, by RST_STREAM(NO_ERROR).
-(2) Frames may have been under way. The last `RESET_KEPT` of those streams are remembered.
+(1) The client may still send DATA, and RST_STREAM(NO_ERROR) asks it to stop.
+(2) Frames may have been in transit. The last `RESET_KEPT` streams that the server has reset are recorded.
 
-Flow control. Each side may send as much DATA on a stream, and on all together, as its windows say.
-- What comes is counted at once, padding included; a window grows by `acknowledge_data`. That of the
-  connection grows for DATA on streams that are over, too, since their sender counts them.
-- What goes waits in its stream until both windows allow it, and until the transport takes more (`is_full`).
-  Streams take turns; one that is blocked by its own window holds back no other.
-- `is_drained(stream_id)` is true once all that was sent on a stream has passed flow control.
+Flow control. The windows of a stream and of the connection limit the DATA that each side may send.
+- Received DATA is counted on arrival, including padding, and `acknowledge_data` enlarges the windows. DATA on
+  closed streams enlarges the window of the connection, too, since the client has counted these bytes.
+- DATA to send waits in its stream until both windows allow it and the transport can take more (`is_full`).
+  Streams take turns, and a stream that is blocked by its own window does not block other streams.
+- `is_drained(stream_id)` is true when all DATA sent on a stream has passed flow control.
 
-Bounds, all of `Bounds`: streams at once, bytes of a header block and of those of all streams, what waits to
-be said. A frame that brings nothing forward (PING, SETTINGS, PRIORITY, RST_STREAM, WINDOW_UPDATE,
-CONTINUATION, DATA of a few bytes, an unknown type) takes one from an allowance that time and answers fill, a
-header block that says too much more; who has used it up is told ENHANCE_YOUR_CALM and hung up on.
-Pings have a rule of their own, gRPC's: one that comes within `ping_seconds` of the last is a strike, the
-third ends the connection with `too_many_pings`; HEADERS and DATA of ours wipe strikes out, since clients
-measure their round trip with pings while they receive.
+`Bounds` limits the concurrent streams, the bytes of a header block, the bytes of the header blocks of all
+streams, and the DATA that waits to be sent. A frame without progress (PING, SETTINGS, PRIORITY, RST_STREAM,
+WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an unknown type) takes one from an allowance, and a header
+block over the limit takes more. Time and answers refill the allowance, and a connection that exhausts it is
+closed with ENHANCE_YOUR_CALM. Pings have gRPC's additional rule: a ping within `ping_seconds` of the last
+ping is a strike, and the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
+server reset the strikes, since clients measure the round-trip time with pings while they receive.
 
-Others have their turn: `receive` takes frames apart until they have cost `work_per_turn`; while it
-`has_unread` ones, the transport is read no further, and `receive` is to be called again in a later turn.
+Fairness: `receive` parses frames up to `work_per_turn`. While `has_unread` is true, the transport must not be
+read, and `receive` must be called again in a later turn.
 
-Time: who has let a frame, a header block or a greeting lie half said, or has read nothing of what waits for
-it, for as long as `Bounds` allow is hung up on when somebody `look`s.
+Time limits: `look` closes a connection with an incomplete frame, header block or preface, or with unread
+output, after the time in `Bounds`.
 
-Cost: a request that comes as HEADERS and one DATA, and its answer, 8 us with what `grpc_calls` adds.
+Cost: a request as HEADERS and one DATA frame takes 8 us with its answer, including `grpc_calls`.
 """
 
 from __future__ import annotations
@@ -82,29 +82,29 @@ Bytes = bytes | memoryview
 RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
-"""Where a stream is that is kept; one that is over is not kept."""
+"""The states of a stream. A closed stream has no state, because it is removed."""
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
-"""How many header blocks in a row may say too much: one takes milliseconds to read."""
+"""The number of header blocks over the limit that exhaust the allowance, since each takes milliseconds."""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
 _REACHED_PING: Final = b"tidehere"
 
 
 class Bounds(NamedTuple):
-    """How much one connection may take."""
+    """The limits of one connection."""
 
     streams: int = limits.CONNECTION_STREAMS_MAX
     stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
     connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
     header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
-    """Of what the streams that are not over have said in their header blocks."""
+    """The maximum size of the header blocks of all open streams."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
-    """Of what was sent and has not passed flow control; who streams waits for `StreamDrained`."""
+    """The maximum size of DATA that has not passed flow control. Streaming calls wait for `StreamDrained`."""
     written_bytes: int = 64 * 1024
-    """Of DATA, at once: then it is seen whether the transport is full."""
+    """The maximum size of DATA in one write, after which the caller checks whether the transport is full."""
     idle_frames: int = limits.IDLE_FRAMES_MAX
     idle_frames_per_second: float = limits.IDLE_FRAMES_PER_SECOND
     ping_seconds: float = limits.PING_INTERVAL_MS_MIN / 1000
@@ -114,7 +114,7 @@ class Bounds(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """A request has begun; `is_whole` if it has ended, too, with this body."""
+    """The header block of a request was received. If `is_whole` is true, `body` is its complete body."""
 
     stream_id: int
     head: Head
@@ -123,13 +123,13 @@ class RequestReceived(NamedTuple):
 
 
 class HeadersTooLong(NamedTuple):
-    """A request has more header fields than may be; it is to be refused."""
+    """A request has too many or too long header fields, and must be refused."""
 
     stream_id: int
 
 
 class DataReceived(NamedTuple):
-    """More of a request's body; `acknowledge_data` is owed for it. `is_end` if it is the last."""
+    """A part of a request's body, to be returned by `acknowledge_data`. The last part has `is_end`."""
 
     stream_id: int
     data: bytes
@@ -137,20 +137,23 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A client has broken a stream off, or broken a rule on it: nothing more can be said on it."""
+    """A client has reset a stream, or violated the protocol on it; nothing more can be sent on the stream."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """All that waited of a stream has passed flow control."""
+    """All waiting DATA of a stream has passed flow control."""
 
     stream_id: int
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection is over: once `take` is written it is to be closed. `why` is empty for a good end."""
+    """The connection has ended, and must be closed after the output of `take` is written.
+
+    `why` is the reason, and empty after a regular end.
+    """
 
     code: Code
     why: str
@@ -168,7 +171,7 @@ class ProtocolViolation(Exception):
 
 
 class Stream:
-    """A stream that is not over."""
+    """An open stream of a connection."""
 
     __slots__ = (
         "declared_bytes",
@@ -190,20 +193,20 @@ class Stream:
         self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
-        """What the request says that its body has; -1: nothing."""
+        """The content-length of the request, or -1 if it has none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """Of its body: in all; not yet consumed; consumed, and not yet given back to the client's window."""
+        """The bytes of the body: received; not yet consumed; consumed, but not yet returned to the window."""
         self.waiting: deque[Bytes] | None = None
-        """DATA that has not passed flow control."""
+        """The DATA that has not passed flow control."""
         self.waiting_bytes = 0
         self.trailers = b""
-        """What ends the answer when all DATA has passed."""
+        """The header block that ends the answer, after all DATA."""
         self.is_ended = False
-        """Whether all of the answer has been said, though it may wait."""
+        """Whether the answer is complete, even if a part of it still waits."""
 
 
 class Http2:
-    """A connection, from its first byte on."""
+    """The protocol state of an HTTP/2 connection, from the preface on."""
 
     __slots__ = (
         "_allowance",
@@ -256,22 +259,22 @@ class Http2:
         self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
         self._headers_bytes = 0
-        """What they have said in their header blocks."""
+        """The size of the header blocks of all open streams."""
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
-        """Streams that the client has left out, and may not begin any more."""
+        """The streams that the client has skipped, and may no longer open."""
         self._rest = b""
         self.has_unread = False
-        """Whether frames wait to be taken apart in a later turn."""
+        """Whether frames wait to be parsed in a later turn."""
         self._work = 0
-        """How much more may be done in this turn."""
+        """The work that is left for this turn."""
         self._is_greeted, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
-        """A header block that goes on: its stream, the flags of its HEADERS, what has come of it."""
+        """An incomplete header block: its stream, the flags of its HEADERS and its received bytes."""
         self._partial_at: float | None = now
-        """Since when the client is in the middle of a frame, a header block or its greeting."""
+        """The time since which a frame, a header block or the preface is incomplete."""
         self._out: list[Bytes] = [
             settings(
                 {
@@ -281,42 +284,42 @@ class Http2:
                 }
             )
         ]
-        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # by nothing no window may grow
+        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # an increment of 0 is an error
             self._out.append(window_update(0, more))
         self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
-        """The window of new streams: what the client has acknowledged."""
+        """The receive window of new streams, as the client has acknowledged it."""
         self._unacknowledged: list[Callable[[], None]] = [self._windows_acknowledged]
-        """What an acknowledgement means, of each of our SETTINGS that has none yet."""
+        """The functions to call at the next acknowledgements, one for each sent SETTINGS."""
         self._ready: dict[int, None] = {}
-        """Streams with DATA that waits for the connection's window or the transport, in their turns."""
+        """The streams with DATA that waits for the connection's window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
-        """How much DATA was said; and how much it was when somebody looked, and since when it is that."""
+        """The bytes of DATA sent so far; the value at the last `look`, and the time since its last change."""
         self.is_full = False
-        """Whether the transport is to be given no more DATA for now."""
+        """Whether the transport can take no more DATA."""
         self._unsaid_ends: dict[int, None] = {}
-        """Streams whose answers only lack their end, which waits for the transport."""
+        """The streams of which only the end of the answer waits for the transport."""
         self._room_bytes = bounds.written_bytes
-        """How much more DATA `take` may give out at once."""
+        """The bytes of DATA that may still be added to the output of the next `take`."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
         self.reached_at = 0.0
-        """When the client last answered `ask`; 0 if it has not."""
+        """The time of the client's last answer to `ask`, or 0 before the first answer."""
         self._closing_from: int | None = None
-        """The last stream to be served, once the server leaves."""
+        """The last stream to serve during shutdown."""
         self._is_leaving = self.is_over = False
         self._events: list[Event] = []
 
-    # What comes.
+    # Received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Return what the client's bytes mean, up to a turn's work.
+        """Parse the received bytes, up to the work of one turn, and return the events.
 
-        `now` is a monotonic clock, in seconds.
+        `now` is the time of a monotonic clock, in seconds.
         """
         if self.is_over:
             return []
@@ -385,7 +388,7 @@ class Http2:
             self._partial_at = self._now if self._rest else None
 
     def _request_and_body(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Take a request whose HEADERS are one frame; where one DATA frame is all its body, both at once."""
+        """Handle a request with a single HEADERS frame, and its body if a single DATA frame follows."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
             length = high << 8 | low
@@ -434,7 +437,7 @@ class Http2:
             self._header_block(stream_id, first_flags, bytes(block), b"")
 
     def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """Take a whole block: a new request, or the end of one whose body has come."""
+        """Handle a complete header block: a new request, or the trailers of an open request."""
         if stream_id <= self._last_id:
             self._later_block(stream_id, flags, block)
             return
@@ -456,7 +459,7 @@ class Http2:
         finally:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
-            return  # the client knows from our GOAWAY that it was not served
+            return  # our GOAWAY informs the client that the stream is not served
         headers_bytes = self._fields.said_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
@@ -476,7 +479,7 @@ class Http2:
     def _is_declared(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether a body may be as long as its request says; else the stream is reset."""
+        """Check the content-length of a request. If it is invalid, reset the stream and return False."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -489,7 +492,7 @@ class Http2:
         return True
 
     def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Take HEADERS on a stream that has begun: the client's trailers, of which gRPC has none."""
+        """Handle HEADERS on an existing stream: trailers of the client, which gRPC does not use."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -559,7 +562,7 @@ class Http2:
             )
 
     def _give_back(self, size: int) -> None:
-        """Let the connection's window grow by bytes that nobody will read, or that were read."""
+        """Enlarge the connection's receive window by bytes that were read or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(window_update(0, self._unread_bytes))
@@ -640,7 +643,7 @@ class Http2:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
-        """Change the windows of all streams: once for a frame, however often it says so."""
+        """Change the send windows of all streams, once for each SETTINGS frame."""
         by_bytes, self._stream_send_window = window - self._stream_send_window, window
         if by_bytes:
             self._work -= len(self._streams) // 2
@@ -676,7 +679,7 @@ class Http2:
             self._end_if_idle()
 
     def _goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Take in that the client opens no more streams; open ones go on."""
+        """Handle a GOAWAY: the client opens no more streams, and open streams continue."""
         self._spend(1)
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
@@ -718,10 +721,10 @@ class Http2:
         elif stream.send_window <= 0:
             self._ready.pop(stream_id, None)
 
-    # What is said.
+    # Sent frames.
 
     def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Say a whole answer: the blocks of its head and its trailers, and its DATA."""
+        """Send a complete answer: the header block, the DATA and the trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -750,13 +753,13 @@ class Http2:
         self.finish(stream_id, trailers)
 
     def begin(self, stream_id: int, head: bytes) -> None:
-        """Say the block of an answer's head."""
+        """Send the header block of an answer."""
         if stream_id in self._streams:
             self._out.append(frame(Type.HEADERS, END_HEADERS, stream_id, head))
             self._strikes = 0
 
     def send(self, stream_id: int, data: bytes) -> None:
-        """Say more of an answer."""
+        """Send DATA of an answer."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -776,26 +779,26 @@ class Http2:
             self.break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def finish(self, stream_id: int, trailers: bytes = b"") -> None:
-        """Say the block that ends an answer, behind its DATA; maybe its only one. If empty, DATA end it."""
+        """End an answer with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
         stream.is_ended, stream.trailers = True, trailers
         if stream.waiting is not None:
             return
-        if self.is_full:  # or refusals would pile up that nobody reads: until it is said the stream counts
+        if self.is_full:  # keep the stream counted, or unread refusals would pile up
             self._unsaid_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
     def reset(self, stream_id: int, code: Code) -> None:
-        """Break a stream off; frames of it that are under way are ignored."""
+        """Reset a stream. Its frames that are still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
             self._forget(stream_id)
             self._refuse(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Give the window back of a body's bytes that were read; for a stream that is over this was done."""
+        """Return consumed bytes of a body to the windows. A closed stream has already returned its bytes."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -803,25 +806,25 @@ class Http2:
             self._read(stream_id, stream, size)
 
     def is_drained(self, stream_id: int) -> bool:
-        """Return whether all that was said on a stream has passed flow control."""
+        """Return whether all DATA sent on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
 
     def ask_for_no_table(self) -> None:
-        """Ask the client, once, for header blocks without a table."""
+        """Send HEADER_TABLE_SIZE 0, once, to get header blocks without a dynamic table."""
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
             self._unacknowledged.append(self._fields.acknowledged)
             self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def leave(self) -> None:
-        """Begin to leave: the client is told, and streams go on that it has begun meanwhile."""
+        """Begin the shutdown: send GOAWAY, and still serve the streams that are opened before it arrives."""
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
             self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
 
     def resume(self) -> list[Event]:
-        """Let what waits go on, as the transport takes more; return the events."""
+        """Send waiting output, because the transport can take more, and return the events."""
         self.is_full = False
         ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
@@ -831,12 +834,12 @@ class Http2:
         return self.events()
 
     def events(self) -> list[Event]:
-        """Return the events that answers have brought about."""
+        """Return the events since the last call, and clear them."""
         events, self._events = self._events, []
         return events
 
     def take(self) -> bytes:
-        """Return what is to be written now."""
+        """Return the bytes to write, and clear them."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -844,7 +847,7 @@ class Http2:
         return b"".join(out)
 
     def spend(self, count: float) -> None:
-        """Count what a client has said as so many frames that bring nothing forward."""
+        """Take `count` frames without progress from the allowance."""
         if not self.is_over:
             try:
                 self._spend(count)
@@ -852,14 +855,15 @@ class Http2:
                 self.break_off(broken.code, str(broken))
 
     def ask(self) -> None:
-        """Ask the client whether it is there: `reached_at` tells of the answer."""
+        """Ping the client. `reached_at` is the time of its last answer."""
         if not self.is_over:
             self._out.append(ping(_REACHED_PING, is_answer=False))
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Ask a silent client whether it is there; False if it has not answered in time.
+        """Check the time limits, and ping a client that has been silent for `ping_seconds`.
 
-        Breaks off with who goes on with nothing.
+        End the connection if a limit of `Bounds` is exceeded. Return False if the client has not answered a
+        ping within `pong_seconds`.
         """
         if self.is_over:
             return True
@@ -882,36 +886,36 @@ class Http2:
 
     @property
     def stream_count(self) -> int:
-        """The number of streams that are not over."""
+        """Return the number of open streams."""
         return len(self._streams)
 
     @property
     def brings_little(self) -> bool:
-        """Whether part of the allowance is used up: who talks on for nothing need not be read at once."""
+        """Return whether part of the allowance is used, so that the connection may be read with a delay."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_news(self) -> bool:
-        """Whether there are bytes to write, or events."""
+        """Return whether there are bytes to write, or events."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """The bytes of DATA that wait for flow control or the transport."""
+        """Return the size of the DATA that waits for flow control or the transport."""
         return self._waiting_bytes
 
     @property
     def uses_table(self) -> bool:
-        """Whether the client may still use a table of header fields."""
+        """Return whether the client may still use an HPACK dynamic table."""
         return self._fields.uses_table
 
     @property
     def has_more(self) -> bool:
-        """Whether DATA waits that could be written now."""
+        """Return whether waiting DATA can be sent now."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _pump(self) -> None:
-        """Say what waits, each stream a frame in its turn."""
+        """Send waiting DATA, one frame of each stream in turn."""
         while self.has_more:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
@@ -933,7 +937,7 @@ class Http2:
                 self._ready[stream_id] = None
 
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
-        """Say as much as the windows allow, in so many frames at most; return what is left, not copied."""
+        """Send DATA up to the windows and `frames`. Return the rest, without a copy."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -955,7 +959,7 @@ class Http2:
         self._said_bytes += said_bytes
         if said_bytes:
             self._strikes = 0
-        if said_bytes >= min(len(data), _EARNING_BYTES):  # not a byte for each time that a window grows by it
+        if said_bytes >= min(len(data), _EARNING_BYTES):  # tiny window updates must not earn allowance
             self._earn()
         return left
 
@@ -968,7 +972,7 @@ class Http2:
         self._answered(stream_id, stream)
 
     def _answered(self, stream_id: int, stream: Stream) -> None:
-        """End a stream whose answer has been said."""
+        """Close a stream after its answer was sent."""
         self._strikes = 0
         self._earn()
         if stream.state == OPEN:
@@ -991,13 +995,13 @@ class Http2:
                 )
 
     def _fill(self) -> None:
-        """Fill the allowance by the time that has passed."""
+        """Refill the allowance for the time since the last refill."""
         seconds, self._allowance_at = self._now - self._allowance_at, self._now
         filled = self._allowance + seconds * self._bounds.idle_frames_per_second
         self._allowance = min(filled, float(self._bounds.idle_frames))
 
     def _break_stream(self, stream_id: int, code: Code) -> None:
-        """End a stream on which its client has broken a rule."""
+        """Reset a stream after a protocol violation of the client."""
         if stream_id in self._streams:
             self._forget(stream_id)
             self._events.append(StreamReset(stream_id, code))
@@ -1028,7 +1032,7 @@ class Http2:
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def break_off(self, code: Code, why: str) -> None:
-        """End the connection, and say why."""
+        """End the connection with a GOAWAY that has the reason."""
         self._out.append(goaway(self._last_id, code, why))
         self.is_over = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]

@@ -6,7 +6,9 @@
 | 1     | type (`Type`)                                                                    |
 | 1     | flags                                                                            |
 | 4     | one bit reserved, then the stream; 0 for the connection                          |
-| ...   | payload; each function here writes one type of frame                             |
+| ...   | payload                                                                          |
+
+Each function of this module returns one type of frame.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The client's connection preface (RFC 9113, 3.4)."""
+"""The connection preface of a client (RFC 9113, 3.4)."""
 HEAD: Final = struct.Struct(">HBBBI")
-"""Length (its upper 16 bits, its lower 8), type, flags, stream."""
+"""The frame header: the upper 16 bits of the length, its lower 8 bits, the type, the flags and the stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -38,7 +40,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """The supported frame types; others must be ignored (RFC 9113, 4.1)."""
+    """The supported frame types. Frames of other types must be ignored (RFC 9113, 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -53,7 +55,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """The identifiers of SETTINGS (RFC 9113, 6.5.2)."""
+    """The identifiers of the settings (RFC 9113, 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -83,33 +85,33 @@ class Code(IntEnum):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame."""
+    """Return a frame with any payload."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings(pairs: dict[Setting, int]) -> bytes:
-    """Return SETTINGS: an identifier of 2 bytes and a value of 4 bytes for each."""
+    """Return a SETTINGS frame: an identifier of 2 bytes and a value of 4 bytes for each setting."""
     return frame(Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items()))
 
 
 def window_update(stream_id: int, by_bytes: int) -> bytes:
-    """Return WINDOW_UPDATE: the window increment in bytes, 4 bytes."""
+    """Return a WINDOW_UPDATE frame: the window increment in bytes, as a number of 4 bytes."""
     return frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: Code) -> bytes:
-    """Return RST_STREAM: the error code, 4 bytes."""
+    """Return an RST_STREAM frame: the error code in 4 bytes."""
     return frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return GOAWAY: last stream served, 4 bytes; error code, 4 bytes; a text for the client's log."""
+    """Return a GOAWAY frame: the last served stream and the error code, 4 bytes each, and a text to log."""
     return frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
 def ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return PING: 8 bytes, which the answer repeats."""
+    """Return a PING frame with 8 bytes, which the answer repeats."""
     return frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 

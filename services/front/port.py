@@ -1,12 +1,12 @@
-"""The protocol port: connections are told apart by their first bytes, and served or sent away with a reason.
+"""The protocol port: detects the protocol of a connection by its first bytes, and serves or refuses it.
 
-    accept -> look at the first bytes, which stay in the socket -> HTTP/2            Connection
-                                                                   TLS with HTTP/2   the same, behind TLS
-                                                                   anything else     an answer, and good-bye
+    accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
+                                                       TLS with HTTP/2   `Connection` over TLS
+                                                       anything else     an error message, then close
 
-Bounds: connections of an address; of those, the ones on which nobody has been let in yet; how long one may
-say nothing (`services.front.admission`); handshakes of TLS at once, and the seconds of each. What one
-connection may hold is `services.front.http2.Bounds`. All are looked at every `LOOK_SECONDS`.
+The port limits the connections of an address, the unauthenticated connections of an address, the silence of
+a connection (`services.front.admission`), the number of concurrent TLS handshakes and the duration of each.
+`services.front.http2.Bounds` limits the memory of a connection. Connections are checked every `LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
-"""How soon more of the first bytes is looked for, and how seldom, as none comes."""
+"""The initial and the maximum interval between two attempts to read more of the first bytes."""
 LOOK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
-"""How often it is looked whether a client has answered."""
+"""The interval at which the broker checks whether a client has answered a ping."""
 FAREWELLS_MAX: Final = 64
 FAREWELL_SECONDS: Final = 2.0
-"""How many that are sent away may say at once what they speak, and for how long, to be told why they go."""
+"""The number of refused connections that are answered at the same time, and the time limit for each step."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""It may be a broken preface: what answers that is a sentence for people, too (RFC 9113, 3.4)."""
+"""The first bytes may be a broken HTTP/2 preface, so the answer is a GOAWAY with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
 SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
-"""Told of everyone sent away: why, in few words; from which address; and what there is to say of it."""
+"""The function that is called for each refused connection, with a short reason, the address and details."""
 log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker; make it in the loop that serves it.
+    """The protocol port of a broker. Create it in the event loop that serves it.
 
-    `tls` gives the context of a handshake; None: TLS is not served. Where `asks_callers`, who is not let in
-    is a stranger.
+    `tls` returns the context of a handshake. If `tls` is None, TLS is not served. If `asks_callers` is true,
+    each new connection counts as unauthenticated until a call on it has passed authentication.
     """
 
     def __init__(
@@ -94,20 +94,20 @@ class Port:
         self._sweep = Sweep(min(LOOK_SECONDS, limits.idle_seconds), shared.connections, self._look)
         self._is_leaving = False
         self._ended: asyncio.Future[None] | None = None
-        """Awaited until the last connection is gone."""
+        """A future that is done when the last connection is closed."""
 
     @property
     def connection_count(self) -> int:
-        """The number of connections."""
+        """Return the number of connections."""
         return self._admission.connection_count
 
     @property
     def table_count(self) -> int:
-        """The number of connections whose clients use a table of header fields."""
+        """Return the number of connections whose clients use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
-        """Take connections of a socket that listens."""
+        """Accept connections on a bound socket."""
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._listening = listening
@@ -115,7 +115,7 @@ class Port:
         self._sweep.start()
 
     async def leave(self, grace_seconds: float) -> None:
-        """Take no more connections, let calls under way end, and hang up."""
+        """Stop accepting connections, let calls end within `grace_seconds`, and close all connections."""
         self._is_leaving = True
         self._stop_listening()
         for task in list(self._arriving):
@@ -132,10 +132,10 @@ class Port:
         self._sweep.stop()
 
     async def reaches_anybody(self, seconds: float) -> bool:
-        """Ask all clients that have a connection; return whether one answers within so many seconds.
+        """Ping all connected clients, and return whether any client answers within `seconds`.
 
-        Who comes from an address of this machine's own that others use, is this broker itself, or as near: no
-        network lies between.
+        Clients that connect from the broker's own address (other than loopback) are not pinged, because an
+        answer from this machine would not prove that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -171,7 +171,7 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause(self, error: OSError) -> None:
-        """Wait while the system has no descriptors left: try again in a second, as asyncio does."""
+        """Stop accepting for one second, as asyncio does, when the system has no file descriptors left."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -182,7 +182,7 @@ class Port:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     async def _arrive(self, one: socket.socket, host: str) -> None:
-        """See what a new connection speaks, and serve it or send it away."""
+        """Detect the protocol of a new connection, and serve or refuse it."""
         has_strangers = self._strangers[host] >= self._limits.strangers_per_address
         if has_strangers or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
@@ -197,7 +197,7 @@ class Port:
                 _close(one)
 
     async def _serve(self, one: socket.socket, host: str) -> bool:
-        """Serve a connection; False if it is over instead."""
+        """Serve a connection. Return False if the connection was refused or closed instead."""
         protocol, first = await self._hello(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
@@ -218,7 +218,10 @@ class Port:
         return False
 
     async def _hello(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
-        """Return what the first bytes say, which are left in the socket; None, None if it was hung up."""
+        """Return the protocol and the first bytes, which stay in the socket.
+
+        Return None instead of the protocol on timeout, and None for both if the client has hung up.
+        """
         first = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -238,7 +241,7 @@ class Port:
         return is_whole(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Return the first bytes, once there are more than are known; empty if the client has hung up."""
+        """Return the first bytes when there are more than `known_bytes`, or b"" if the client has hung up."""
         pause_seconds = PEEK_AGAIN_SECONDS
         while True:
             try:
@@ -252,7 +255,7 @@ class Port:
                 return seen
             if _has_hung_up(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # it stays readable: what is known is still in it
+            await asyncio.sleep(pause_seconds)  # the known bytes keep the socket readable
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _readable(self, one: socket.socket) -> None:
@@ -300,13 +303,13 @@ class Port:
         return connection
 
     def refused(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server ends; once, and not while the port leaves."""
+        """Count a connection that the server ends, at most once, and not during the shutdown of the port."""
         if not self._is_leaving and not connection.is_listed:
             connection.is_listed = True
             self._refuse(why, connection.host, detail)
 
     def lost(self, connection: Connection) -> None:
-        """Take in that a connection is gone."""
+        """Remove a closed connection from all counts."""
         self._admission.leave(connection.host)
         self._forget_stranger(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
@@ -325,11 +328,11 @@ class Port:
         elif connection.calls.http2.stream_count:
             self.refused(connection, STRANGER, "")
             connection.transport.abort()
-        else:  # such as a probe of health, which is let in nowhere
+        else:  # for example a health probe, which never authenticates
             self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
 
     async def _hear_out(self, one: socket.socket, reason: Farewell) -> None:
-        """Tell one why it must go, in its protocol; at most so many at once."""
+        """Refuse a connection with a reason in its protocol. At most `FAREWELLS_MAX` are answered at once."""
         if self._farewell_count >= FAREWELLS_MAX:
             _close(one)
             return
@@ -345,7 +348,7 @@ class Port:
             _close(one)
 
     async def _refuse_first_call(self, one: socket.socket, reason: Farewell) -> None:
-        """Serve a client's HTTP/2 until its first call has been refused: a status is what its user sees."""
+        """Refuse the first call of an HTTP/2 client, since its user sees only the status of a call."""
         refusing = Refusing(reason)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(FAREWELL_SECONDS):
@@ -353,7 +356,7 @@ class Port:
                 await refusing.is_over
 
     async def _say(self, one: socket.socket, said: bytes) -> None:
-        """Say something and hang up, when what was said before has been read."""
+        """Read the received bytes, send `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 with suppress(BlockingIOError):
@@ -362,23 +365,26 @@ class Port:
         _close(one)
 
     def _look(self, one: Connection, now: float) -> None:
-        """End a connection on which nothing has come for long, or does not go on."""
+        """Close a connection that has been silent for `idle_seconds`; check the other time limits if not."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.refused(one, IDLE, "")
-            one.transport.abort()  # to close would wait for somebody who may be dead to read
+            one.transport.abort()  # `close` would wait for the client, which may be dead
         else:
             one.look(now)
 
 
 class Slot:
-    """One of the handshakes at once. Who is slow computes nothing: it gives its slot back after a while."""
+    """A slot for a TLS handshake.
+
+    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake waits and uses no CPU.
+    """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
         self._slots, self._is_held = slots, True
         self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.give_back)
 
     def give_back(self) -> None:
-        """Let another one begin."""
+        """Release the slot, so that another handshake can begin."""
         if self._is_held:
             self._is_held = False
             self._timer.cancel()
@@ -386,14 +392,14 @@ class Slot:
 
 
 def why(error: Exception) -> str:
-    """Return what went wrong in a handshake, in one of few words."""
+    """Return a short reason for the failure of a handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return why_broken(error)
-    return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # the loop's word for its time-out
+    return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # asyncio raises this error on timeout
 
 
 def _has_hung_up(one: socket.socket) -> bool:
-    """Return whether the client will say no more, where the system tells."""
+    """Return whether the client has closed its side. Without POLLRDHUP, detect only a full close."""
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(asking.poll(0))
@@ -405,7 +411,7 @@ def _release(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket once what has come is read: else the kernel's RST would destroy the answer."""
+    """Close a socket after reading the received bytes; with unread bytes, the kernel would send RST."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

@@ -1,8 +1,8 @@
 """Refusal of a gRPC client by the answer to its first call.
 
-A GOAWAY alone would at best appear in the client's log: gRPC treats it as a server shutdown, and retries the
-call on new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client's
-user sees its message.
+A GOAWAY alone would at best appear in the client's log, since gRPC treats a GOAWAY as a server shutdown, and
+retries the call on new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the
+user of the client sees the message of the status.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class Refusing(asyncio.Protocol):
-    """A connection that refuses its first call and then closes; create it in its loop."""
+    """A connection that refuses its first call and then closes. Create it in its event loop."""
 
     def __init__(self, reason: Farewell) -> None:
         self._reason = reason
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())
         self.is_over: asyncio.Future[None] = loop.create_future()
-        """Done once the connection is closed."""
+        """A future that is done when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server's preface; clients send no calls without it."""
+        """Send the server's preface, without which clients send no calls."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take())
 
     def data_received(self, data: bytes) -> None:
-        """Refuse a call."""
+        """Refuse the first call, and close the connection."""
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text

@@ -1,7 +1,8 @@
 """Periodic checks of all connections, a bounded number in each turn of the loop.
 
 A timer for each connection would cost as much as the check itself, and connections that were opened together
-would be checked together each time. Here a round has a fixed duration, with evenly spaced slices.
+would be checked together each time. Instead, a round of checks has a fixed duration, and is divided into
+evenly spaced slices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sweep(Generic[T]):
-    """Rounds over a collection; `look` gets each item that is still present, and the time."""
+    """Rounds over a collection, which call `look` with each item that is still present and the time."""
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
         self._seconds, self._there_are, self._look = seconds, there_are, look
@@ -25,7 +26,7 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin the first round after the duration of a round."""
+        """Start the timer. The first round begins after `seconds`, the duration of a round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
 
     def stop(self) -> None:
