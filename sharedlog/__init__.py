@@ -1,1 +1,1 @@
-"""A log shared by several machines: its records, their interpretation by readers, and the right to write."""
+"""A log shared by several machines: its records, their interpretation by readers, and leadership."""

@@ -1,7 +1,7 @@
 """The CommitLog records in the bodies of BYTES, each verified against its CRC and its CommitLog offset.
 
-The chain of the history covers the bytes that a leader sent. It does not detect bytes that were corrupted in
-the leader's memory before it computed the chain.
+The chain of the history covers the bytes that a leader sent. The chain does not detect bytes that were
+corrupted in the leader's memory before the leader computed the chain.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size > len(body):
             raise ValueError(f"the last {len(body) - at} are no record")
         record_bytes, magic = _HEAD.unpack_from(body, at)
-        if magic == record.MAGIC_BLANK:  # its length is that of the rest of the segment, mostly not sent
+        if magic == record.MAGIC_BLANK:  # its length covers the rest of the segment, which is mostly not sent
             at += record.BLANK_BYTES
             continue
         if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:

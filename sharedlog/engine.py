@@ -1,14 +1,15 @@
 """The interface of a shared log, implemented by a Kafka partition and by a PostgreSQL table.
 
-    append_if   adds records if the head of the log is still the writer's; else adds nothing
-    note        adds a record that belongs to no epoch and leaves the head unchanged: the holding of a node
+    append_if   adds records if the head of the log equals the writer's head, or else adds nothing
+    note        adds a record without an epoch, such as the holding of a node, and leaves the head unchanged
     read        returns records from an offset on, in the same order for every reader
-    bounds      returns the offset of the first record left, and the offset after the last
+    bounds      returns the offset of the first remaining record, and the offset after the last record
     trim        deletes the records before an offset
-    trouble     reports settings under which accepted records would be lost
+    trouble     reports settings under which accepted records could be lost
 
-An engine keeps accepted records when any one of its machines is lost. It may answer late, twice or never;
-`Unknown` is raised if the outcome is not known. Offsets ascend; an engine that is not dense may have gaps.
+An engine keeps accepted records when any one of its machines is lost. The engine may answer late, twice or
+never, and `Unknown` is raised if the outcome of a call is not known. Offsets are ascending, but may have gaps
+if the engine is not dense.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder under which the next record is written, and the position it must follow."""
+    """The epoch and holder of the next record, and the position after which the record must be written."""
 
     epoch: int
     holder: bytes
@@ -28,7 +29,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record in the engine: its offset, its bytes, and the time of its append, in ms since 1970."""
+    """A record in the engine: its offset, its bytes, and the time of its append in ms since 1970."""
 
     offset: int
     stored: bytes
@@ -36,37 +37,43 @@ class Stored(NamedTuple):
 
 
 class Engine(Protocol):
-    """One shared log."""
+    """An engine that stores one shared log."""
 
     @property
     def is_dense(self) -> bool:
-        """Whether offsets are contiguous: then a gap is a lost record."""
+        """Return whether offsets are contiguous, so that a gap means a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records, back to back, if the head is `head`, and set the head to `following`.
+        """Append contiguous records if the head is `head`, and set the head to `following`.
 
-        Return the offset of the last record; None if the engine does not return it, or cannot confirm that
-        the records are contiguous. Raise `Refused` if nothing was added, or `Unknown`. An engine that cannot
-        compare heads always appends; the fold then decides by the order in the log.
+        Return the offset of the last record, or None if the engine returns no offset or cannot confirm that
+        the records are contiguous. Raise `Refused` if nothing was added, or `Unknown` if that is uncertain.
+        An engine that cannot compare heads always appends, and the fold decides by the order in the log.
         """
 
     def note(self, stored: bytes) -> None:
-        """Append a record; the head stays as it is. Raise `Refused` (nothing was added) or `Unknown`."""
+        """Append a record without a change of the head.
+
+        Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known.
+        """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first one left; at least one if there is any.
+        """Return records from `offset` on, or from the first remaining record if that is later.
 
-        Raise `Unknown`.
+        Return at least one record if there is any. Raise `Unknown` if the engine cannot answer.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
+        """Return the first remaining offset, and the offset after the last record.
+
+        Raise `Unknown` if the engine cannot answer.
+        """
 
     def trim(self, offset: int) -> None:
-        """Delete the records before `offset`; raise `Unknown`."""
+        """Delete the records before `offset`. Raise `Unknown` if the engine cannot answer."""
 
     def trouble(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost, with the command that fixes it.
+        """Return a sentence for each setting under which records may be lost, with a command to change it.
 
-        The check does not wait for appends. Raise `Unknown`.
+        The check does not wait for appends. Raise `Unknown` if the engine cannot answer.
         """

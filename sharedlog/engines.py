@@ -4,7 +4,7 @@ postgresql://USER@HOST:PORT/DATABASE?log=NAME    tables NAME_head and NAME_recor
                                                  NAME defaults to `tidewheel`
 kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optional: USER:PASSWORD@
                                                  before the hosts, and `KAFKA_SETTINGS` after the ?
-?password_file=PATH                              for both: the password, read again for each connection
+?password_file=PATH                              both: the file with the password, read for each connection
 """
 
 from __future__ import annotations
@@ -32,23 +32,26 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""The librdkafka settings that a URL may set, by their librdkafka names."""
+"""The librdkafka settings that a URL may contain."""
 LOG_USUAL: Final = "tidewheel"
 NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
-"""The hosts of a URL without a user; each may have a port."""
+"""The hosts of a URL without a user, each with an optional port."""
 _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
-"""An engine that a URL names."""
+"""An engine that can be given by a URL."""
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine that a URL names; raise `ConfigurationError`, or `LibraryMissing`."""
+    """Return the engine for a URL.
+
+    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if its driver is not installed.
+    """
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -73,7 +76,7 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the parameters of a URL; return None if it is absent."""
+    """Remove the password file from the parameters of a URL, and return the file, or None if it is absent."""
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
@@ -86,9 +89,10 @@ def _two_passwords() -> ConfigurationError:
 
 
 def _check_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a URL, as libpq parses them.
+    """Return the parameters of a URL, as parsed by libpq.
 
-    Refuse a URL that libpq cannot parse, without the quoted parts of its message: they may hold a password.
+    Raise `ConfigurationError` if libpq cannot parse the URL. The quoted parts of libpq's message are omitted,
+    because they may contain a password.
     """
     import psycopg
 
@@ -103,7 +107,7 @@ def _check_conninfo(conninfo: str) -> dict[str, Any]:
 
 
 def _kafka(parts: SplitResult) -> KafkaLog:
-    """Return the engine of a kafka URL."""
+    """Return the engine for a kafka URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
     file = _password_file(given)
@@ -133,9 +137,9 @@ def _kafka(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Create a shared log with its GENESIS, at the newest version; return the cluster id.
+    """Create a shared log with its GENESIS, at the newest version, and return the cluster id.
 
-    Raise `ClusterExists` or `Unknown`.
+    Raise `ClusterExists` if the log exists, or `Unknown` if the engine cannot answer.
     """
     cluster = secrets.token_bytes(ID_BYTES)
     body = body_of(facts | {"finalized": SUPPORTED})
@@ -146,17 +150,18 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The cluster of a shared log: its id, and the facts of its GENESIS."""
+    """The id of the cluster of a shared log, and the facts of its GENESIS."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster of a shared log, from its GENESIS or, once that is trimmed, from a CHECKPOINT.
+    """Return the cluster of a shared log from its GENESIS, or from a CHECKPOINT if the GENESIS was trimmed.
 
-    Records before a GENESIS are ignored: in a topic that was deleted and created again they come from nodes
-    of the deleted cluster. Raise `NoCluster` if there is neither record, or `Unknown`.
+    Records before a GENESIS are ignored, because nodes of a deleted cluster may write to a topic that was
+    deleted and created again. Raise `NoCluster` if neither record exists, or `Unknown` if the engine cannot
+    answer.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -182,7 +187,7 @@ def without_password(url: str) -> str:
 
 
 def _escaped(url: str) -> str:
-    """Return a URL without its password, taking everything before the last @ as credentials."""
+    """Return a URL without its password, where everything before the last @ counts as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -190,5 +195,5 @@ def _escaped(url: str) -> str:
 
 
 def _url(parts: SplitResult) -> str:
-    """Assemble a URL from its parts; keep the // if the host is empty, as libpq requires."""
+    """Assemble a URL from its parts. Keep the // if the host is empty, as libpq requires it."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

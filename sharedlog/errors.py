@@ -25,7 +25,7 @@ class LogDamaged(Halted):
     def __init__(self, detail: str = "", record: int | None = None) -> None:
         super().__init__(detail)
         self.record = record
-        """The record that is wrong; None where that is the next one that was to be read."""
+        """The number of the damaged record, or None if it is the next record that was to be read."""
 
 
 class Refused(TidewheelError):

@@ -3,20 +3,21 @@
     another node cannot read past record N     --> the leader reads N, and its own record before (`fault_at`)
     a pass through the log                     --> `fault_of` each record (`sharedlog.scrub`)
 
-    found                                                fault
-    a leader's record that this node has applied         missing, or other bytes, or a duplicate that differs
-      (`sharedlog.led`), at N or the last before it
+    record                                               fault
+    a leader's record that this node has applied         missing, or changed, or a duplicate that differs
+      (`sharedlog.led`), at N or the last before N
     BYTES with corrupt CommitLog records                 corrupted in the memory of the leader that sent them
     any record that does not match its CRC               changed
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads in order, so the record that stops it is at N, or is the leader's record due before N. If both
-match the records that this node has applied, the log is sound there, and the disk or memory of the other node
-is faulty.
+A node reads the records in order, so the faulty record is at N, or is the leader's record before N. If both
+records match the records that this node has applied, the log is valid there, and the disk or memory of the
+other node is faulty.
 
-Cost: some reads of READ_BYTES. Weak spot: in an engine that is not dense, the loss of a record older than
-`sharedlog.led` remembers is not detected; this node then has a later checkpoint, which the other can fetch.
+Cost: some reads of READ_BYTES. Weak spot: if the engine is not dense, the loss of a record that is older than
+the records in `sharedlog.led` is not detected. In this case, this node has a later checkpoint, which the
+other node can fetch.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from sharedlog.led import Led
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""Size limit of one read: an append may wait for it."""
+"""The size limit of one read, since an append may wait for the read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
-    """Return the fault at which another node cannot read on; "" if the log matches `fold`.
+    """Return the fault that stops another node at `record`, or "" if the log matches `fold`.
 
-    Raise `Unknown`, `Refused`, or `Halted` if the log has another history. A trimmed record is no fault.
+    A trimmed record is not a fault. Raise `Halted` if the log has another history, or `Unknown` or `Refused`
+    if the engine cannot answer.
     """
     for led in fold.led.up_to(record):
         if fault := _fault_of_led(engine, fold, led):
@@ -56,13 +58,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _twice(rows: list[Stored]) -> str:
-    """Return the fault of unequal rows with one record number; "" if all rows are equal."""
+    """Return the fault of different rows with the same record number, or "" if all rows are equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
-    """Return the fault of a leader's record that this node has applied; "" also if it was trimmed."""
+    """Return the fault of a leader's record that this node has applied, or "" if it is valid or trimmed."""
     try:
         rows = _rows(engine, led.offset)
     except LogDamaged as error:
@@ -97,7 +99,7 @@ def unread(record: int, error: LogDamaged) -> str:
 
 
 def fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return the fault of a record; "" if it matches its CRC, or belongs to no cluster or another one.
+    """Return the fault of a record, or "" if the record matches its CRC or does not belong to the cluster.
 
     A mismatch is confirmed by a second read.
     """

@@ -1,10 +1,11 @@
 """The state machine over the shared log: the same code in every reader, including the leader.
 
-A reader takes the records of the log in order. Each record changes the right to write, extends the history,
-or is ignored. Readers do not communicate: two readers that have read up to the same record have equal state.
+A reader applies the records of the log in order. Each record changes the right to write, extends the history,
+or is ignored. Readers do not communicate, but two readers that have read up to the same record have equal
+state.
 
     right to write    the holder of the newest EPOCH; later records of other writers are dead
-    acceptance        BYTES of that holder, in order, one flush as a whole: once its last record has been read
+    acceptance        BYTES of that holder, in order; a flush is accepted when its last record has been read
     halt              a record that no legitimate writer can have appended after the records read: the engine
                       has lost, duplicated or changed a record, or two histories meet. The fold does not guess
 
@@ -12,8 +13,8 @@ or is ignored. Readers do not communicate: two readers that have read up to the 
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch: they are noted (`sharedlog.holdings`); a second GENESIS is
-    already had if it names the same beginning (a cluster id is drawn only once), and else halts
+    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS is
+    already had if it has the same beginning (a cluster id is drawn only once), and otherwise halts the fold
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -31,18 +32,19 @@ or is ignored. Readers do not communicate: two readers that have read up to the 
             anything else                                   HALT, but not while a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
-The positions of the last `POSITIONS_MAX` records are remembered (in a checkpoint `FROZEN_POSITIONS_MAX`): a
-record with an older position was in flight for longer than any engine retries a call.
+The positions of the last `POSITIONS_MAX` records are kept in memory, and those of the last
+`FROZEN_POSITIONS_MAX` records in a checkpoint. A record with an older position was in flight for longer than
+any engine retries a call.
 
-A record that an engine returns twice at one offset counts once: the second is skipped if its CRC-32 is equal.
-It halts the fold if its CRC-32 differs, or if its offset is lower than that of the last record.
+If an engine returns two records with the same offset, the second record is skipped if its CRC-32 is equal,
+and halts the fold if its CRC-32 differs. A record with a lower offset than the last record halts the fold.
 
 Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
-and halts the fold at the fourth mismatch. A halted fold takes no further records.
+and halts the fold at the fourth mismatch. A halted fold accepts no further records.
 
-Cost: BLAKE2b of every byte, and some 5 us a record. Memory: 1 MB of positions, and an unfinished flush.
-Weak spot: no reader can distinguish records lost at the end of the log from records never written; the next
-BEAT detects the loss, as does the record that a candidate reads again before leading.
+Cost: BLAKE2b of every byte, and about 5 us for each record. Memory: 1 MB of positions, and an unfinished
+flush. Weak spot: no reader can distinguish records lost at the end of the log from records never written. The
+loss is detected by the next BEAT, or when a candidate reads the last record again before leading.
 """
 
 from __future__ import annotations
@@ -74,13 +76,13 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""Facts of the EPOCH that a leader may replace by a BEAT."""
+"""The facts of the EPOCH that a leader may replace by a BEAT."""
 READS_MAX: Final = 4
-"""Reads of a record that does not match its CRC, before the fold halts."""
+"""The number of reads after which a record that does not match its CRC halts the fold."""
 
 
 class Outcome(Enum):
-    """The effect of a record on the fold."""
+    """The effect of a record on the state of the fold."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -94,11 +96,11 @@ class Outcome(Enum):
 
 
 _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
-"""Outcomes of records that include the chain before or after them."""
+"""The outcomes of records with a chain that matches the history."""
 
 
 class EpochRelation(Enum):
-    """Relation of the epoch and holder of a record to the newest ones."""
+    """The relation of a record's epoch and holder to the newest epoch and holder."""
 
     OLDER = "older"
     OURS = "ours"
@@ -108,7 +110,7 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """The outcome of a record; with ACCEPTED all records of the flush, in order, and the offset of each."""
+    """The outcome of a record. With ACCEPTED, `flush` and `offsets` describe all records of the flush."""
 
     outcome: Outcome
     record: SharedRecord | None = None
@@ -117,14 +119,14 @@ class Step(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the history: a CommitLog offset, and the chain there."""
+    """A position in the history, given by a CommitLog offset and the chain at this offset."""
 
     end: int
     chain: int
 
 
 class Before(NamedTuple):
-    """The state before the last accepted flush; `next_offset` is the offset of the flush's first record."""
+    """The state before the last accepted flush. `next_offset` is the offset of the flush's first record."""
 
     end: int
     chain: int
@@ -132,60 +134,60 @@ class Before(NamedTuple):
 
 
 class Fold:
-    """The state of a reader; only `take` changes it."""
+    """The state of a reader, which only `take` changes."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """The end of the accepted history: the CommitLog offset after it, and the chain there."""
+        """The end of the accepted history as a CommitLog offset, and the chain at the end."""
         self.next_offset = 0
-        """The offset of the next record in the engine's log."""
+        """The offset of the next record in the log of the engine."""
         self.last_read: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the last record taken."""
+        """The offset and the CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
-        """The same for the last valid record of a leader: its bytes occur in no other history."""
+        """The offset and the CRC-32 of the last valid leader record, which exists in no other history."""
         self.led = LedRecords()
-        """The newest of these records."""
+        """The newest records of leaders."""
         self.leads: dict[str, Any] = {}
         """The facts of the newest EPOCH, updated by the BEATs of its leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The cluster's finalized version."""
         self.holdings = Holdings()
-        """The copy that each node holds."""
+        """The copy of the store on each node."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """The number of skipped records that the engine had duplicated."""
+        """The number of skipped duplicates of the engine."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._led_from = 0
-        """The end of the history when the newest epoch began: no record of its leader is before it."""
+        """The end of the history at the beginning of the newest epoch, before all records of its leader."""
         self._before = Before(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
     def is_founded(self) -> bool:
-        """Whether the fold includes a GENESIS."""
+        """Return whether the fold has applied a GENESIS."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """The position after the gathered part of an unfinished flush; the end if there is none."""
+        """Return the position after the gathered part of an unfinished flush, or the end of the history."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
 
     @property
     def gathered_count(self) -> int:
-        """The number of records of an unfinished flush."""
+        """Return the number of gathered records of an unfinished flush."""
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Take the next record, at `offset` of the engine's log; raise `Halted`.
+        """Apply the next record, which is at `offset` in the engine's log. Raise `Halted` if it is illegal.
 
-        The state does not change if the record is to be read again.
+        If the outcome is READ_AGAIN, the state does not change.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -212,9 +214,10 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return the state that a checkpoint stores; a fold from it continues before an unfinished flush.
+        """Return the state for a checkpoint. A restored fold continues before an unfinished flush.
 
-        With `before_flush` it continues before the flush accepted last: valid only right after that flush.
+        With `before_flush`, a restored fold continues before the last accepted flush, which is valid only
+        directly after the acceptance of the flush.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else Before(self.end, self.chain, next_offset)
@@ -235,7 +238,7 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore a fold from a checkpoint; raise `TooOld` if this program does not support its version."""
+        """Restore a fold from a checkpoint. Raise `TooOld` if its version is not supported."""
         finalized = int(frozen["finalized"])
         if why := versions.unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
@@ -252,11 +255,11 @@ class Fold:
         return fold
 
     def knows(self, position: Position) -> bool | None:
-        """Return whether a position up to the end belongs to this history; None if it was forgotten."""
+        """Return whether a position up to the end belongs to this history, or None if it was discarded."""
         return self._positions.knows(position)
 
     def relation(self, record: SharedRecord) -> EpochRelation:
-        """Return the relation of the epoch and holder of a record to the newest ones."""
+        """Return the relation of a record's epoch and holder to the newest epoch and holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
@@ -326,7 +329,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather(self, offset: int, record: SharedRecord) -> Step:
-        """Add BYTES to the flush; its last record makes the flush accepted."""
+        """Add BYTES to the flush, which is accepted with its last record."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -342,7 +345,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _finalize(self, offset: int, version: int) -> None:
-        """Set the finalized version; halt if this program does not support it."""
+        """Set the finalized version. Halt if this program does not support the version."""
         if why := versions.unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
@@ -352,7 +355,7 @@ class Fold:
         self._positions.cut(self.end)
 
     def _again(self, offset: int, stored: bytes) -> Step:
-        """Skip a duplicate of the last record taken; halt at any other record."""
+        """Skip a duplicate of the last applied record. Halt at any other record."""
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
             why = f"the engine returned it after record {self.next_offset - 1}: its answer is out of order"
@@ -384,7 +387,7 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record is the leader's; halt if the EPOCH of its writer is missing."""
+        """Return whether a record is from the leader. Halt if the EPOCH of the writer is missing."""
         relation = self.relation(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
@@ -418,20 +421,20 @@ def told_anew(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
 
 
 class Positions:
-    """The chains at the newest positions of a history, by CommitLog offset; 16 bytes each."""
+    """The chains at the newest positions of a history by CommitLog offset, with 16 bytes each."""
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """The position at which the history begins, which is never discarded."""
+        """The position at the beginning of the history, which is never discarded."""
 
     @property
     def count(self) -> int:
-        """The number of remembered positions."""
+        """Return the number of positions in memory."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add the chain after the newest bytes; discard the oldest half beyond POSITIONS_MAX."""
+        """Add the newest position. If there are more than POSITIONS_MAX, discard the oldest half."""
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)
@@ -441,12 +444,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a position; None if no record ended there, or it was discarded."""
+        """Return the chain at a position, or None if no record ended there or the position was discarded."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def knows(self, position: Position) -> bool | None:
-        """Return whether a position is in this history; None if it is older than the oldest remembered."""
+        """Return whether a position belongs to this history, or None if older positions were discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -460,7 +463,7 @@ class Positions:
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the state for a checkpoint: the first position, then (end, chain) of each up to `end`."""
+        """Return the state for a checkpoint, with the first position and then each position up to `end`."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

@@ -1,27 +1,30 @@
-"""Copies of the store that nodes hold, by the shared log: records that no copy needs may be trimmed.
+"""The copies of the store on each node, as announced in the shared log, which determine how far to trim.
 
-    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back: this node
-                 certificate                            never needs a record before next_record again
-    HOLD         node, next_record                      the node has no copy, and reads on from there
+    CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
+                 certificate                            needs no record before next_record again
+    HOLD         node, next_record                      the node has no copy, and reads from there
     both         supports, finalized                    see `sharedlog.versions`
-    BEAT         forget                                 an operator reported a node as gone for good
+    BEAT         forget                                 an operator has removed a node permanently
     either       unreached: epoch, number               clients call this node, and the leader of that epoch
-                                                        does not answer the calls it forwards
+                                                        does not answer the forwarded calls
                  unreadable: record, end, why           the node has read the log up to `end`, and cannot
-                                                        read on at that record
+                                                        read that record
 
 Rules
-1. Records are trimmed before the least `next_record` of all known nodes, and only while two nodes have a
-   copy: so two machines hold the content of trimmed records.
-2. An absent node counts until it is forgotten. A forgotten node that returns finds the log trimmed, and
-   fetches the copy of another node.
-3. The latest record of a node counts, even if its `next_record` decreased: the node may have lost its disk.
-4. A node without a record in the log holds nothing: a new node appends HOLD first. If the log was trimmed
-   before that, the node fetches a copy again.
+1. Records before the lowest `next_record` of all known nodes are trimmed, but only while two nodes have a
+   copy. The content of trimmed records is therefore on two machines.
+2. An absent node counts until it is forgotten. If a forgotten node returns to a trimmed log, it fetches the
+   copy of another node.
+3. The latest record of a node counts, even if its `next_record` has decreased, because the node may have lost
+   its disk.
+4. A node without a record in the log does not prevent trimming, so a new node first appends a HOLD. If the
+   log was trimmed before the HOLD, the node fetches a copy again.
 
-The secret lets another node fetch the copy over HTTP: a reader of the shared log can read all data anyway.
+With the secret, another node can fetch the copy over HTTP. Any reader of the shared log can read the secret,
+but such a reader can read all data anyway.
 
-Cost: one record a checkpoint; at most NODES_MAX nodes are tracked. Trimming does not wait for further nodes.
+Cost: one record for each checkpoint. At most NODES_MAX nodes are tracked, and trimming does not wait for
+further nodes.
 """
 
 from __future__ import annotations
@@ -38,20 +41,23 @@ COPIES_MIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The holding of a node: all records before `next_record`, in a copy up to `end` (None: no copy)."""
+    """The holding of a node, which is a copy up to `end` with all records before `next_record`.
+
+    `end` is None if the node has no copy.
+    """
 
     next_record: int
     end: int | None = None
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The facts of the GENESIS, for nodes that find it trimmed."""
+    """The facts of the GENESIS, for nodes that read the log after the GENESIS was trimmed."""
     certificate: str = ""
-    """The TLS certificate of the node at `http`, as PEM; "" if the node serves HTTP without TLS."""
+    """The TLS certificate of the node at `http` as PEM, or "" if the node serves HTTP without TLS."""
     supports: int = OLDEST
-    """The newest version of records that the node's program supports."""
+    """The newest record version that the program of the node supports."""
     finalized: int = OLDEST
-    """The cluster's finalized version, as of the records the node has read."""
+    """The finalized version of the cluster, as of the last record that the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
@@ -65,7 +71,7 @@ class Holding:
 
 
 class Unreadable(NamedTuple):
-    """The record at which a node cannot read on, the end of the history it has read, and the reason."""
+    """The record that a node cannot read, the end of the history before the record, and the reason."""
 
     record: int
     end: int
@@ -78,9 +84,9 @@ class Holdings:
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """The newest complaint of each node: epoch and number. Checkpoints do not contain it."""
+        """The epoch and number of each node's newest report of an unreachable leader. Not in checkpoints."""
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that stops a node, until it has a copy past that. Not in checkpoints."""
+        """The record that each node cannot read, until the node has a later copy. Not in checkpoints."""
 
     def told(self, facts: dict[str, Any]) -> None:
         """Apply a CHECKPOINT or HOLD."""
@@ -102,7 +108,7 @@ class Holdings:
         return held.end is not None and held.next_record > record
 
     def forget(self, node: str) -> None:
-        """Remove a node that is gone for good."""
+        """Remove a node that does not return."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
@@ -111,7 +117,7 @@ class Holdings:
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
-        """Return the holding of a node; None if the log has none."""
+        """Return the holding of a node, or None if the node is unknown."""
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
@@ -128,7 +134,7 @@ class Holdings:
 
     @property
     def trims_below(self) -> int:
-        """The record before which the shared log may be trimmed; 0 if nothing may be trimmed."""
+        """Return the record before which the shared log may be trimmed, or 0 if nothing may be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0

@@ -1,33 +1,35 @@
-"""A shared log in Apache Kafka: one topic with one partition, whose order alone decides.
+"""A shared log in Apache Kafka, stored in a topic with one partition.
 
     append_if   sends records to the partition leader, one after the other; each answer has the offset
-    read        returns the records from an offset on; nothing only if the leader reports the end of the log
+    read        returns the records from an offset on, or nothing if the leader reports the end of the log
     trim        deletes records, exactly up to the offset
     trouble     reports settings under which Kafka would lose, truncate or change accepted records
 
 Rules
-1. Kafka does not compare heads, so an append always succeeds. The offset shows whether another node wrote in
-   between; if it does not, the fold decides (`sharedlog.sink`).
-2. A record is passed to the producer only after the answer for the record before it. Otherwise a flush in
-   parts could lose its first part and keep its second: a hole, at which every reader halts.
+1. Kafka does not compare heads, so an append always succeeds. The returned offset shows whether another node
+   wrote in between, and without an offset, the fold decides (`sharedlog.sink`).
+2. A record is passed to the producer only after the answer for the previous record. Otherwise, a flush in
+   several parts could lose its first part but keep the second, and every reader would halt at the gap.
 3. A producer with an unanswered record is purged and discarded, so it sends nothing later. A request in
-   flight may still be appended after other records; by then it is dead, or was never acknowledged.
-4. The end of the log never moves back. If it seems to, the adapter repeats the request for `LOST_SECONDS`,
-   since a deposed server that is unaware of it returns old answers; then it raises `Halted`. An append at
-   the offset of an earlier record raises `Halted` at once.
-5. Before it continues with another connection, or with records of another partition leader, the adapter
-   reads its last record again: if the log has lost its end and grown again, that record is different.
-6. A record that does not match the CRC of its batch in READS_MAX reads of the library is `LogDamaged`; the
-   records before and after it are readable.
-7. A topic that existed counts as deleted, `NoCluster`, once every answer for `LOST_SECONDS` was "unknown
-   topic": a server that has just started may not have its metadata yet. Rule 4 covers a topic created anew.
+   flight may still be appended after other records, but the record is then dead or was never acknowledged.
+4. The end of the log never moves back. If an answer shows a lower end, the adapter repeats the request for
+   `LOST_SECONDS`, since a server that has not noticed its replacement returns old answers, and then raises
+   `Halted`. An append at the offset of an earlier record raises `Halted` at once.
+5. Before the adapter continues with another connection, or with records of another partition leader, it reads
+   its last record again. The record is different if the log has lost its end and grown again.
+6. If a record does not match the CRC of its batch in READS_MAX reads of the library, `LogDamaged` is raised.
+   The records before and after the damaged record are readable.
+7. A topic that existed counts as deleted (`NoCluster`) only if every answer for `LOST_SECONDS` was "unknown
+   topic", since a server that has just started may not have its metadata yet. If the topic was deleted and
+   created again, rule 4 applies.
 
-No consumer group is joined and no offset committed. Connections: one that writes, one that reads, and one
-that requests the bounds, since Kafka answers the requests of a connection in order, and a fetch may block.
+No consumer group is joined, and no offset is committed. Writing, reading and requests for the bounds have
+separate connections, since Kafka answers the requests of a connection in order, and a fetch may block.
 
-Cost: one round trip and one sync a record (`flush.messages`), and in an idle log one request for the bounds a
-read. Memory: the records of one read, and `QUEUE_KIBIBYTES` of prefetch. Weak spot: when any server dies, the
-partition may accept nothing until Kafka notices: 10 s by default (`broker.session.timeout.ms`).
+Cost: one round trip and one sync for each record (`flush.messages`), and in an idle log one request for the
+bounds for each read. Memory: the records of one read, and `QUEUE_KIBIBYTES` of prefetch. Weak spot: if a
+server dies, the partition may accept nothing until Kafka detects the failure, by default after 10 s
+(`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -57,15 +59,15 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""Delivery timeout of an append: longer than Kafka takes to replace a server, and a controller with it."""
+"""The delivery timeout of an append, longer than Kafka takes to replace a server and a controller."""
 LOST_SECONDS: Final = 20.0
-"""How long the log must end too early, or the topic be unknown, before it counts as lost."""
+"""The time for which the log must be too short, or the topic unknown, before the log counts as lost."""
 BEHIND_SECONDS: Final = 0.1
-"""Delay before the bounds are requested again."""
+"""The delay before the bounds are requested again."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
-    "log_level": 0,  # errors are reported by callbacks and exceptions instead
+    "log_level": 0,  # callbacks and exceptions report errors instead
     "allow.auto.create.topics": False,
     "enable.sparse.connections": False,  # else metadata may be requested from an unresponsive server
     "socket.timeout.ms": 2_000,
@@ -120,15 +122,15 @@ _WHY: Final = {
 
 
 class _OutOfRange(Unknown):
-    """There is no record at the offset that was asked for."""
+    """There is no record at the requested offset."""
 
 
 class _Garbled(Unknown):
-    """A record came whose batch does not match its CRC."""
+    """A received record does not match the CRC of its batch."""
 
 
 class LastRead(NamedTuple):
-    """The newest record read: offset, CRC-32, and the partition leader epoch in which it was written."""
+    """The offset, the CRC-32 and the partition leader epoch of the newest record that was read."""
 
     offset: int
     crc: int
@@ -138,12 +140,12 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of the Kafka cluster with the servers `servers` (`HOST:PORT,...`).
 
-    `settings` are librdkafka's settings for security; each connection reads `password_file`, if given, for
-    its password. Calls may come from any thread: one append and one read run at a time.
+    `settings` are the security settings of librdkafka. Each connection reads its password from
+    `password_file`, if given. Calls may come from any thread, but only one append and one read run at a time.
     """
 
     is_dense = False
-    """Offsets of a topic may have gaps, as control records of other producers' transactions take some."""
+    """The offsets of a topic may have gaps, because control records of transactions use offsets."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """The offset that the consumer returns next."""
+        """The next offset that the consumer returns."""
         self._last: LastRead | None = None
         self._is_doubtful = False
         """Whether the last record must be read again before reading continues."""
@@ -167,17 +169,17 @@ class KafkaLog:
         """The end of the log, as known from appends and reads."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """Since when every answer is "unknown topic", for a topic that existed before."""
+        """The time since which every answer is "unknown topic", for a topic that existed before."""
         self._topic_id = ""
         self._heard = ""
         """The last error that a connection reported."""
         self._is_refused = False
-        """Whether that error was a failed authentication."""
+        """Whether the last error of a connection was a failed authentication."""
 
     def found(self, head: Head) -> None:
         """Create the topic of a new log.
 
-        Raise `ClusterExists` if there is one, or `Unknown`.
+        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka cannot answer.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
@@ -197,10 +199,11 @@ class KafkaLog:
         self._wait_for_leader()
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records one after the other, whatever the head is.
+        """Append records one after the other, without comparing the head.
 
-        Return the offset of the last record; None if an offset is missing, or other records lie in between.
-        Raise `Refused` if nothing was added, `Unknown`, or `Halted` if offsets were in use before.
+        Return the offset of the last record, or None if an offset is unknown or the records are not
+        contiguous. Raise `Refused` if nothing was added, `Halted` if an offset was in use before, or
+        `Unknown` if the outcome is not known.
         """
         with self._writing:
             known_end = self._known_end
@@ -218,14 +221,15 @@ class KafkaLog:
         return told[-1] if is_known else None
 
     def note(self, stored: bytes) -> None:
-        """Append a record, whatever the head is; raise `Unknown`, or `Refused` if it was not added."""
+        """Append a record. Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known."""
         with self._writing:
             self._append(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first one left; at least one if there is any.
+        """Return records from `offset` on, or from the first remaining record if that is later.
 
-        Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` with the record's offset.
+        Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
+        if a record cannot be read, or `Unknown` if Kafka cannot answer.
         """
         with self._reading, self._answered():
             garbled_count = 0
@@ -242,18 +246,21 @@ class KafkaLog:
                     first, _ = self._bounds()
                     if first <= offset:
                         raise
-                    offset = first  # trimmed since the bounds were requested
+                    offset = first  # the log was trimmed after the request for the bounds
                 except Exception:
                     self._drop_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
+        """Return the first remaining offset, and the offset after the last record.
+
+        Raise `Unknown` if Kafka cannot answer.
+        """
         with self._reading, self._answered():
             return self._bounds()
 
     def trim(self, offset: int) -> None:
-        """Delete the records before `offset`; raise `Unknown`."""
+        """Delete the records before `offset`. Raise `Unknown` if Kafka cannot answer."""
         first, end = self.bounds()
         if offset > first:
             with self._answered(), self._asking_admin() as admin:
@@ -261,12 +268,18 @@ class KafkaLog:
                 _only(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def trouble(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
+        """Return a sentence for each setting under which records may be lost.
+
+        Raise `Unknown` if Kafka cannot answer.
+        """
         with self._answered(), self._asking_admin() as admin:
             return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
 
     def try_append(self) -> None:
-        """Check, without appending, that an append would succeed; raise `Refused` or `Unknown`."""
+        """Check whether an append would succeed, but append nothing.
+
+        Raise `Refused` or `Unknown` if an append would fail.
+        """
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
 
@@ -294,13 +307,16 @@ class KafkaLog:
             )
 
     def try_session(self) -> int | None:
-        """Open and close another connection; return None, as Kafka reports no time. Raise `Unknown`."""
+        """Open and close another connection, and return None, since Kafka does not report its time.
+
+        Raise `Unknown` if Kafka cannot answer.
+        """
         with self._answered(), self._asking_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None
 
     def notes(self) -> list[str]:
-        """Return a sentence for each choice that an operator may be unaware of; raise `Unknown`."""
+        """Return a sentence for each permitted but risky setting. Raise `Unknown` if Kafka cannot answer."""
         with self._answered(), self._asking_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
@@ -322,15 +338,15 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> Counted:
-        """Count nothing: Kafka assigns the offsets, each to one record."""
+        """Return an empty result, since Kafka assigns each offset to one record."""
         return Counted([], from_record, is_whole=True)
 
     def make_unique(self) -> list[str]:
-        """Do nothing: see `count_rows`."""
+        """Return no faults, since a topic has no duplicate offsets."""
         return []
 
     def give_up(self) -> None:
-        """Do nothing: each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
+        """Do nothing, since each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
 
     def close(self) -> None:
         """Close all open connections."""
@@ -343,7 +359,7 @@ class KafkaLog:
     # Writing.
 
     def _append(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record; return its offset, or None if it was added and Kafka returns no offset."""
+        """Append a record, and return its offset, or None if the record was added but has no known offset."""
         from confluent_kafka import KafkaException
 
         answers: list[tuple[KafkaError | None, Message]] = []
@@ -363,7 +379,7 @@ class KafkaLog:
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
-            except KafkaException as error:  # the producer has failed, and answers no more
+            except KafkaException as error:  # the producer has failed, and no longer answers
                 self._drop_producer()
                 raise self._unknown(_reason(error)) from error
         if not answers or answers[0][0] is not None:
@@ -384,7 +400,7 @@ class KafkaLog:
         return self._unknown(error.str() if error is not None else "no answer in time")
 
     def _started_producer(self) -> Producer:
-        """Return the producer; also called by reading, since a new one takes half a second to connect."""
+        """Return the producer. Readers also call this method, since connecting takes 0.5 s."""
         from confluent_kafka import Producer
 
         with self._making:
@@ -393,7 +409,7 @@ class KafkaLog:
             return self._producer
 
     def _drop_producer(self) -> None:
-        """Discard the producer, with all unsent records."""
+        """Discard the producer and all unsent records."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -417,7 +433,7 @@ class KafkaLog:
         return self._gathered(first, bytes_max)
 
     def _gathered(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return a record and the records that are already fetched after it."""
+        """Return a record and the records after it that were already fetched."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -426,13 +442,13 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except Unknown:  # the records so far are returned; the next read raises the error again
+            except Unknown:  # return the records so far; the next read raises the error again
                 self._drop_consumer()
                 break
         return found
 
     def _took(self, message: Message) -> Stored:
-        """Convert a record; before the first record of another partition leader, call `_look_back`."""
+        """Convert a record. Before the first record of another partition leader, call `_look_back`."""
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
         assert offset is not None, "a message that was read has an offset"
@@ -446,16 +462,16 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _go_to(self, offset: int) -> None:
-        """Position the consumer at an offset, or at the first one left."""
+        """Position the consumer at an offset, or at the first remaining offset if that is later."""
         first, _ = self._checked_bounds(offset)
         if self._is_doubtful:
             self._look_back()
         self._assign(max(first, offset))
 
     def _look_back(self) -> None:
-        """Read the last record again; raise `Halted` if it has changed.
+        """Read the last record again. Raise `Halted` if the record has changed.
 
-        A record that no longer matches its CRC is tolerated: this reader has already passed it.
+        A record that no longer matches its CRC is tolerated, since this reader has already passed the record.
         """
         last = self._last
         if last is None or last.offset < self._bounds()[0]:
@@ -475,7 +491,7 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset; raise `_Garbled` if no read matches its CRC."""
+        """Return the record at an offset. Raise `_Garbled` if the CRC does not match in any read."""
         for left in reversed(range(READS_MAX)):
             self._assign(offset)
             try:
@@ -495,7 +511,7 @@ class KafkaLog:
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
-        """Return the next record, or None after `seconds`; raise `Unknown` for errors of the consumer."""
+        """Return the next record, or None after `seconds`. Raise `Unknown` for errors of the consumer."""
         from confluent_kafka import KafkaError
 
         assert self._consumer is not None, "a consumer is assigned before it is asked"
@@ -513,7 +529,7 @@ class KafkaLog:
         return None
 
     def _drop_consumer(self) -> None:
-        """Close the consumer; the next one looks back before it reads on."""
+        """Close the consumer. The next consumer calls `_look_back` before it continues."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
@@ -521,7 +537,7 @@ class KafkaLog:
     # The bounds of the log.
 
     def _bounds(self) -> tuple[int, int]:
-        """Return the bounds, once the partition has a leader that returns them."""
+        """Return the bounds, or wait until the partition has a leader that can return them."""
         from confluent_kafka import Consumer, KafkaException
 
         ends = time.monotonic() + ANSWER_SECONDS
@@ -540,7 +556,7 @@ class KafkaLog:
             time.sleep(BEHIND_SECONDS)
 
     def _checked_bounds(self, offset: int) -> tuple[int, int]:
-        """Return the bounds; raise `Unknown`, later `Halted`, if the log ends before its known end."""
+        """Return the bounds. Raise `Unknown`, later `Halted`, if the log ends before its known end."""
         known_end = max(offset, self._known_end)
         first, end = self._bounds()
         if end >= known_end:
@@ -573,7 +589,7 @@ class KafkaLog:
     # Settings.
 
     def _trouble_of_place(self, admin: AdminClient) -> list[str]:
-        """Return the faults of the topic itself: it was created anew, or has too few replicas."""
+        """Return a sentence if the topic was deleted and created again, and if it has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _only(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS))
@@ -596,7 +612,7 @@ class KafkaLog:
         return said
 
     def _trouble_of_settings(self, admin: AdminClient) -> list[str]:
-        """Return the faults of the topic's settings, its own or those of the servers."""
+        """Return a sentence for each unsafe setting of the topic, including defaults of the servers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -632,7 +648,7 @@ class KafkaLog:
 
     @contextmanager
     def _asking_admin(self) -> Iterator[AdminClient]:
-        """Open an admin connection; poll it after a failure, to receive the errors it met."""
+        """Open an admin connection. After a failure, poll the connection to receive its errors."""
         from confluent_kafka import KafkaException
 
         admin, self._heard = self._admin(), ""
@@ -643,7 +659,7 @@ class KafkaLog:
             raise
 
     def _hear(self, error: KafkaError) -> None:
-        """Keep an error of a connection; "all brokers down" does not replace a more specific one."""
+        """Record an error of a connection. "All brokers down" does not replace a more specific error."""
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
@@ -656,7 +672,7 @@ class KafkaLog:
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
-        """Raise `Unknown` for errors of a connection, `NoCluster` for a missing topic."""
+        """Raise `Unknown` for errors of a connection, and `NoCluster` for a missing topic."""
         from confluent_kafka import KafkaException
 
         try:
@@ -669,7 +685,7 @@ class KafkaLog:
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
-        """Raise `NoCluster` for an unknown topic; only after LOST_SECONDS if it existed before."""
+        """Raise `NoCluster` for an unknown topic, but only after LOST_SECONDS if the topic existed before."""
         if not self._is_unknown(error):
             self._missing_since = None
             return
@@ -684,7 +700,7 @@ class KafkaLog:
             ) from error
 
     def _is_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error means that the topic is unknown, and not merely without a leader."""
+        """Return whether an error means that the topic is unknown, and not only that it has no leader."""
         from confluent_kafka import KafkaError, KafkaException
 
         unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION

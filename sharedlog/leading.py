@@ -1,21 +1,21 @@
 """Leadership over a shared log: candidacy, confirmation from the log, writing, and proof of each append.
 
-    stand     read to the end; append EPOCH with a newly drawn holder; read up to it. The holder of the newest
-              EPOCH in the log leads. Then read the record again that was last before: if the engine has lost
-              its end and grown again, that record is different
-    write     a flush is one or more BYTES, the last one marked; only one flush is in flight
-    believe   an answer proves only the following:
+    candidacy   read to the end, append an EPOCH with a newly drawn holder, and read up to the EPOCH. The
+                holder of the newest EPOCH in the log leads. Then read the last record before the EPOCH again:
+                if the engine has lost its end and grown again, the record is different
+    writing     a flush is one or more BYTES, of which the last is marked; only one flush is in flight
+    proof       an answer of the engine proves only the following:
 
-              answer                                       what it proves
-              success at the expected offset               accepted: no other node has written in between
-              success at another offset, or without one    nothing: append a BEAT, read up to it, ask the fold
-              an error, a time-out, a refusal              nothing, and the next would hide a gap: step down
+                answer                                   conclusion
+                success at the expected offset           accepted, as no other node has written in between
+                success at another or unknown offset     none: append a BEAT, read up to it, check the fold
+                an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that steps down answers no call from its tables: they may hold records that were not accepted. An
-engine that compares and sets (`sharedlog.engine`) gives only the first or the third answer.
+A leader that steps down answers no call from its tables, because they may contain records that were not
+accepted. An engine with compare-and-set (`sharedlog.engine`) gives only the first or the third answer.
 
-Cost: no record and no copy beyond those that the log needs. Weak spot: two successes in a row that prove
-nothing cost a read each; an engine that always answers so is slow, but correct.
+Cost: no additional records or copies. Weak spot: each success that proves nothing costs a read, so an engine
+that never returns the expected offset is slow, but correct.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """The conclusion from the answer to an append."""
+    """The conclusion from an engine's answer to an append."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
@@ -43,7 +43,7 @@ class Proof(Enum):
 
 
 class Candidate:
-    """One attempt to lead, by a node whose `fold` has read to the end of the log."""
+    """An attempt of a node to become leader, after `fold` has read to the end of the log."""
 
     def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
         assert fold.is_founded, "only who has read the history from its first record may stand"
@@ -55,14 +55,14 @@ class Candidate:
 
     @property
     def reads_again(self) -> int | None:
-        """The offset of the record to read once more before leading; None if no record was read."""
+        """Return the offset of the record to read again before leading, or None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate leads, once `fold` has read its EPOCH.
+        """Return whether the candidate leads, after `fold` has read its EPOCH.
 
-        `crc_again` is the CRC-32 of the record at `reads_again`; None if it was trimmed. Raise `Halted` if
-        that record has changed.
+        `crc_again` is the CRC-32 of the record at `reads_again`, or None if the record was trimmed. Raise
+        `Halted` if the record at `reads_again` has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -70,7 +70,7 @@ class Candidate:
 
 
 class Leader:
-    """The records of a leader, appended after the history that `fold` has accepted when the lead begins."""
+    """The records of a leader, which follow the history in `fold` at the beginning of the leadership."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
@@ -81,7 +81,7 @@ class Leader:
         self._is_proven = True
 
     def flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES of a flush; its parts are contiguous, and follow the records written so far."""
+        """Return the BYTES of a flush, whose contiguous parts follow the records written so far."""
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_bodies(parts))
         assert cut, "a flush without a byte"
@@ -94,14 +94,14 @@ class Leader:
         return records
 
     def beat(self, facts: dict[str, Any]) -> SharedRecord:
-        """Return a BEAT, which also proves the records written before it."""
+        """Return a BEAT, which also proves the records written before the BEAT."""
         return self._record(Kind.BEAT, self.position.end, self.position.chain, body_of(facts))
 
     def answered(self, offset: int | None, count: int = 1) -> Proof:
-        """Record that an append of `count` records has succeeded; return what this proves.
+        """Record the success of an append of `count` records, and return the conclusion.
 
-        `offset` is that of the last record; None if the engine does not return it. Failed appends are not
-        reported here: the leader steps down.
+        `offset` is the offset of the last record, or None if the engine does not return it. A failed append
+        is not recorded, since the leader steps down.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -110,9 +110,9 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def proven(self, fold: Fold) -> bool:
-        """Return whether a fold that has read the leader's last BEAT proves all its records.
+        """Return whether a fold that has read the leader's last BEAT proves all records of the leader.
 
-        If so the leader continues; else it steps down.
+        The leader continues if the fold proves its records, and steps down otherwise.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -128,7 +128,7 @@ class Leader:
 
 
 def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield (whole CommitLog records, count of zero bytes after them), each within the limit of a record."""
+    """Yield the body of each record of a flush, and the number of zero bytes after the body."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -145,7 +145,7 @@ def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _pieces(part: bytes) -> Iterator[bytes]:
-    """Yield a part, split at CommitLog record boundaries if it is too large for one record."""
+    """Yield a part, split at CommitLog record boundaries if the part is too large for one record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
         end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))  # a blank reaches beyond the part

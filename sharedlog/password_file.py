@@ -1,10 +1,10 @@
-"""The password of an engine's user, in a file that is read again for each connection.
+"""The password of an engine's user, in a file that is read for each connection.
 
 A password in a URL cannot change while the process runs, and is visible in the process list. A password in a
-file can be replaced without a restart: open sessions are not affected, and new sessions use the new password.
+file can be replaced without a restart. Open sessions are not affected, and new sessions use the new password.
 
-Weak spot: between the change in the engine and the change of the file, new sessions are refused; open
-sessions continue.
+Weak spot: after the password was changed in the engine, new sessions are refused until the file is changed,
+too. Open sessions continue.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""The URL parameter that holds the path."""
+"""The URL parameter with the path of the file."""
 BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A password in the first line of a file."""
+    """A file with a password in its first line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -29,7 +29,7 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the current password; raise `SessionRefused` if none can be read."""
+        """Return the current password. Raise `SessionRefused` if the file has no readable password."""
         try:
             with self.path.open("rb") as file:
                 line = file.read(BYTES_MAX).partition(b"\n")[0].removesuffix(b"\r").decode()

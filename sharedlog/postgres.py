@@ -1,43 +1,46 @@
-"""A shared log in PostgreSQL: one table of records, and one row that holds the head of the log.
+"""A shared log in PostgreSQL, with one table of records and one row that contains the head of the log.
 
     log_head      one row: the newest epoch and holder, the accepted position, the last offset, and the number
                   of offsets in a partition
-    log_record    one row a record: offset, bytes, time of the append; partitioned by ranges of offsets
+    log_record    one row for each record: offset, bytes, time of the append; partitioned by ranges of offsets
 
-An append is one statement: it updates the head if that equals the writer's head, and inserts the records only
-then. The row lock serializes appends. A reader sees an offset only after all lower ones, because each commit
-held the lock on the head. The statement of a deposed leader updates no row.
+An append is a single statement, which updates the head if the head equals the writer's head, and only then
+inserts the records. The row lock serializes appends. A reader sees an offset only after all lower offsets,
+because each commit held the lock on the head. The statement of a former leader updates no row.
 
-A commit counts once the server reports it. With `synchronous_standby_names` the standbys then have it. A
-server that stops waiting for them reports this in a WARNING, which is no acknowledgement: `Unknown`. The
-outcome is also `Unknown` if the connection breaks before the answer.
+A commit counts when the server reports it. With `synchronous_standby_names`, the standbys then have the
+records. A server that no longer waits for its standbys sends a WARNING with the commit, and `Unknown` is
+raised. `Unknown` is also raised if the connection breaks before the answer.
 
-A network that drops packets silently leaves half-open connections. So each side closes a connection without
-traffic for `SILENT_SECONDS`; an append in flight is then `Unknown`. The server terminates a session that is
-idle in a transaction: its node may be partitioned or stopped, and its locks would block all other nodes.
+A network that drops packets silently leaves half-open connections. Therefore, each side closes a connection
+after `SILENT_SECONDS` without traffic, and an append in flight raises `Unknown`. The server terminates a
+session that is idle in a transaction, because its node may be partitioned or stopped, and the locks of the
+session would block all other nodes.
 
-Trimming drops whole partitions, which requires no vacuum; up to one partition of unneeded records remains.
+Trimming drops whole partitions, which requires no vacuum. Up to one partition of unneeded records remains.
 
-A stopped server, or one that waits for standbys, may never answer although its machine responds. `give_up`
-ends all waiting for it, when the node shuts down.
+A server that is stopped, or waits for standbys, may never answer although its machine responds. `give_up`
+ends all calls in progress when the node shuts down.
 
-`trouble` uses a connection of its own: an append may wait for standbys for as long as they are down, and an
+`trouble` uses a separate connection, because an append may wait for as long as the standbys are down, and an
 operator needs the reason during that time.
 
-A server that was promoted without the last rows has an older history. So on each new connection the adapter
-reads the last record again that it read or appended. If it differs, `Halted` is raised; also if the log ends
-before it for `LOST_SECONDS`. A standby may merely lag.
+A server that was promoted without the last rows has an older history. Therefore, on each new connection the
+adapter reads again the last record that it has read or appended. `Halted` is raised if the record differs, or
+if the log ends before the record for `LOST_SECONDS`, since a standby may only be lagging.
 
-A page that PostgreSQL cannot read (a wrong checksum) is skipped, record by record: `LogDamaged` names the
-first record on the page, and later records can be read. The check on a new connection tolerates such a page.
-An append for which PostgreSQL chooses such a page, since it has room, is retried.
+If PostgreSQL cannot read a page, for example because of a wrong checksum, its records are skipped one by one.
+`LogDamaged` contains the number of the first record on the page, and later records can be read. The check on
+a new connection tolerates unreadable pages. If PostgreSQL chooses an unreadable page for an append, since the
+page has room, the append is retried.
 
-Cost: one round trip and one commit an append, and one more to check the partitions: on a new connection and
-each 10,000 records. Records are transferred in binary: as text, in hex, 25 KB cost the writer 250 us of CPU
-time and the server 550 us, instead of 70 and 190 us. Memory: the rows of one read. Weak spot: a loss is
-detected from the records that this process has seen, and from its node's checkpoint: a node restarted since
-its checkpoint, on a server without the later rows, cannot detect it. If the last page of the table is
-unreadable, PostgreSQL adds no record, since it would use that page.
+Cost: one round trip and one commit for each append, and one more round trip on a new connection and every
+10,000 records to check the partitions. Records are transferred in binary. The hexadecimal text format would
+cost the writer 250 us of CPU time for 25 KB, and the server 550 us, instead of 70 and 190 us. Memory: the
+rows of one read. Weak spot: a loss is detected by the records that this process has read or appended, and by
+the checkpoint of the node. A node that was restarted after its checkpoint, on a server without the later
+rows, cannot detect the loss. If the last page of the table is unreadable, PostgreSQL adds no records, since
+it would use that page.
 """
 
 from __future__ import annotations
@@ -75,42 +78,42 @@ if TYPE_CHECKING:
     import psycopg
 
 PARTITION_RECORDS: Final = 10_000
-"""The number of offsets in a partition of a new log: more than other nodes append while an append, which
-has checked the partitions before, waits for the lock."""
+"""The number of offsets in a partition of a new log. Other nodes must append fewer records while an append,
+which has checked the partitions before, waits for the lock."""
 READ_RECORDS_MAX: Final = 10_000
 FEWER_RECORDS: Final = (1_000, 100, 10, 1)
-"""Batch sizes to retry with after a batch with an unreadable record."""
+"""The batch sizes for retries after a batch with an unreadable record."""
 DROP_WAIT_MS: Final = 50
-"""How long trimming waits for readers: appends wait behind it."""
+"""The time limit for trimming to wait for readers, during which appends also wait."""
 MAKE_TRIES: Final = 3
 ADD_TRIES: Final = 8
-"""Attempts to add records, if PostgreSQL chooses an unreadable page for them."""
+"""The number of attempts to add records if PostgreSQL chooses an unreadable page."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""How long the peer may send nothing, not even a TCP acknowledgement."""
+"""The time without any packet, not even a TCP acknowledgement, after which a connection is closed."""
 IDLE_SECONDS: Final = 2
-"""How long a session may be idle in a transaction: the statements of a transaction are sent without delay."""
+"""The time limit for an idle session in a transaction, whose statements are normally sent without delay."""
 CHECK_MS: Final = 10_000
-"""Statement timeout of the connections for checks."""
+"""The statement timeout of the connections for checks."""
 TRY_MS: Final = 200
-"""How long a test append waits for another one: later appends wait as long."""
+"""The time limit for a test append to wait for another append, during which later appends also wait."""
 LOST_SECONDS: Final = 20.0
-"""How long the log must end too early before its end counts as lost."""
+"""The time for which the log must be too short before its end counts as lost."""
 END_SECONDS: Final = 1.0
-"""How often a reader at the end of the log checks that the head has the same end."""
+"""The interval at which a reader at the end of the log checks that the head has the same end."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
-"""Keepalive probes, a second apart, before a silent connection is closed."""
+"""The number of keepalive probes, one each second, before a silent connection is closed."""
 _OPTIONS: Final = (
     "-c synchronous_commit=on -c statement_timeout=0 -c default_transaction_isolation=read\\ committed "
     "-c enable_seqscan=off -c enable_bitmapscan=off -c jit=off "
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""Server parameters of a session, after those of the URL (`options`) or PGOPTIONS: the last one applies.
+"""The server parameters of a session, which override those of the URL (`options`) or PGOPTIONS.
 
-Records are read by index scans only: a sequential scan would read every damaged page. JIT is off, as a plan
-with a high cost estimate would be compiled, for 100 ms, at each statement.
+Records are read only by index scans, since a sequential scan would read every damaged page. JIT is off, since
+PostgreSQL would compile a plan with a high cost estimate at each statement, which takes 100 ms.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -120,7 +123,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""libpq connection parameters, overridden by those in the URL."""
+"""The libpq connection parameters, which the parameters in the URL override."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -132,7 +135,7 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE UNIQUE INDEX ON {log}_record (record);
 """
-# Created separately and then attached: PARTITION OF would wait for readers of the table, such as a dump.
+# A partition is created and then attached, as PARTITION OF would wait for readers of the table like pg_dump.
 _PARTITION: Final = """
 CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
 ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
@@ -171,7 +174,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""All rows of a record or none, in case there are duplicates: a reader compares them."""
+"""The query returns either all rows of a record or none, because a reader compares duplicates."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -184,7 +187,7 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""For a first record on an unreadable page: trimming removes whole partitions."""
+"""The bounds if the first record is on an unreadable page. Trimming removes whole partitions."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -207,16 +210,16 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
-    """A shared log in the database given by `conninfo` (libpq); its table names begin with `log`.
+    """A shared log in the database of `conninfo` (libpq), in tables whose names begin with `log`.
 
-    Each connection reads `password_file`, if given, for its password.
+    Each connection reads its password from `password_file`, if given.
 
-    Calls may come from any thread; they run one at a time over one connection, which is opened on demand, and
-    again after a failure.
+    Calls may come from any thread, but run one at a time over one connection. The connection is opened on
+    demand, and opened again after a failure.
     """
 
     is_dense = True
-    """The row of the head numbers the records contiguously."""
+    """The records are numbered contiguously by the row of the head."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -228,19 +231,19 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """The offset up to which partitions exist, less one partition for concurrent appends of others."""
+        """The offset up to which partitions exist, minus one partition for appends of other nodes."""
         self._has_lax_commits = self._is_void = False
-        """Whether commits were lax at the last check; whether the session must be reopened."""
+        """Whether `synchronous_commit` was unsafe at the last check, and whether to reopen the session."""
         self._last: tuple[int, int] | None = None
         """The offset and the CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """When this connection last confirmed that the log ends where the reader is."""
+        """The time at which this connection last confirmed that the reader is at the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_given_up = Lock(), False
 
     def found(self, head: Head) -> None:
-        """Create the tables of a new log; raise `ClusterExists` if they exist."""
+        """Create the tables of a new log. Raise `ClusterExists` if the tables exist."""
         from psycopg.errors import DuplicateTable
 
         with self._answered(_MAKES) as connection, connection.transaction():
@@ -254,16 +257,17 @@ class PostgresLog:
             connection.execute(self._sql(_FOUND), (*_fields(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
-        """Return the head that the next record must follow; raise `Unknown`."""
+        """Return the head of the log. Raise `Unknown` if PostgreSQL cannot answer."""
         with self._answered() as connection:
             row = self._only_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """Append all records if the head is `head`, and set the head to `following`; else append none.
+        """Append all records if the head is `head`, and set the head to `following`.
 
-        Return the offset of the last record. Raise `Refused` if nothing was added, or `Unknown`.
+        Return the offset of the last record. Raise `Refused` if the head differs and nothing was added, or
+        `Unknown` if the outcome is not known.
         """
         count = len(stored)
         with self._answered() as connection:
@@ -279,16 +283,17 @@ class PostgresLog:
         return last
 
     def note(self, stored: bytes) -> None:
-        """Append a record, whatever the head is; the head stays. Raise `Unknown`."""
+        """Append a record without comparing the head. Raise `Unknown` if the outcome is not known."""
         with self._answered() as connection:
             self._make_partitions(connection, 1)
             if self._add(connection, _NOTE, (stored,), 1) is None:
                 raise self._no_head()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first one left; at least one if there is any.
+        """Return records from `offset` on, or from the first remaining record if that is later.
 
-        Raise `Unknown`, `Halted` if the log has lost its end, or `LogDamaged` if `offset` cannot be read.
+        Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
+        if the record at `offset` cannot be read, or `Unknown` if PostgreSQL cannot answer.
         """
         with self._answered() as connection:
             rows = self._rows(connection, offset, bytes_max)
@@ -300,7 +305,7 @@ class PostgresLog:
         return found
 
     def _rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return the rows of a read, up to an unreadable one; raise `LogDamaged` if that is the first."""
+        """Return the rows before an unreadable row. Raise `LogDamaged` if the first row is unreadable."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
@@ -326,14 +331,17 @@ class PostgresLog:
     def _read(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
-        """Return up to `count` rows, in order; for a count of 1, only the row of `offset` itself."""
+        """Return up to `count` rows in order. If `count` is 1, return only the rows of `offset`."""
         if count == 1:
             return connection.execute(self._sql(_READ_ONE), (offset,), binary=True).fetchall()
         values = offset, count, bytes_max
         return connection.execute(self._sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset left, and the offset after the last record; raise `Unknown`."""
+        """Return the first remaining offset, and the offset after the last record.
+
+        Raise `Unknown` if PostgreSQL cannot answer.
+        """
         from psycopg.errors import DataCorrupted
 
         with self._answered() as connection:
@@ -345,9 +353,10 @@ class PostgresLog:
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions that end at or before `offset`; raise `Unknown`.
+        """Drop the partitions that end at or before `offset`.
 
-        While another session reads the log, such as a dump, nothing is dropped: appends would wait for it.
+        Raise `Unknown` if another session, such as a dump, reads the log. Nothing is dropped then, since
+        appends would wait for the dump.
         """
         first, _ = self.bounds()
         with self._answered() as connection:
@@ -356,16 +365,19 @@ class PostgresLog:
                 self._drop_partition(connection, number)
 
     def trouble(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost; raise `Unknown`."""
+        """Return a sentence for each setting under which records may be lost.
+
+        Raise `Unknown` if PostgreSQL cannot answer.
+        """
         found = self._settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # A session opened before the setting was fixed keeps the lax value, so it is reopened.
+        # Reopen the session after a change of the setting, since an open session keeps the unsafe value.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return trouble_of(found)
 
     def try_append(self) -> None:
-        """Append a record and roll it back; raise `Unknown` if the append fails."""
+        """Append a record and roll the append back. Raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -380,13 +392,16 @@ class PostgresLog:
                 self._forget_partitions()
 
     def notes(self) -> list[str]:
-        """Return a sentence for each choice that an operator may be unaware of; raise `Unknown`."""
+        """Return a sentence for each permitted but risky setting.
+
+        Raise `Unknown` if PostgreSQL cannot answer.
+        """
         return notes_of(self._settings())
 
     def try_session(self) -> int:
-        """Open and close another session; return the server's clock, in ms since 1970.
+        """Open and close another session, and return the time of the server in ms since 1970.
 
-        Raise `Unknown`; its subclass `SessionRefused` if the server responds and refuses the session.
+        Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL cannot answer.
         """
         with self._beside(CHECK_MS) as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -399,7 +414,7 @@ class PostgresLog:
             self._drop_connection()
 
     def give_up(self) -> None:
-        """Make each call raise `Unknown` from now on, including calls in progress; return at once."""
+        """Make all calls raise `Unknown` from now on, including calls in progress, and return immediately."""
         import psycopg
 
         with self._sessions_lock:
@@ -409,21 +424,25 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> Counted:
-        """Compare the rows of a range with their record numbers; raise `Unknown` or `NoCluster`.
+        """Compare the rows of a range with their record numbers.
 
-        The count does not wait for appends, and appends do not wait for it.
+        The count does not wait for appends, and appends do not wait for the count. Raise `NoCluster` if the
+        tables are missing, or `Unknown` if PostgreSQL cannot answer.
         """
         with self._beside(CHECK_MS) as connection:
             return counted(connection, self._log, from_record)
 
     def make_unique(self) -> list[str]:
-        """Continue to build the unique index of an older log (`sharedlog.postgres_rows`); raise `Unknown`."""
+        """Continue to build the unique index of an older log, and return the faults that prevent the index.
+
+        Raise `Unknown` if PostgreSQL cannot answer.
+        """
         with self._beside(INDEX_MS) as connection:
             return make_unique(connection, self._log)
 
     @contextmanager
     def _beside(self, statement_ms: int) -> Iterator[psycopg.Connection[Any]]:
-        """Open a second connection; raise `Unknown`, `NoCluster` or `LogDamaged`."""
+        """Open a second connection, and convert its errors to `Unknown`, `NoCluster` or `LogDamaged`."""
         import psycopg
 
         try:
@@ -440,7 +459,7 @@ class PostgresLog:
     def _add(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Add records; return the number of the last one, or None if the head has changed.
+        """Add records, and return the number of the last record, or None if the head has changed.
 
         Raise `LogDamaged` if the table did not store exactly these records.
         """
@@ -467,10 +486,10 @@ class PostgresLog:
     def _added(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Run a statement that adds records, and return its row; a failed attempt has added nothing.
+        """Execute a statement that adds records, and return its row. A failed attempt adds nothing.
 
         PostgreSQL finds a page with room in its free space map, and does not remove an unreadable page from
-        the map; the next attempt finds another page.
+        the map, but the next attempt finds another page.
         """
         from psycopg.errors import DataCorrupted
 
@@ -492,7 +511,7 @@ class PostgresLog:
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
-        """Create a partition if it is missing; another node may create it concurrently."""
+        """Create a partition if it is missing. Another node may create the same partition concurrently."""
         from psycopg import errors
 
         bounds = {"first": number * size, "end": (number + 1) * size}
@@ -514,9 +533,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions that the next `count` records need, and two more.
+        """Create the partitions that the next `count` records need, and two further partitions.
 
-        The head is queried only if the newest known record is within one partition of the last one created.
+        The head is queried only if the newest known record is close to the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -531,14 +550,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Forget the known partitions: their creation may have been rolled back with the session."""
+        """Discard the set of known partitions, whose creation may have been rolled back with the session."""
         self._partitions.clear()
         self._made_to = 0
 
     def _only_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the single row of a query on the head; raise `NoCluster` if it is gone."""
+        """Return the single row of a query on the head. Raise `NoCluster` if the row is missing."""
         row = connection.execute(self._sql(statement), values or None).fetchone()
         if row is None:
             raise self._no_head()
@@ -549,9 +568,11 @@ class PostgresLog:
 
     @contextmanager
     def _answered(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
-        """Provide the connection for statements; raise `Unknown` if it breaks, or the server warned.
+        """Provide the connection for statements.
 
-        Raise `NoCluster` if the log's tables are missing; `right` explains how to grant a missing privilege.
+        Raise `Unknown` if the connection breaks or the server sent a warning, `NoCluster` if the tables of
+        the log are missing, `LogDamaged` if the tables cannot be read, and `RightMissing` if a privilege is
+        missing. `right` explains how to grant the privilege.
         """
         import psycopg
 
@@ -592,12 +613,12 @@ class PostgresLog:
         return self._connection
 
     def _saw(self, offset: int, stored: bytes) -> None:
-        """Remember the newest record that was read or appended."""
+        """Record the newest record that was read or appended."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _look_back(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again; raise `Halted` if it has changed, or is gone for LOST_SECONDS."""
+        """Read the newest record again. Raise `Halted` if the record has changed or remains missing."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         if self._last is None:
@@ -610,7 +631,7 @@ class PostgresLog:
             return
         if end <= offset:
             raise self._short(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # None: it was trimmed
+        if again is not None and zlib.crc32(again) != crc:  # None if it was trimmed
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."
@@ -619,8 +640,8 @@ class PostgresLog:
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
         """Raise `Unknown`, or `Halted` after LOST_SECONDS, if the log ends before the next record to read.
 
-        Raise `Unknown` also if the head includes that record and the table does not have it; later reads show
-        whether it stays missing, and whether others are.
+        Also raise `Unknown` if the head includes the next record, but the table does not. Later reads show
+        whether the record stays missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
@@ -685,7 +706,7 @@ class PostgresLog:
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _settings(self) -> Settings:
-        """Return the settings of this PostgreSQL and of a session; raise `Unknown`."""
+        """Return the settings of the server and of a session. Raise `Unknown` if PostgreSQL cannot answer."""
         with self._beside(CHECK_MS) as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
             standbys = connection.execute(_STANDBYS).fetchone()
@@ -694,7 +715,7 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Keep a warning: the server reports only by a warning that a commit did not wait for standbys."""
+        """Record a warning, which is the only report of a commit that did not wait for standbys."""
         # Field V is not translated, unlike the text and field S.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
@@ -709,10 +730,10 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether an error means that a server responds, and refuses the session.
+    """Return whether an error means that a server has responded and refused the session.
 
-    libpq returns no code for a refusal, and the server's message is translated. A request for a password is
-    certain evidence; the word FATAL is the same in most languages.
+    libpq returns no code for a refusal, and the message of the server is translated. A request for a password
+    is certain evidence, and the word FATAL is the same in most languages.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -721,7 +742,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _said(error: psycopg.Error) -> str:
-    """Return an error message as one line: libpq writes a line for each address it tried."""
+    """Return an error message as one line, since libpq writes one line for each address that it has tried."""
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return error.diag.message_primary or "; ".join(lines) or type(error).__name__

@@ -1,21 +1,22 @@
-"""Does a log's table have each record once? Rows are counted by their numbers, and a unique index is made.
+"""Checks that the table of a log contains each record once, by counts of rows and by a unique index.
 
-    count        the rows of a range of records, in one snapshot: gaps, doubled numbers, a lost first or last
-    make unique  index ON ONLY the table --> of each partition: equal rows deleted, its index made
-                 CONCURRENTLY and attached
-                 attaching the last makes the table's index valid; the older one, not unique, is dropped
+    count        the rows of a range of records, in one snapshot: gaps, duplicates, lost first or last rows
+    make unique  index ON ONLY the table --> for each partition: delete equal rows, make its index
+                 CONCURRENTLY, and attach it
+                 the last attach makes the table's index valid; then the old index, not unique, is dropped
 
 Rules
-1. A new log has the unique index from its beginning. On a log of an older version the leader makes it,
-   partition by partition, over a connection of its own. A partition that a node of either version attaches
+1. A new log is created with the unique index. On a log of an older version, the leader makes the index
+   partition by partition, over a separate connection. A partition that a node of either version attaches
    meanwhile gets its index from PostgreSQL.
-2. No append waits for it longer than LOCK_MS, which is how long a lock is waited for; once, to drop the older
-   index, DROP_MS. A step that fails is repeated at the next look; an invalid index is made again.
-3. Of equal rows with one number all but one are deleted: readers step over the second anyway. Rows that
-   differ are kept and named; their partition has no index until an operator has deleted the wrong one.
+2. An append waits for at most LOCK_MS (the lock timeout), and once for at most DROP_MS while the old index is
+   dropped. A failed step is repeated at the next check, and an invalid index is made again.
+3. Of equal rows with the same record number, all but one are deleted, since readers skip the others anyway.
+   Rows that differ are kept and reported, and their partition gets no index until an operator has deleted
+   the wrong row.
 
-Cost: a count reads RANGE_RECORDS entries of an index at most. Weak spot: a record that was replaced has the
-right number: its CRC or the chain tells (`sharedlog.scrub`).
+Cost: a count reads at most RANGE_RECORDS index entries. Weak spot: a count does not detect a record whose
+content was replaced, but its CRC or the chain does (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
 
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
-"""How many gaps and doubled numbers one count names."""
+"""The maximum number of gaps and duplicates that one count reports."""
 LOCK_MS: Final = 50
 DROP_MS: Final = 200
-"""How long dropping the index of before may take: it locks every partition, and appends wait meanwhile."""
+"""The time limit for dropping the old index, which locks all partitions and blocks appends."""
 PARTITIONS_A_LOOK: Final = 10
-"""How many partitions get their index at one look."""
+"""The maximum number of partitions that get their index in one check."""
 DOUBLED_MAX: Final = 1_000
 INDEX_MS: Final = 30_000
-"""How long making the index of one partition may take: it waits for all transactions that are older."""
+"""The lock timeout for making the index of a partition, which waits for all older transactions."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
 FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = '{log}_record'::regclass
 """
-"""Where the oldest partition begins: trimming drops whole ones."""
+"""The query for the first record of the oldest partition. Trimming drops whole partitions."""
 _EDGES: Final = "SELECT min(record), max(record) FROM {log}_record"
 _STEPS: Final = """
 SELECT record, following FROM (
@@ -78,13 +79,13 @@ _ROWS: Final = "SELECT record, ctid::text, stored FROM {table} WHERE record = AN
 
 
 def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> Counted:
-    """Count up to RANGE_RECORDS records from one on, or from the first that is left.
+    """Count up to RANGE_RECORDS records from `from_record` on, or from the first record of the log.
 
-    The connection commits by itself. Raise `NoCluster` if the log has no head, or psycopg's errors.
+    The connection must be in autocommit mode. Raise `NoCluster` if the log has no head, or psycopg's errors.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # First, as the snapshot is taken by the first query: no partition of it may be dropped after.
+        # Lock before the first query, which takes the snapshot, to keep all partitions of the snapshot.
         _do(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _row(connection, _HEAD, log)
         (first,) = _row(connection, _FIRST, log)
@@ -98,7 +99,7 @@ def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> 
 
 
 def _edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return what is lost at the log's beginning or end; "" if nothing is."""
+    """Return a sentence about records lost at the beginning or end of the log, or "" if none are lost."""
     if least is None or most is None:
         return f"{_missing(log, first, last)}: the table is empty, and {log}_head has {last} as the last one."
     if most < last:
@@ -111,7 +112,7 @@ def _edge(log: str, first: int, last: int, least: int | None, most: int | None) 
 
 
 def _step(log: str, record: int, following: int) -> str:
-    """Return what a step between two rows says that is not to the next number."""
+    """Return a sentence about two adjacent rows whose record numbers are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
     return f"{_missing(log, record + 1, following - 1)}: {following} follows {record}."
@@ -124,9 +125,10 @@ def _missing(log: str, first: int, last: int) -> str:
 
 
 def make_unique(connection: psycopg.Connection[Any], log: str) -> list[str]:
-    """Go on making the unique index; return a sentence for each record that stands in its way.
+    """Continue to make the unique index, and return a sentence for each record that prevents the index.
 
-    The connection commits by itself, and is used for nothing else. Raise psycopg's errors: call again later.
+    The connection must be in autocommit mode, and must not be used for anything else. After an error of
+    psycopg, the caller calls this function again later.
     """
     if not _row(connection, "SELECT pg_try_advisory_lock(hashtextextended('{log}_record', 0))", log)[0]:
         return []
@@ -144,7 +146,7 @@ def make_unique(connection: psycopg.Connection[Any], log: str) -> list[str]:
 
 
 def _unique_of(connection: psycopg.Connection[Any], log: str) -> tuple[str, bool]:
-    """Return the table's unique index, which is made where there is none, and whether it is valid."""
+    """Return the table's unique index and whether it is valid. If there is no unique index, make it."""
     for _ in range(2):
         for name, is_unique, is_valid in _do(connection, _TABLE_INDEXES, log=log).fetchall():
             if is_unique:
@@ -154,13 +156,13 @@ def _unique_of(connection: psycopg.Connection[Any], log: str) -> tuple[str, bool
 
 
 def _index_partitions(connection: psycopg.Connection[Any], log: str, name: str) -> list[str]:
-    """Give partitions their part of the index; return a sentence for each record that differs from itself."""
+    """Make the index of some partitions, and return a sentence for each record whose rows differ."""
     from psycopg.errors import UndefinedTable
 
     faults: list[str] = []
     found = _do(connection, _WITHOUT_INDEX, (name, PARTITIONS_A_LOOK), log=log).fetchall()
     for (table,) in found:
-        with suppress(UndefinedTable):  # trimmed meanwhile
+        with suppress(UndefinedTable):  # the partition was trimmed meanwhile
             if differing := _without_doubles(connection, table):
                 faults += differing
             else:
@@ -169,13 +171,13 @@ def _index_partitions(connection: psycopg.Connection[Any], log: str, name: str) 
 
 
 def _index(connection: psycopg.Connection[Any], table: str, name: str) -> None:
-    """Give one partition its part of the index `name`."""
+    """Make the index of one partition, and attach it to the index `name`."""
     own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
     for one in [one for one, is_valid in own.items() if not is_valid]:
         _do(connection, "DROP INDEX CONCURRENTLY {name}", name=one)
         del own[one]
     if not own:
-        _do(connection, "SET lock_timeout = {number}", number=INDEX_MS)  # it holds up no append
+        _do(connection, "SET lock_timeout = {number}", number=INDEX_MS)  # this does not block appends
         _do(connection, "CREATE UNIQUE INDEX CONCURRENTLY ON {table} (record)", table=table)
         _do(connection, "SET lock_timeout = {number}", number=LOCK_MS)
         own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
@@ -184,7 +186,7 @@ def _index(connection: psycopg.Connection[Any], table: str, name: str) -> None:
 
 
 def _without_doubles(connection: psycopg.Connection[Any], table: str) -> list[str]:
-    """Delete the second of equal rows; return a sentence for each record whose rows differ."""
+    """Delete duplicates of equal rows, and return a sentence for each record whose rows differ."""
     doubled = [record for (record,) in _do(connection, _DOUBLED, (DOUBLED_MAX,), table=table).fetchall()]
     if not doubled:
         return []
@@ -214,5 +216,5 @@ def _row(connection: psycopg.Connection[Any], statement: str, log: str) -> Any:
 def _do(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
-    """Execute a statement whose names are filled in: names and settings cannot be values."""
+    """Insert names into a statement and execute it. Names and settings cannot be query parameters."""
     return connection.execute(statement.format(**names).encode(), values or None)

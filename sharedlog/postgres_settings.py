@@ -1,10 +1,10 @@
-"""PostgreSQL settings that a shared log requires to be durable, and the commands that set them.
+"""The PostgreSQL settings that make a shared log durable, and the commands that set them.
 
-fsync, full_page_writes      on: else a power cut loses accepted records, or the whole database
-synchronous_commit           on or remote_apply in the session: roles, databases and poolers override it
-synchronous_standby_names    at least the required number of standbys in step: else no commit is acknowledged
+fsync, full_page_writes      on, or else a power cut loses accepted records or the whole database
+synchronous_commit           on or remote_apply in the session; roles, databases and poolers may override it
+synchronous_standby_names    as many standbys in step as required, or else no commit is acknowledged
 a standby, read only         accepts no writes
-no synchronous standby       a choice, which is reported and not refused: accepted records are on one machine
+no synchronous standby       reported but allowed; accepted records are on one machine only
 
 Weak spot: no setting of the primary shows how a standby syncs, or whether two standbys share a machine.
 """
@@ -24,7 +24,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """The settings seen by a session: values and sources by name, and the state of the standbys."""
+    """The settings of a session, with values and sources by name, and the state of the standbys."""
 
     values: dict[str, str]
     sources: dict[str, str]
@@ -32,17 +32,17 @@ class Settings(NamedTuple):
     user: str
     database: str
     standby_names: str
-    """`synchronous_standby_names`."""
+    """The value of `synchronous_standby_names`."""
     in_step: list[str]
-    """The standbys that commits wait for, by their `application_name`."""
+    """The `application_name` of each standby that commits wait for."""
     standby_count: int
-    """All standbys, those out of step and the asynchronous ones too."""
+    """The number of all standbys, including asynchronous standbys and those out of step."""
     unseen_count: int
-    """Standbys whose synchronous state is hidden from this user."""
+    """The number of standbys whose synchronous state is hidden from this user."""
 
     @property
     def needed_count(self) -> int:
-        """The number of standbys that must have a record before its commit is acknowledged."""
+        """Return the number of standbys that must have a record before its commit is acknowledged."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -50,7 +50,7 @@ class Settings(NamedTuple):
 
 
 def trouble_of(found: Settings) -> list[str]:
-    """Return a sentence for each setting under which records are lost, or refused."""
+    """Return a sentence for each setting under which records are lost or refused."""
     said = [_switched_off(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_commit(found))
@@ -70,7 +70,7 @@ def trouble_of(found: Settings) -> list[str]:
 
 
 def notes_of(found: Settings) -> list[str]:
-    """Return a sentence for each choice that an operator may be unaware of, with the command to change it."""
+    """Return a sentence for each permitted but risky setting, with the command to change it."""
     said = []
     if not found.needed_count and not found.is_standby:
         beside = f" ({found.standby_count} follow, and nobody waits for them)" if found.standby_count else ""
@@ -87,7 +87,7 @@ def notes_of(found: Settings) -> list[str]:
 
 
 def _switched_off(found: Settings, name: str) -> str:
-    """Return the data loss that a setting causes while off, and the command that switches it on."""
+    """Return a sentence about the data loss that a disabled setting causes, with the command to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."

@@ -1,11 +1,12 @@
-"""Reading of a shared log: its records in order, each with the outcome in the fold.
+"""Reads the records of a shared log in order, each with its outcome in the fold.
 
-A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the first one
-of the log were trimmed, and only a checkpoint replaces them (`Trimmed`). A later gap is `LogDamaged` if the
-engine is dense; if not, the chain of the history shows whether bytes are missing (`sharedlog.fold`).
-`records` reads without a fold, and returns the records as they are.
+A record that does not match its CRC is read again, up to `fold.READS_MAX` times. Records before the first
+record of the log were trimmed, and only a checkpoint replaces them (`Trimmed`). A later gap raises
+`LogDamaged` if the engine is dense. If the engine is not dense, the chain of the history shows whether bytes
+are missing (`sharedlog.fold`). `records` reads without a fold, and yields the records without checks.
 
-Weak spot: a lost first record looks like a trimmed one here; the scrub detects it (`sharedlog.scrub`).
+Weak spot: a lost first record cannot be distinguished from a trimmed record here, but the scrub detects the
+loss (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Yield the present records from the fold's next one on, with their outcomes.
+    """Yield the existing records from the fold's next record on, with their outcomes.
 
-    Raise `Unknown`, `Halted`, or `Trimmed` if the next one was trimmed.
+    Raise `Trimmed` if the next record was trimmed, `Halted` if a record is illegal, or `Unknown` if the
+    engine cannot answer.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in up_to_gap(engine, fold, found):
@@ -36,7 +38,10 @@ def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 
 
 def read_to(engine: Engine, fold: Fold, until: int) -> None:
-    """Read until the fold has taken all records before an offset; raise `Unknown`, `Halted` or `Trimmed`."""
+    """Read until the fold has applied all records before an offset.
+
+    Raise the errors of `steps`, or `Halted` if the log ends before the offset.
+    """
     if fold.next_offset >= until:
         return
     for _ in steps(engine, fold):
@@ -48,10 +53,11 @@ def read_to(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield the present records from the first one left, without a fold.
+    """Yield the existing records from the first remaining record on, without a fold.
 
-    Skip records of other clusters than `cluster` (None: accept any cluster), with a wrong CRC, or that the
-    engine cannot read. Raise `Unknown`, or `LogDamaged` without a record.
+    Skip records that do not match their CRC, that the engine cannot read, or that belong to another cluster.
+    If `cluster` is None, records of any cluster are returned. Raise `Unknown` if the engine cannot answer, or
+    `LogDamaged` if the engine does not give the number of an unreadable record.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -71,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the leading records of a read that are contiguous.
+    """Return the records of a read up to the first gap, or all records if the engine is not dense.
 
     Raise `Trimmed` or `LogDamaged` if the next record of the fold is missing.
     """
@@ -86,7 +92,7 @@ def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise the error for a gap before a record; return if the gap is legitimate."""
+    """Raise the error for a gap before a record. Return if the gap is legitimate."""
     first, end = engine.bounds()
     if first > expected:
         raise Trimmed(

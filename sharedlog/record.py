@@ -6,34 +6,35 @@
     20     1       kind: see `Kind`
     21     1       version of the kind's body
     22     8       epoch
-    30     16      holder, drawn anew for every candidacy: tells two candidates of one epoch apart
+    30     16      holder, drawn for each candidacy to distinguish two candidates of the same epoch
     46     8       start: the CommitLog offset at which BYTES begin, or the end given by EPOCH and BEAT
     54     8       zeros: the number of zero bytes after the body in the CommitLog, which are not sent
     62     8       chain: after these BYTES, or at the end given by EPOCH and BEAT
-    70     1       last: 1 if the flush ends with these BYTES; 0 if more of them follow
+    70     1       last: 1 if the flush ends with these BYTES, 0 if further BYTES follow
     71     4       body_bytes
     75     4       CRC-32 of bytes 0 to 74 and of the body
-    79     ...     body: CommitLog records of BYTES; of the others a JSON object
+    79     ...     body: CommitLog records in BYTES, or a JSON object in the other kinds
 
 A kind or body version that older programs cannot read is written only if the finalized version of the cluster
 ensures that all nodes can read it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies a whole history by 64 bits: BLAKE2b over the chain
-before, start, zeros and body. Equal chains at equal ends mean equal bytes from the first on.
+Integers are big-endian and unsigned. The chain identifies a whole history by 64 bits, which are the BLAKE2b
+hash of the previous chain, start, zeros and body. Two histories with the same chain at the same end have the
+same bytes.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
-                                                          those of the store it begins with, 0 without one
+                                                          those of the initial store, 0 without a store
     EPOCH        by a candidate                           the candidate's name, addresses and certificate
     BYTES        by the leader: a flush, or a part of it  whole CommitLog records
-    BEAT         by the leader, when it has nothing else  the leader's clock; that it leaves, its successor;
-                                                          its certificate, if that was renewed; orders of an
-                                                          operator
+    BEAT         by the leader, when it has nothing else  the leader's clock; whether it leaves, and its
+                                                          successor; its certificate, if renewed; commands of
+                                                          an operator
     CHECKPOINT   by any node                              its holding, synced and read back
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: 79 bytes a record, and BLAKE2b at 1 GB/s. Weak spot: 64 bits distinguish histories that differ by
-accident, not forged ones.
+Cost: 79 bytes for each record, and BLAKE2b at 1 GB/s. Weak spot: a chain of 64 bits distinguishes histories
+that differ by accident, but does not protect against forged histories.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""The limit of the body of BYTES, except for a single CommitLog record that is larger."""
+"""The maximum size of the body of BYTES, except for a single CommitLog record that is larger."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -72,16 +73,16 @@ class Kind(IntEnum):
 
 
 class Foreign(ValueError):
-    """The bytes are no record of this cluster: nobody of the cluster has written them."""
+    """The bytes are not a record of this cluster."""
 
 
 class Garbled(ValueError):
-    """The bytes are a record of this cluster, and not what was written."""
+    """The bytes are a record of this cluster, but differ from the written bytes."""
 
 
 @dataclass(slots=True, frozen=True)
 class SharedRecord:
-    """One record; `start`, `zeros`, `chain` and `last` as in the table above."""
+    """A record of a shared log. `start`, `zeros`, `chain` and `is_last` are fields of the table above."""
 
     cluster: bytes
     kind: int
@@ -96,12 +97,12 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """The CommitLog offset after these BYTES."""
+        """Return the CommitLog offset after these BYTES."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The JSON body of a record, of any kind but BYTES."""
+        """Return the JSON body of a record, which may be of any kind except BYTES."""
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
@@ -126,9 +127,9 @@ def encode(record: SharedRecord) -> bytes:
 
 
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
-    """Decode a record.
+    """Decode a record of `cluster`, or of any cluster if `cluster` is None.
 
-    Raise `Foreign` if the bytes are no record of `cluster` (None: of any), `Garbled` if the CRC differs.
+    Raise `Foreign` if the bytes are not such a record, or `Garbled` if the record does not match its CRC.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         raise Foreign("no record of a shared log")
@@ -144,12 +145,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def chained(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after bytes of the CommitLog, computed from the chain before them."""
+    """Return the chain after bytes of the CommitLog, computed from the chain before the bytes."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def body_of(facts: dict[str, Any]) -> bytes:
-    """Return facts as a JSON body: the same facts give the same bytes."""
+    """Return facts as a JSON body. Equal facts result in equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

@@ -1,20 +1,21 @@
-"""The scrub: every record of the log is verified, a little at a time, as long as a node leads.
+"""The scrub, by which the leader verifies all records of the log in small steps.
 
     count   compares the number of rows of a range with their record numbers, in engines with rows
-            (`sharedlog.postgres_rows`): finds lost and duplicated records
-    read    verifies the records of a range by their CRC: finds changed and unreadable records
-    begin   compares the first record of the log with the next record of each node: finds foreign deletions.
-            The leader trims no record that a node needs; a fault counts at the second look, as a node may
-            have announced its holding only just now
-    pass    looks from the first record of the log to its end; its faults count until the next pass has ended
+            (`sharedlog.postgres_rows`): detects lost and duplicated records
+    read    verifies the records of a range by their CRC: detects changed and unreadable records
+    begin   compares the first record of the log with the next record of each node: detects deletions by other
+            programs, as the leader trims no record that a node needs. A fault is reported at the second
+            check, as a node may have just announced its holding
+    pass    checks from the first record of the log to its end; its faults are reported until the end of the
+            next pass
 
-A fault is reported with its record number, and has no other effect here: a reader halts when it reaches the
+A fault is reported with its record number, and has no other effect here. A reader halts when it reaches the
 record (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: a count of 200,000 rows and READS reads of READ_BYTES a look, whatever the size of the log: a pass
-through 1 GiB takes four hours. Weak spot: the scrub misses a record that was replaced by another valid one of
-the same cluster, or was lost by a topic. A reader of the history detects it, and the leader once that reader
-has reported it (`sharedlog.faults`).
+Cost: each check counts 200,000 rows and makes READS reads of READ_BYTES, independent of the size of the log.
+A pass through 1 GiB takes four hours. Weak spot: the scrub does not detect a record that was replaced by
+another valid record of the same cluster, or was lost by a topic. A reader of the history detects the fault,
+and the leader checks the record after the reader has reported it (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -28,46 +29,49 @@ from sharedlog.faults import READ_BYTES, fault_of, unread
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
-"""The maximum number of faults kept of a pass."""
+"""The maximum number of faults that are kept for a pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class Counted(NamedTuple):
-    """The result of one look: a sentence for each fault, and the record at which the next look begins."""
+    """The result of a check, with a sentence for each fault and the record at which the next check begins."""
 
     faults: list[str]
     next_record: int
     is_whole: bool
-    """Whether the look has reached the end of the log."""
+    """Whether the check has reached the end of the log."""
 
 
 class Rows(Engine, Protocol):
     """An engine whose rows can be counted."""
 
     def count_rows(self, from_record: int) -> Counted:
-        """Compare a range of rows with their record numbers; raise `Unknown` or `Refused`."""
+        """Compare a range of rows with their record numbers.
+
+        Raise `Unknown` or `Refused` if the engine cannot answer.
+        """
 
     def make_unique(self) -> list[str]:
-        """Continue to build the unique index on record numbers; return the faults that prevent it."""
+        """Continue to build the unique index on record numbers, and return the faults that prevent it."""
 
 
 class _Pass:
-    """Repeated looks from the first record of the log to its end."""
+    """Repeated checks from the first record of the log to its end."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """When the last pass ended; before that, when the first began."""
+        """The next record to check, and the time at which the last pass ended or the first pass began."""
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        """The faults of this pass and of the one before."""
+        """Return the faults of this pass and of the previous pass."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def took(self, looked: Counted, now_ms: int) -> None:
-        """Record the result of a look."""
+        """Record the result of a check."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -76,7 +80,7 @@ class _Pass:
 
 
 class Scrub:
-    """The scrub of the log of the cluster with the id `cluster`; `clock` is monotonic, in ms.
+    """The scrub of the log of the cluster with the id `cluster`. `clock` is a monotonic clock in ms.
 
     `needed` returns the next record of each node.
     """
@@ -91,21 +95,21 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """Faults by deleted records that nodes need, as of the last look and of the one before."""
+        """The faults of deleted records that nodes need, at the last check and at the previous check."""
         self._counting, self._reading = _Pass(clock()), _Pass(clock())
         self._differing: list[str] = []
-        """Faults by duplicate records, which prevent the unique index."""
+        """The faults of duplicate records, which prevent the unique index."""
 
     @property
     def faults(self) -> list[str]:
-        """A sentence for each current fault of the log."""
+        """Return a sentence for each current fault of the log."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(
             dict.fromkeys([*self._differing, *deleted, *self._counting.faults, *self._reading.faults])
         )
 
     def ages(self) -> dict[str, Any]:
-        """Return how long ago the last pass of each kind ended, in ms, and the number of passes."""
+        """Return the time since the last pass of each kind, in ms, and the number of passes."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -115,7 +119,10 @@ class Scrub:
         }
 
     def look(self) -> None:
-        """Check the next ranges; raise `Unknown` or `Refused`, after which the next look continues."""
+        """Check the next ranges.
+
+        Raise `Unknown` or `Refused` if the engine cannot answer. The next call continues at the same record.
+        """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
@@ -137,9 +144,9 @@ def _deleted(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> Counted:
-    """Count the next range of rows; if the engine cannot, that is a fault, and the next pass begins.
+    """Count the next range of rows. If the rows cannot be read, return a fault and end the pass.
 
-    Raise `Unknown` or `Refused`.
+    Raise `Unknown` or `Refused` if the engine cannot answer.
     """
     try:
         return engine.count_rows(from_record)
@@ -148,9 +155,9 @@ def count_range(engine: Rows, from_record: int) -> Counted:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:
-    """Verify some records from `from_record` on, or from the first one left; raise `Unknown` or `Refused`.
+    """Verify some records from `from_record` on, or from the first remaining record.
 
-    A mismatch of a CRC is confirmed by a second read.
+    A mismatch of a CRC is confirmed by a second read. Raise `Unknown` or `Refused` if the engine fails.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -163,7 +170,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
 
 
 def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
-    """Verify one record of a range that the engine cannot read as a whole."""
+    """Verify a single record, after the engine has failed to read its range as a whole."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

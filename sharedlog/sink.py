@@ -1,22 +1,25 @@
-"""A sink over a shared log: a flush is durable once the shared log has accepted it.
+"""A sink over a shared log, in which a flush is durable when the shared log has accepted it.
 
-    append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold takes them
+    append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
     beat     a BEAT, if nothing else was written for a while: a sign of life, and a proof of leadership
 
 Rules
-1. The local write comes first and is not synced: after a restart this node reads accepted records again from
-   the shared log. So an append waits only for the commit of the engine.
-2. Only a proven append returns (`sharedlog.leading`). Any other raises `NotAccepted`, an OSError: the state
-   of the core is then void, as after a disk failure, and this node no longer leads.
-3. The leader's own records go through its fold like a follower's, in the order of the log. So leader and
-   followers check one history, and their checkpoints name the same positions of the log.
-4. One append at a time, BEATs included: the next begins at the proven end of the last.
+1. The local write comes first and is not synced, since after a restart this node reads accepted records again
+   from the shared log. An append therefore waits only for the commit of the engine.
+2. An append returns only if it is proven (`sharedlog.leading`). Otherwise `append` raises `NotAccepted`, an
+   OSError. The state of the core is then void, as after a disk failure, and this node no longer leads.
+3. The fold of the leader applies the leader's own records in the order of the log, as followers do. Leader
+   and followers therefore check the same history, and their checkpoints have the same positions of the log.
+4. Only one append, of a flush or a BEAT, runs at a time. The next append begins at the proven end of the
+   last append.
 
-`proven_ms` is the start of the newest proven append, by the caller's clock: at that time no other node led. A
-negative answer waits until `proven_ms` is later than the start of its call (`services.live.durability`).
+`proven_ms` is the start of the newest proven append, by the caller's clock. At that time, no other node was
+leader. A negative answer waits until `proven_ms` is later than the start of its call
+(`services.live.durability`).
 
-Cost: the engine's round trip, 79 bytes a record, BLAKE2b twice (written and folded). Weak spot: an unanswered
-append blocks all later ones until the engine gives up; its outcome may then still be unknown.
+Cost: the round trip of the engine, 79 bytes for each record, and two computations of BLAKE2b, by the writer
+and by the fold. Weak spot: an unanswered append blocks all later appends until the engine gives up, and even
+then the outcome of the append may be unknown.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The sink of the leader of a cluster; `fold` has just read that this node leads.
+    """The sink of the leader of a cluster. `fold` has just read the EPOCH of this node.
 
-    `clock` is any monotonic clock, in ms. `accepted` is called after each proof, and raises OSError.
+    `clock` is any monotonic clock in ms. `accepted` is called after each proof, and may raise OSError.
     """
 
     def __init__(
@@ -56,14 +59,14 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """The start of the newest proven append; until then no other node led."""
+        """The start of the newest proven append. No other node was leader until then."""
         self.is_over = False
-        """Whether an append was not proven: this node no longer leads."""
+        """Whether an append was not proven, so that this node no longer leads."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts from a log offset on; runs in a worker thread.
+        """Append contiguous parts from a log offset on. This method runs in a worker thread.
 
-        Raise OSError; raise `NotAccepted` if the shared log does not prove that it has the parts.
+        Raise `NotAccepted` if the acceptance of the parts is not proven, or OSError if the disk fails.
         """
         with self._lock:
             self._require_right()
@@ -73,15 +76,16 @@ class SharedSink:
             self._write(self._leader.flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, which proves that this node leads; raise `NotAccepted`."""
+        """Append a BEAT, which proves that this node leads. Raise `NotAccepted` if the proof fails."""
         with self._lock:
             self._require_right()
             self._write([self._leader.beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Announce that this node no longer leads, and its successor `to`; raise `NotAccepted`.
+        """Announce the end of this node's leadership, and its successor `to`.
 
-        Later writes are refused: they would count as a sign of life.
+        Later writes are refused, since they would count as a sign of life. Raise `NotAccepted` if the
+        announcement is not proven.
         """
         with self._lock:
             self._require_right()
@@ -89,11 +93,11 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return the fault at which another node cannot read on; "" if the log matches this node's history.
+        """Return the fault that stops another node at `record`, or "" if the log matches this node's history.
 
-        Raise `Unknown`, `Refused`, or `Halted` if the log has another history.
+        Raise `Halted` if the log has another history, or `Unknown` or `Refused` if the engine cannot answer.
         """
-        with self._lock:  # an append moves the fold
+        with self._lock:  # an append changes the fold
             try:
                 return fault_at(self._engine, self._fold, record)
             except LogDamaged as error:  # the engine as a whole is damaged
@@ -105,10 +109,10 @@ class SharedSink:
 
     def _write(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        began_ms, self.is_over = self._clock(), True  # until proven, whatever is raised in between
+        began_ms, self.is_over = self._clock(), True  # until proven, even if an exception is raised
         try:
             self._append_and_prove(records)
-        except (Refused, Unknown, Halted, Trimmed) as error:  # trimmed: another node has long been leader
+        except (Refused, Unknown, Halted, Trimmed) as error:  # if trimmed, another node has long been leader
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
         try:
@@ -123,7 +127,7 @@ class SharedSink:
         self._require_new(offset, len(stored))
         if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
             self._leader.answered(None)
-            # A plain BEAT after "leaves" would revoke it as a sign of life, so a BEAT repeats its facts.
+            # A plain BEAT after "leaves" would be a sign of life and revoke it, so repeat the facts.
             self._prove(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
@@ -133,7 +137,7 @@ class SharedSink:
         )
 
     def _prove(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, fold all records up to it, and raise `Unknown` if that proves nothing."""
+        """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if this proves nothing."""
         offset = self._engine.append_if(self._head(), [encode(self._leader.beat(facts))], self._head())
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
@@ -143,7 +147,7 @@ class SharedSink:
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if new records got offsets at which this node has read others."""
+        """Raise `LogDamaged` if new records got offsets at which this node has read other records."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(

@@ -1,30 +1,32 @@
-"""The version of a cluster: the record formats that its log may contain, as `metadata.version` in Kafka.
+"""The version of a cluster, which limits the record formats in its log, like `metadata.version` in Kafka.
 
-Nodes are upgraded one at a time, and a reader halts at a kind or body format that it does not support. So
-each program announces the highest version that it *supports*, and the cluster has one *finalized* version: no
-node writes a record that needs a higher one.
+Nodes are upgraded one at a time, and a reader halts at a kind or body format that it does not support.
+Therefore, each program announces the highest version that it *supports*, the cluster has one *finalized*
+version, and no node writes a record that needs a version higher than the finalized version.
 
-    version   what comes with it
+    version   content
     3         all kinds and bodies of the first release
 
-Lower numbers belong to programs before the first release, whose records differ: such a cluster is refused.
+Lower version numbers belong to programs before the first release. The records of these programs
+differ, and a cluster with a lower version is refused.
 
-    where it is stored                                  what it means
+    field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
     BEAT: `finalize`                                    the finalized version from this record on
     EPOCH, CHECKPOINT, HOLD: `supports`                 the highest version that the writing node supports
     CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
 
 Rules
-1. The leader finalizes a new version by order of an operator (`tidewheel cluster set-version`), and only if
-   all nodes in the log support it (`missing`). The finalized version never decreases, since the log may
-   contain records that need it.
-2. A program that does not support the finalized version, or finds none, halts when it reads that version,
-   before it can misread a record.
+1. The leader finalizes a new version at the command of an operator (`tidewheel cluster set-version`), and
+   only if all nodes in the log support the version (`missing`). The finalized version never decreases, since
+   the log may contain records that need the version.
+2. A program that does not support the finalized version halts when it reads the version, before it can
+   misread a record. A program also halts if the finalized version is missing.
 3. A program ignores an unknown field of a JSON body, but halts at an unknown kind or body version
-   (`sharedlog.fold`). Each of these needs a version here (`NEEDS`), which a writer compares first.
+   (`sharedlog.fold`). `NEEDS` lists the version that a kind or body version needs, and a writer compares this
+   version before writing.
 
-Limitation: a node unknown to the log, or forgotten by it, is not checked in rule 1; rule 2 covers it.
+Limitation: rule 1 does not check nodes that are unknown to the log or forgotten, but rule 2 covers them.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ OLDEST: Final = applied_limits.OLDEST
 SUPPORTED: Final = 3
 """The highest version that this program supports."""
 UNSAID: Final = 0
-"""The version of a record without one; no release writes such a record."""
+"""The version of a record that contains no version. No release writes such a record."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
-"""The version that must be finalized for a kind with a version of its body to be written."""
+"""The version that must be finalized before a kind with a body version may be written."""
 
 
 def may_write(record: SharedRecord, finalized: int) -> bool:
@@ -57,7 +59,7 @@ def missing(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
 
 
 def unsupported(finalized: int) -> str:
-    """Return why a program does not join a cluster with this finalized version; empty if it may."""
+    """Return the reason why this program does not support a finalized version, or "" if it does."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

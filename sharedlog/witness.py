@@ -1,27 +1,28 @@
-"""Detection of an engine that has lost records: records that a node has read must remain.
+"""Detection of an engine that has lost records that a node has read before.
 
     read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
                                                      grown again, to 12     --> HALT: 9 is another record
-                       --the engine loses 9 alone--> 10 is there            --> a copy beyond 9 (a hole)
-                       --9 alone is changed-------> it does not match its CRC  --> the same
+                       --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
+                       --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
-A void copy is opened at its checkpoint, and reads the log from there again. If the engine has lost records
-that this node had read (a promoted standby lacked them, an unclean election), the copy would reach an older
-end and the node would lead without the records that it had acknowledged. So their positions are kept outside
-of the copy: the newest record that this process has read, after a restart the one in a file (`recall`), and
-the record at which the checkpoint reads on. Holdings are excluded (`Fold.last_led`): they are equal in two
-histories, and are appended again.
+If a copy of the store is void, the node opens its checkpoint and reads the log again from there. If the
+engine has lost records that this node had read (by an unclean election, or because a standby without the
+records was promoted), the copy would reach an older end, and the node would lead without the records that it
+had acknowledged. Therefore, positions are kept outside of the copy: the newest record that this process has
+read, or after a restart the record in a file (`recall`), and the next record of the checkpoint. Records of
+holdings are excluded (`Fold.last_led`), since they are equal in two histories and are appended again.
 
-A deposed server that is unaware of it returns old answers: a loss counts only after LOST_MS. Some engines
-detect such an answer themselves, as from a standby that lags, and raise `Unknown` in a read: so a read
-precedes the use of the bounds.
+A server that was replaced by a new primary may return old answers, so a loss counts only after LOST_MS. Some
+engines detect an old answer, for example from a lagging standby, and raise `Unknown` in a read. Therefore, a
+read precedes the use of the bounds.
 
-The engine may lose its end while a copy reads the log again. So each record is compared with the record read
-there before, and a candidate checks once more after its EPOCH, before it leads.
+The engine may lose its end while a copy reads the log again. Therefore, each record is compared with the
+record that was read before at the same offset, and a candidate repeats the check after its EPOCH, before it
+leads.
 
-Cost: two reads at each opening, in each takeover, and after each lost candidacy. Weak spot: a node whose
-process, file and checkpoint hold none of the lost records cannot detect the loss, and leads; nodes that do
-hold them halt at the records that it writes.
+Cost: two reads at each opening, in each takeover, and after each lost candidacy. Weak spot: a node
+whose process, file and checkpoint contain none of the lost records cannot detect the loss, and may become
+leader. Nodes with the lost records halt at the records of this leader.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from sharedlog.record import Foreign, Garbled, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""The CRC-32 that stands for a missing record."""
+"""The value that represents a missing record instead of its CRC-32."""
 
 
 class Witness:
-    """The newest record of a leader that a process has read; `clock` is monotonic, in ms."""
+    """The newest leader record that a process has read. `clock` is a monotonic clock in ms."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.last_led: tuple[int, int] | None = None
-        """The offset and the CRC-32 of the newest leader's record that was read."""
+        """The offset and the CRC-32 of the newest leader record that was read."""
         self._missing_since_ms: int | None = None
 
     def note(self, fold: Fold) -> None:
@@ -54,14 +55,14 @@ class Witness:
         self.recall(fold.last_led)
 
     def recall(self, last: tuple[int, int] | None) -> None:
-        """Record the offset and the CRC-32 of a leader's record, as a file keeps them."""
+        """Record the offset and the CRC-32 of a leader record, for example from a file."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_kept(self, engine: Engine, fold: Fold) -> None:
         """Raise `Unknown`, or `Halted` after LOST_MS, if a record read by this process or `fold` is missing.
 
-        Raise `LogDamaged` if that record alone is gone or changed, and `fold` has yet to read it.
+        Raise `LogDamaged` if only this record is missing or changed, and `fold` has not read it yet.
         """
         self.note(fold)
         missing = self._missing(engine, fold)
@@ -77,16 +78,17 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_another(self, one: Stored) -> bool:
-        """Return whether a record differs from the leader's record that this process has read there."""
+        """Return whether a record differs from the last leader record that was read at the same offset."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def look_behind(self, engine: Engine, fold: Fold) -> None:
-        """Check the last known record of a leader again, then record the progress of `fold`.
+        """Check the last known leader record again, then record the progress of `fold`.
 
-        Raise `Unknown`, or `Halted` if it was replaced, as the engine has then lost its end. A record that
-        does not match its CRC was changed alone; the scrub reports it (`sharedlog.scrub`).
+        Raise `Halted` if the record was replaced, since the engine has then lost its end, or `Unknown` if the
+        engine cannot answer. A record that does not match its CRC is tolerated, since only this record has
+        changed and the scrub reports it (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -99,7 +101,7 @@ class Witness:
         self.note(fold)
 
     def _missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read and is missing; None if there is none."""
+        """Return the offset of a record that was read and is missing, or None if there is no such record."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = crc_at(engine, offset)
@@ -120,7 +122,7 @@ class Witness:
 
 
 def _is_hole(engine: Engine, offset: int) -> bool:
-    """Return whether records follow a missing one: then the engine has not lost its end.
+    """Return whether later records follow a missing record, so the engine has not lost its end.
 
     Unreadable records count as present.
     """
@@ -131,7 +133,7 @@ def _is_hole(engine: Engine, offset: int) -> bool:
 
 
 def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether the record at an offset is of the cluster, and does not match its CRC."""
+    """Return whether the record at an offset belongs to the cluster, but does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
@@ -145,7 +147,7 @@ def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
 
 
 def crc_at(engine: Engine, offset: int) -> int | None:
-    """Return the CRC-32 of the record at an offset; None if it was trimmed, 0 if it is gone or unreadable."""
+    """Return the CRC-32 of a record, or None if it was trimmed, or GONE if it is missing or unreadable."""
     try:
         found = engine.read(offset, 1)
     except LogDamaged:

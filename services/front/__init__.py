@@ -1,4 +1,4 @@
-"""The protocol port: HTTP/2 and gRPC on one address for plaintext and TLS, detected by the first byte.
+"""The protocol port, which serves gRPC over HTTP/2 on one address and detects TLS by the first byte.
 
     a connection --> its first bytes --> HTTP/2, or TLS with it (`certificates`): `connection`
      (`port`)       (`first_bytes`)  --> an error in its own protocol (`answers`, `refusing`)

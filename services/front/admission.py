@@ -1,4 +1,4 @@
-"""Limits on the number of connections and on the silence of a connection; no sockets and no clock.
+"""Limits on the number of connections and on the silence of a connection, without sockets or a clock.
 
 The number of connections from one address is limited. A connection must send its first bytes within
 `hello_seconds`, and counts as dead after `idle_seconds` without data, although clients are pinged far more
@@ -37,7 +37,7 @@ class Admission:
         self._connections: Counter[str] = Counter()
 
     def admit(self, host: str) -> bool:
-        """Count a new connection; return False if its address is at the limit."""
+        """Count a new connection, or return False if its address is at the limit."""
         if self._connections[host] >= self.limits.connections_per_address:
             return False
         self._connections[host] += 1

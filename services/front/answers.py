@@ -58,7 +58,7 @@ def sentence(protocol: Protocol, http: str) -> str:
 
 
 def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the error message for a connection, in its protocol. `first` are its first bytes."""
+    """Return the error message for a connection that began with the bytes `first`, in its protocol."""
     return said(sentence(protocol, http), protocol, first, "400 Bad Request")
 
 
@@ -75,12 +75,12 @@ PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED,
 
 
 def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
-    """Return the refusal of a connection, in its protocol. `first` are its first bytes."""
+    """Return the refusal of a connection that began with the bytes `first`, in its protocol."""
     return said(why.text, protocol, first, why.http_status)
 
 
 def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Return a message in the protocol of a connection. `first` are the first bytes of the connection."""
+    """Return a message in the protocol of a connection that began with the bytes `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _http1(text, http_status)

@@ -5,9 +5,9 @@
     --tls-clients FILE                        only clients with a certificate of these authorities may connect
 
 The official Java and Go clients accept any certificate. The Python, Node and Rust clients verify the
-certificate, and must be configured to trust a self-signed one. A self-signed certificate is a server
-certificate and not an authority (RFC 5280, 4.2.1.9 and 4.2.1.12): a client that trusts it trusts no other
-certificate that its key signs. The certificate has no key usage extension, because BoringSSL, which gRPC
+certificate, and must be configured to trust a self-signed certificate. A self-signed certificate is not an
+authority (RFC 5280, 4.2.1.9 and 4.2.1.12), so a client that trusts the certificate does not trust other
+certificates signed by its key. The certificate has no key usage extension, because BoringSSL, which gRPC
 clients use, rejects a self-signed certificate whose key usage excludes signing certificates. The running
 broker renews a self-signed certificate `RENEW_DAYS` before it expires. At startup, the broker also replaces
 a certificate that does not match its key, which a crash between the two writes can cause. After a renewal,
@@ -121,7 +121,7 @@ class Following(Generic[Made]):
     """An object built from TLS files, such as a TLS context, and rebuilt when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
-        """Read the files. Raise `ConfigurationError` if they cannot be used."""
+        """Read the files. Raise `ConfigurationError` if the files cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -177,7 +177,7 @@ def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> 
 def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
     """Return the certificate (an `x509.Certificate`).
 
-    Raise `ConfigurationError` if the key does not match it, or if a file cannot be parsed.
+    Raise `ConfigurationError` if the key does not match the certificate, or a file cannot be parsed.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -199,7 +199,7 @@ def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the TLS files of a folder. If they are missing, make a self-signed certificate and its key.
+    """Return the TLS files of a folder. If the files are missing, make a self-signed certificate and its key.
 
     A certificate that the operator has put into the folder is used as it is, and never renewed.
     """
@@ -217,7 +217,7 @@ def own_files(
 
 
 def renew(files: TlsFiles, now: Now) -> None:
-    """Make a self-signed certificate and its key, unless the current ones are valid and need no renewal.
+    """Make a self-signed certificate and its key, unless the files are valid and need no renewal.
 
     Raise OSError if a file cannot be read or written.
     """

@@ -1,4 +1,4 @@
-"""The protocols that a TLS client offers, read from its ClientHello (RFC 8446, 4.1.2; RFC 7301, 3.1).
+"""The protocols that a TLS client offers, read from its ClientHello (RFC 8446, 4.1.2, and RFC 7301, 3.1).
 
     record      16, version 2, length 2
     handshake   01, length 3
@@ -70,7 +70,7 @@ def _names(listed: bytes) -> list[bytes]:
 
 
 def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place`, and their end. Raise IndexError if they are truncated."""
+    """Return the length-prefixed bytes at `place`, and their end. Raise IndexError if the bytes end early."""
     begins = place + length_bytes
     ends = begins + _number(content, place, length_bytes)
     if ends > len(content):

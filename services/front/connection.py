@@ -3,12 +3,12 @@
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
 Reading. `data_received` passes the bytes to the core and each event to the service. In each turn, the core
-parses only a limited number of frames. If bytes are left, the transport is paused and the connection waits in
+parses only a limited number of frames. If bytes remain, the transport is paused and the connection waits in
 `Backlog`. Connections in `Backlog` take turns, so a flood from one client does not delay other clients. After
 frames without progress have used part of a client's allowance, each read waits another `LITTLE_SECONDS`.
 
 Writing. All output to a client in one turn of the event loop is sent by one `write` at the end of the turn
-(`Writes`), and 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits in
+(`Writes`), so 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits in
 the core, under the same limits as DATA that waits for flow control. The unsent bytes of all connections
 together are limited, too: over the limit, the connection with the most unsent bytes is closed (`Unread`).
 
@@ -57,7 +57,7 @@ PONG_SECONDS: Final = 10.0
 """The duration of silence after which a client is pinged, and the time limit for its answer."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""The time in which a client can read the reason of the end, and the bytes that it may send meanwhile."""
+"""The time for a client to read the reason for the end, and the bytes that it may send in this time."""
 LITTLE_SECONDS: Final = 0.01
 """The delay before the next read from a client that sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
@@ -90,7 +90,7 @@ class Acceptor(Protocol):
 
 
 class Writes:
-    """The connections that have bytes to write at the end of this turn of the loop."""
+    """The connections that have bytes to write at the end of this turn of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class Writes:
 
 
 class Backlog:
-    """The connections with unparsed frames, of which each turn of the loop serves one connection."""
+    """The connections with unparsed frames. Each turn of the event loop serves one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -223,11 +223,11 @@ class Connection(asyncio.Protocol):
         self.is_let_in = False
         """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False
-        """Whether the connection counts as unauthenticated, and whether the reason of its end was counted."""
+        """Whether the connection counts as unauthenticated, and whether the server has counted its end."""
         self.protocol = ""
         """The protocol that was negotiated by ALPN, empty without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The service's cache of parsed header fields, by the fields' `id`: (fields, parsed object)."""
+        """The service's cache of parsed header fields, with pairs (fields, parsed object) by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._unread_bytes = self._discarded_bytes = 0
         """The unread bytes of answers, and the bytes received after the end."""
         self._is_refused = False
-        """Whether the server ends the connection, and the client must be able to read the reason."""
+        """Whether the server ends the connection with a reason that the client must be able to read."""
         self.heard_at = shared.loop.time()
 
     @property
@@ -292,11 +292,11 @@ class Connection(asyncio.Protocol):
             self._shared.backlog.add(self)
 
     def pause_writing(self) -> None:
-        """Stop writing: the socket buffer is full."""
+        """Stop writing because the socket buffer is full."""
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Resume writing: the socket buffer has room."""
+        """Resume writing because the socket buffer has room."""
         self._take(self.calls.resume())
         self.write_soon()
 
@@ -345,12 +345,12 @@ class Connection(asyncio.Protocol):
             self._hang_up()
 
     def break_off(self, why: str) -> None:
-        """End the connection with a GOAWAY that has the reason."""
+        """End the connection with a GOAWAY that contains the reason."""
         self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
         self.write_soon()
 
     def _hang_up(self) -> None:
-        """Close the connection when its last bytes are written, and read or `CLOSE_SECONDS` have passed."""
+        """Write the last bytes, and close the connection after the client has closed or `CLOSE_SECONDS`."""
         if self._has_hung_up:
             return
         self._has_hung_up = True
@@ -443,7 +443,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Serve a call by a task, which is cancelled with the call."""
+        """Serve a call by a task, which is cancelled if the call is cancelled."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = Answering()
@@ -465,7 +465,7 @@ class Connection(asyncio.Protocol):
 
 
 def why_broken(error: ssl.SSLError) -> str:
-    """Return a short reason of a TLS failure, which is the client's alert or the error in its bytes."""
+    """Return a short reason for a TLS failure, which is the client's alert or the error of the server."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

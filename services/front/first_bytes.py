@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""The number of bytes that identifies every protocol."""
+"""The number of bytes that is sufficient to identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "

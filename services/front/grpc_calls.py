@@ -1,4 +1,4 @@
-"""The server side of gRPC on one connection: bytes in, calls out; no socket, no clock.
+"""The server side of gRPC on one connection, which parses calls without a socket or a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
@@ -10,13 +10,13 @@ For a unary call, `CallReceived` is returned when the request is complete, and a
 message. Nearly every call is HEADERS and one DATA frame in one read, and `_request` alone handles these
 calls, without an `Incoming`.
 
-In a request stream, a message is parsed after `message_read` was called for the message before. Until then,
-the message stays in received bytes, which the flow control window of the client bounds: a megabyte of
-compressed bytes could be a million empty messages.
+In a request stream, a message is parsed after `message_read` was called for the previous message. The
+unparsed bytes are bounded by the flow control window of the client, while a megabyte of compressed bytes
+could contain a million empty messages.
 
 This module refuses invalid requests: a wrong content type or verb (by an HTTP status), an unknown method, an
-unknown compression, and a message that is too long or truncated. Each refusal has a sentence with the reason,
-since a client logs only the status and its text.
+unknown compression, and a message that is too long or truncated. Each refusal contains the reason in a
+sentence, since a client logs only the status and its text.
 
 Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
 connection, and `REQUESTS_BYTES_MAX` on all connections (`HeldBytes`). A call that exceeds a bound is refused.
@@ -66,7 +66,7 @@ _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A method of a service: its target in the service, and whether a request is a stream of messages."""
+    """A method of a service, with its target in the service, and whether its requests are streams."""
 
     target: Any
     takes_stream: bool
@@ -104,7 +104,7 @@ class HalfClosed(NamedTuple):
 
 
 class CallCancelled(NamedTuple):
-    """The client has cancelled a call, or violated the protocol; the call can no longer be answered."""
+    """The client has cancelled a call or violated the protocol, so the call can no longer be answered."""
 
     stream_id: int
 
@@ -147,7 +147,7 @@ class Incoming:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """The start of the request, or of a stream's current message (s), and the bytes received since."""
+        """The start time in seconds of the request or current message, and the bytes received since then."""
         self.whole: bytes | None = None
         """The only message of a unary request."""
         self.said_bytes = -1
@@ -167,7 +167,7 @@ class Incoming:
 
 
 class GrpcCalls:
-    """The calls of one connection. `method_of` returns the method of a path, or None if it is unknown."""
+    """The calls of one connection. `method_of` returns the method of a path, or None for an unknown path."""
 
     __slots__ = (
         "_begun",
@@ -196,13 +196,13 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """The HTTP/2 events that wait for a later turn, since this turn has decompressed its limit."""
+        """The HTTP/2 events that wait for a later turn, as this turn has decompressed enough bytes."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
         """The streams on which the header block of the answer was sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """Requests other than gRPC, by stream: (the HTTP status of the answer, the start time in seconds)."""
+        """The HTTP status and the start time in seconds of each request that is not gRPC, by stream."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Return the events in the received bytes."""
@@ -222,7 +222,7 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Return whether received bytes or events are left for a later turn, in which to call `receive`."""
+        """Return whether `receive` must be called again in a later turn for received bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
@@ -240,7 +240,7 @@ class GrpcCalls:
         return found
 
     def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse requests that arrive too slowly, and return `Http2.look`. Call `events` afterwards."""
+        """Refuse slow requests, and return the result of `Http2.look`. Call `events` after this method."""
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
         for stream_id in late:
@@ -358,7 +358,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Add the call to `found` once its request is complete. Raise `Refused` unless it has one message."""
+        """Add a call to `found` if its request is complete. Raise `Refused` unless it has one message."""
         self._consume(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -438,7 +438,7 @@ class GrpcCalls:
         self.http2.begin(stream_id, HEAD if not fields else head_block(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End an answer with a status; `more` is a block of further trailers."""
+        """End an answer with a status and a text, and with `more` as further trailers."""
         self._leave(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -447,7 +447,7 @@ class GrpcCalls:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
     def message_read(self, stream_id: int) -> list[Event]:
-        """Return the bytes of a read message to the window, and return the events: a message, or the end."""
+        """Reopen the flow control window after a message was read, and return the next events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:

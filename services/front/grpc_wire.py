@@ -9,8 +9,8 @@ A message in DATA has this layout (PROTOCOL-HTTP2.md of grpc/grpc):
 | ...   | the message                                              |
 
 An answer consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal is a single HEADERS
-frame with the fields of both. Blocks are written as literals without indexing (RFC 7541, 6.2.2), which every
-decoder can read, independent of its table.
+frame with the fields of both HEADERS. Blocks are written as literals without indexing (RFC 7541, 6.2.2),
+which every decoder can read, independent of its table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Status(IntEnum):
 
 
 class Refused(Exception):
-    """A call ends with a status and a sentence."""
+    """A call is refused with a status and a sentence."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -75,7 +75,7 @@ def literal(name: str, value: str) -> bytes:
 
 
 def head_block(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
-    """Return the block that begins an answer."""
+    """Return the header block at the start of an answer."""
     begun = _STATUS_200 if status == 200 else _STATUS + string(str(status).encode())
     others = b"".join(literal(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + string(content_type.encode()) + others
@@ -83,13 +83,13 @@ def head_block(status: int, content_type: str, fields: dict[str, str] | None = N
 
 @lru_cache(maxsize=1024)
 def trailers(status: Status, text: str = "") -> bytes:
-    """Return the block that ends an answer."""
+    """Return the header block at the end of an answer."""
     said = literal("grpc-message", percent_encoded(text)) if text else b""
     return literal("grpc-status", str(int(status))) + said
 
 
 def percent_encoded(text: str) -> str:
-    """Return a `grpc-message`: UTF-8, percent-encoded except for printable ASCII other than %."""
+    """Return a text as `grpc-message`, in UTF-8 with percent-encoding except for printable ASCII but %."""
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -104,7 +104,7 @@ def refusal(status: Status, text: str) -> bytes:
 
 
 def seconds_of(timeout: str) -> float:
-    """Return a `grpc-timeout` in seconds. Raise `Refused` if it is invalid."""
+    """Return a `grpc-timeout` in seconds. Raise `Refused` if the timeout is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -132,7 +132,7 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: Unpacking | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """The unpacked bytes, and those above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The unpacked bytes, and the bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
 
     @property
     def held_bytes(self) -> int:
@@ -145,7 +145,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
+        """Return the next message, or None if it is incomplete. Raise `Refused` if the message is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -173,14 +173,14 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """End the request. Raise `Refused` if its last message is incomplete."""
+        """End the request. Raise `Refused` if the last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
     def _unpack(self, unpacking: Unpacking) -> bytes | None:
-        """Unpack the received bytes. Return the message, or None if it is incomplete."""
+        """Unpack the received bytes. Return the message, or None if the message is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -214,7 +214,7 @@ class Unpacking:
         return max(0, len(self.plain) - self._worth_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Unpack the next bytes. Raise `Refused` if they are not valid gzip, or the message is too long."""
+        """Unpack the next bytes. Raise `Refused` if the bytes are not gzip, or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))

@@ -14,11 +14,12 @@ A name or value consists of its length (seven bits, and further bytes if all sev
 which are Huffman-coded if the first bit of the length is set.
 
 Most header fields of a client are the same in every call. The fields in `PER_CALL` change, and are not
-cached. A decoder caches the shapes of the last blocks of its connection: runs of bytes that are the same in
-each block, and between them the values of the changing fields. A block with a known shape costs one
-comparison for each run and one step for each value, independent of the number of fields. A block of the
-official clients takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6
-to 18 us, and `hpack` 31 to 45 us. In return, a block is 150 to 300 bytes longer than with a table.
+cached. A decoder caches the shapes of the last blocks of its connection. A shape consists of runs of bytes
+that are the same in each block, and the values of the changing fields are between the runs. A block with a
+known shape costs one comparison for each run and one step for each value, independent of the number of
+fields. A block of the official clients takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table
+of 4,096 bytes takes 6 to 18 us, and `hpack` takes 31 to 45 us. Without a table, a block is 150 to 300 bytes
+longer.
 
 A client may use a dynamic table until it has acknowledged the size 0. Until then, the blocks of a client that
 uses a table are decoded by `hpack`. The setting is sent to gRPC clients after their first call, and other
@@ -31,9 +32,10 @@ is decoded like any other block. A reference to an entry of the dynamic table en
 
 Bounds: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes for
 each field. A longer block is refused, and without a table the rest of the block is not decoded. With a table,
-the block must be decoded, and more than four times the bytes end the connection. The decoders cache at most
-`KEPT_FIELDS_MAX` fields for all connections, and `SHAPES_MAX` shapes for each connection. `work` is the cost
-of the last block in steps of 10 us, and `said_bytes` is the memory that its fields take.
+the whole block is decoded, and a block of more than four times the maximum size ends the connection. The
+decoders cache at most `KEPT_FIELDS_MAX` fields for all connections, and `SHAPES_MAX` shapes for each
+connection. `work` is the cost of the last block in steps of 10 us, and `said_bytes` is the size of its
+fields.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ PER_CALL: Final = frozenset(
 )
 """The fields whose value may differ in each call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""The maximum size of the fields of a block with a table; a longer block ends the connection."""
+"""The maximum size of the fields of a block with a table. A longer block ends the connection."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
 """The maximum number of fields that are searched for a use of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
@@ -85,18 +87,21 @@ _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in Header
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""A block may resize the table twice: to the smallest size set meanwhile, and to the last (RFC 7541, 4.2)."""
+"""The maximum number of table sizes in a block: the smallest size and the current size (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
 
 
 class CompressionError(Exception):
-    """A block that cannot be taken apart: what follows on its connection cannot either."""
+    """A header block cannot be decoded, nor can any later block of its connection."""
 
 
 class Malformed(Exception):
-    """A request that HTTP/2 forbids (RFC 9113, 8.1.1): its stream ends. `seen`: the kinds of its fields."""
+    """A request is malformed (RFC 9113, 8.1.1), so its stream is reset.
+
+    `seen` contains the kinds of the fields in the request.
+    """
 
     def __init__(self, text: str, seen: int) -> None:
         super().__init__(text)
@@ -104,11 +109,11 @@ class Malformed(Exception):
 
 
 class TooLong(Exception):
-    """A block that says more than `HEADERS_BYTES_MAX`, or more fields than `HEADERS_COUNT_MAX`."""
+    """A block has more than `HEADERS_BYTES_MAX` bytes, or more than `HEADERS_COUNT_MAX` fields."""
 
 
 class Field(NamedTuple):
-    """A header field: its name, its value and its kind."""
+    """A header field with its name, value and kind."""
 
     name: str
     value: str
@@ -116,7 +121,7 @@ class Field(NamedTuple):
 
 
 class Head:
-    """The fields of a request: the constant fields, and the fields of the call, which are decoded on access.
+    """The fields of a request, of which the fields in `PER_CALL` are decoded on access.
 
     The values of a repeated field are joined by commas (RFC 9110, 5.2).
     """
@@ -146,7 +151,7 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The common part of similar blocks: runs of bytes, each but the last followed by the value of a name."""
+    """The common part of similar blocks, which consists of runs of bytes with the names of values between."""
 
     runs: tuple[bytes, ...]
     names: tuple[str, ...]
@@ -154,16 +159,16 @@ class Shape(NamedTuple):
 
 
 class FieldDecoder:
-    """The decoder of one connection; `kept` is the cache of fields that all connections share."""
+    """The decoder of one connection. `kept` is the cache of fields that all connections share."""
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """The cost of the last block, 0 if it had a known shape."""
+        """The cost of the last block, or 0 if the block had a known shape."""
         self.said_bytes = 0
-        """The size of the last block: its length if it had a known shape, else its fields, plus 32 each."""
+        """The length of the last block, or the size of its fields with 32 bytes each for a new shape."""
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
         """The `hpack` decoder, while the client uses a table."""
@@ -191,7 +196,7 @@ class FieldDecoder:
         return self._decode_anew(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block may end a request. Raise `CompressionError` if it cannot be decoded.
+        """Return whether a block may end a request. Raise `CompressionError` if the block is invalid.
 
         A block that uses the client's table also updates the table.
         """
@@ -339,7 +344,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _checked(fields: list[Field]) -> dict[str, str]:
-    """Return the fields by name. Raise `Malformed` if a request may not have these fields."""
+    """Return the fields by name. Raise `Malformed` if the fields are not valid for a request."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -380,7 +385,7 @@ def _static(number: int) -> tuple[str, str]:
 
 
 def integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is too long or truncated.
+    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if the integer is invalid.
 
     The integer is in the low bits of `mask` and, if all of these bits are set, in the following bytes.
     """
@@ -409,7 +414,7 @@ def _string_end(block: bytes, at: int) -> int:
 
 
 def text_of(raw: bytes) -> str:
-    """Return the text of a length-prefixed string. Raise `CompressionError` if it cannot be decoded."""
+    """Return the text of a length-prefixed string. Raise `CompressionError` if the string is invalid."""
     _, at = integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _text(raw[at:])

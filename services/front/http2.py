@@ -1,4 +1,4 @@
-"""The server side of one HTTP/2 connection (RFC 9113): bytes in, events out; no socket, no clock.
+"""The server side of one HTTP/2 connection (RFC 9113), which parses bytes without a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
     answer, begin, send, finish, reset  the answers; `take()` returns the bytes to write
@@ -27,17 +27,17 @@ Flow control. The windows of a stream and of the connection limit the DATA that 
 streams, and the DATA that waits to be sent. A frame without progress (PING, SETTINGS, PRIORITY, RST_STREAM,
 WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an unknown type) takes one from an allowance, and a header
 block over the limit takes more. Time and answers refill the allowance, and a connection that exhausts it is
-closed with ENHANCE_YOUR_CALM. Pings have gRPC's additional rule: a ping within `ping_seconds` of the last
-ping is a strike, and the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
+closed with ENHANCE_YOUR_CALM. As in gRPC, a ping within `ping_seconds` of the last ping is a strike, and
+the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
 server reset the strikes, since clients measure the round-trip time with pings while they receive.
 
 Fairness: `receive` parses frames up to `work_per_turn`. While `has_unread` is true, the transport must not be
 read, and `receive` must be called again in a later turn.
 
-Time limits: `look` closes a connection with an incomplete frame, header block or preface, or with unread
-output, after the time in `Bounds`.
+Time limits: `look` closes a connection if a frame, a header block or the preface stays incomplete, or output
+stays unread, for longer than `Bounds` allows.
 
-Cost: a request as HEADERS and one DATA frame takes 8 us with its answer, including `grpc_calls`.
+Cost: a request with HEADERS and one DATA frame takes 8 us, including its answer and `grpc_calls`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ OPEN, HALF_CLOSED_REMOTE = 0, 1
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
-"""The number of header blocks over the limit that exhaust the allowance, since each takes milliseconds."""
+"""The number of oversized header blocks that exhaust the allowance, since decoding takes milliseconds."""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
 _REACHED_PING: Final = b"tidehere"
@@ -129,7 +129,7 @@ class HeadersTooLong(NamedTuple):
 
 
 class DataReceived(NamedTuple):
-    """A part of a request's body, to be returned by `acknowledge_data`. The last part has `is_end`."""
+    """A part of a request's body. Call `acknowledge_data` after use. `is_end` marks the last part."""
 
     stream_id: int
     data: bytes
@@ -137,7 +137,7 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A client has reset a stream, or violated the protocol on it; nothing more can be sent on the stream."""
+    """A client has reset a stream or violated the protocol on it, so nothing more can be sent on it."""
 
     stream_id: int
     code: int
@@ -163,7 +163,7 @@ Event = RequestReceived | HeadersTooLong | DataReceived | StreamReset | StreamDr
 
 
 class ProtocolViolation(Exception):
-    """A client has broken a rule of the whole connection."""
+    """A client has violated the protocol, and its connection must be closed."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -195,7 +195,7 @@ class Stream:
         self.declared_bytes = -1
         """The content-length of the request, or -1 if it has none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """The bytes of the body: received; not yet consumed; consumed, but not yet returned to the window."""
+        """The body bytes received, the bytes to consume, and the bytes to return to the window."""
         self.waiting: deque[Bytes] | None = None
         """The DATA that has not passed flow control."""
         self.waiting_bytes = 0
@@ -272,7 +272,7 @@ class Http2:
         self._is_greeted, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
-        """An incomplete header block: its stream, the flags of its HEADERS and its received bytes."""
+        """An incomplete header block, with its stream, the flags of its HEADERS and its received bytes."""
         self._partial_at: float | None = now
         """The time since which a frame, a header block or the preface is incomplete."""
         self._out: list[Bytes] = [
@@ -297,7 +297,7 @@ class Http2:
         """The streams with DATA that waits for the connection's window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
-        """The bytes of DATA sent so far; the value at the last `look`, and the time since its last change."""
+        """The bytes of DATA sent so far, and the value at the last `look` with the time of its change."""
         self.is_full = False
         """Whether the transport can take no more DATA."""
         self._unsaid_ends: dict[int, None] = {}
@@ -437,7 +437,7 @@ class Http2:
             self._header_block(stream_id, first_flags, bytes(block), b"")
 
     def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """Handle a complete header block: a new request, or the trailers of an open request."""
+        """Handle a complete header block, which begins a new request or ends an open request."""
         if stream_id <= self._last_id:
             self._later_block(stream_id, flags, block)
             return
@@ -479,7 +479,7 @@ class Http2:
     def _is_declared(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Check the content-length of a request. If it is invalid, reset the stream and return False."""
+        """Return whether the content-length of a request is valid. Reset the stream if it is invalid."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -492,7 +492,7 @@ class Http2:
         return True
 
     def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle HEADERS on an existing stream: trailers of the client, which gRPC does not use."""
+        """Handle HEADERS on an existing stream, which are trailers of the client."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -679,7 +679,7 @@ class Http2:
             self._end_if_idle()
 
     def _goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Handle a GOAWAY: the client opens no more streams, and open streams continue."""
+        """Handle a GOAWAY, after which the client opens no more streams and open streams continue."""
         self._spend(1)
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
@@ -724,7 +724,7 @@ class Http2:
     # Sent frames.
 
     def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a complete answer: the header block, the DATA and the trailers."""
+        """Send a complete answer with its header block, its DATA and its trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -792,7 +792,7 @@ class Http2:
             self._end_answer(stream_id, stream)
 
     def reset(self, stream_id: int, code: Code) -> None:
-        """Reset a stream. Its frames that are still in transit are ignored."""
+        """Reset a stream. Frames of the stream that are still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
             self._forget(stream_id)
             self._refuse(stream_id, code)
@@ -811,14 +811,14 @@ class Http2:
         return stream is None or stream.waiting is None
 
     def ask_for_no_table(self) -> None:
-        """Send HEADER_TABLE_SIZE 0, once, to get header blocks without a dynamic table."""
+        """Set the client's header table size to 0, once, to receive header blocks without a table."""
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
             self._unacknowledged.append(self._fields.acknowledged)
             self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def leave(self) -> None:
-        """Begin the shutdown: send GOAWAY, and still serve the streams that are opened before it arrives."""
+        """Begin the shutdown with a GOAWAY, and serve streams that are opened before the GOAWAY arrives."""
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
             self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
@@ -855,7 +855,7 @@ class Http2:
                 self.break_off(broken.code, str(broken))
 
     def ask(self) -> None:
-        """Ping the client. `reached_at` is the time of its last answer."""
+        """Ping the client. `reached_at` is the time of the client's last answer."""
         if not self.is_over:
             self._out.append(ping(_REACHED_PING, is_answer=False))
 
@@ -937,7 +937,7 @@ class Http2:
                 self._ready[stream_id] = None
 
     def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
-        """Send DATA up to the windows and `frames`. Return the rest, without a copy."""
+        """Send as much DATA as the windows and `frames` allow. Return the remaining DATA without a copy."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -1032,7 +1032,7 @@ class Http2:
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
     def break_off(self, code: Code, why: str) -> None:
-        """End the connection with a GOAWAY that has the reason."""
+        """End the connection with a GOAWAY that contains the reason."""
         self._out.append(goaway(self._last_id, code, why))
         self.is_over = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]

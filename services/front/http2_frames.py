@@ -1,4 +1,4 @@
-"""The wire format of HTTP/2 frames (RFC 9113, sections 4 and 6); all numbers are big-endian.
+"""The wire format of HTTP/2 frames (RFC 9113, sections 4 and 6), in which all numbers are big-endian.
 
 | bytes | what                                                                             |
 |-------|----------------------------------------------------------------------------------|
@@ -20,7 +20,7 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The connection preface of a client (RFC 9113, 3.4)."""
 HEAD: Final = struct.Struct(">HBBBI")
-"""The frame header: the upper 16 bits of the length, its lower 8 bits, the type, the flags and the stream."""
+"""The frame header with the upper 16 and lower 8 bits of the length, the type, the flags and the stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -91,22 +91,22 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(pairs: dict[Setting, int]) -> bytes:
-    """Return a SETTINGS frame: an identifier of 2 bytes and a value of 4 bytes for each setting."""
+    """Return a SETTINGS frame with an identifier of 2 bytes and a value of 4 bytes for each setting."""
     return frame(Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items()))
 
 
 def window_update(stream_id: int, by_bytes: int) -> bytes:
-    """Return a WINDOW_UPDATE frame: the window increment in bytes, as a number of 4 bytes."""
+    """Return a WINDOW_UPDATE frame with the window increment in 4 bytes."""
     return frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: Code) -> bytes:
-    """Return an RST_STREAM frame: the error code in 4 bytes."""
+    """Return an RST_STREAM frame with the error code in 4 bytes."""
     return frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return a GOAWAY frame: the last served stream and the error code, 4 bytes each, and a text to log."""
+    """Return a GOAWAY frame with the last served stream, the error code and a text for the log."""
     return frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 

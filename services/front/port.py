@@ -1,4 +1,4 @@
-"""The protocol port: detects the protocol of a connection by its first bytes, and serves or refuses it.
+"""The protocol port, which detects the protocol of a connection by its first bytes, and serves or refuses it.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
@@ -65,7 +65,7 @@ log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker. Create it in the event loop that serves it.
+    """The protocol port of a broker. A port must be created in the event loop that serves it.
 
     `tls` returns the context of a handshake. If `tls` is None, TLS is not served. If `asks_callers` is true,
     each new connection counts as unauthenticated until a call on it has passed authentication.
@@ -220,7 +220,7 @@ class Port:
     async def _hello(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
         """Return the protocol and the first bytes, which stay in the socket.
 
-        Return None instead of the protocol on timeout, and None for both if the client has hung up.
+        Return None for the protocol on timeout, and None for both values if the client has hung up.
         """
         first = b""
         with suppress(TimeoutError):
@@ -332,7 +332,7 @@ class Port:
             self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
 
     async def _hear_out(self, one: socket.socket, reason: Farewell) -> None:
-        """Refuse a connection with a reason in its protocol. At most `FAREWELLS_MAX` are answered at once."""
+        """Refuse a connection in its protocol. At most `FAREWELLS_MAX` connections are answered at once."""
         if self._farewell_count >= FAREWELLS_MAX:
             _close(one)
             return
@@ -365,7 +365,7 @@ class Port:
         _close(one)
 
     def _look(self, one: Connection, now: float) -> None:
-        """Close a connection that has been silent for `idle_seconds`; check the other time limits if not."""
+        """Close a connection that has been silent for `idle_seconds`, or check its other time limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.refused(one, IDLE, "")
             one.transport.abort()  # `close` would wait for the client, which may be dead
@@ -399,7 +399,7 @@ def why(error: Exception) -> str:
 
 
 def _has_hung_up(one: socket.socket) -> bool:
-    """Return whether the client has closed its side. Without POLLRDHUP, detect only a full close."""
+    """Return whether the client has closed its side. Without POLLRDHUP, only a full close is detected."""
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(asking.poll(0))
@@ -411,7 +411,7 @@ def _release(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket after reading the received bytes; with unread bytes, the kernel would send RST."""
+    """Close a socket after reading the received bytes, since the kernel would send RST for unread bytes."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

@@ -19,7 +19,7 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class Refusing(asyncio.Protocol):
-    """A connection that refuses its first call and then closes. Create it in its event loop."""
+    """A connection that refuses its first call and then closes. It must be created in its event loop."""
 
     def __init__(self, reason: Farewell) -> None:
         self._reason = reason

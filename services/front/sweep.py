@@ -1,4 +1,4 @@
-"""Periodic checks of all connections, a bounded number in each turn of the loop.
+"""Periodic checks of all connections, with a bounded number of checks in each turn of the event loop.
 
 A timer for each connection would cost as much as the check itself, and connections that were opened together
 would be checked together each time. Instead, a round of checks has a fixed duration, and is divided into
