@@ -434,7 +434,7 @@ class Positions:
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add the newest position. If there are more than POSITIONS_MAX, discard the oldest half."""
+        """Add the newest position. Discard the oldest half of more than POSITIONS_MAX positions."""
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)

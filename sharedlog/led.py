@@ -31,7 +31,7 @@ class LedRecords:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest record. If there are more than LED_MAX records, discard the oldest half."""
+        """Add the newest record. Discard the oldest half of more than LED_MAX records."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)
@@ -39,7 +39,7 @@ class LedRecords:
             del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
 
     def up_to(self, offset: int) -> list[Led]:
-        """Return the last leader record before `offset`, and the record at `offset` if it is one, too."""
+        """Return the last leader record before `offset`, and the leader record at `offset` if it exists."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
         return [Led(self._offsets[at], self._crcs[at]) for at in range(begin, end)]

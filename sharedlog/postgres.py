@@ -8,9 +8,9 @@ An append is a single statement, which updates the head if the head equals the w
 inserts the records. The row lock serializes appends. A reader sees an offset only after all lower offsets,
 because each commit held the lock on the head. The statement of a former leader updates no row.
 
-A commit counts when the server reports it. With `synchronous_standby_names`, the standbys then have the
-records. A server that no longer waits for its standbys sends a WARNING with the commit, and `Unknown` is
-raised. `Unknown` is also raised if the connection breaks before the answer.
+A commit counts when the server reports it. With `synchronous_standby_names`, the standbys have the records of
+a reported commit. A server that no longer waits for its standbys sends a WARNING with the commit, and
+`Unknown` is raised. `Unknown` is also raised if the connection breaks before the answer.
 
 A network that drops packets silently leaves half-open connections. Therefore, each side closes a connection
 after `SILENT_SECONDS` without traffic, and an append in flight raises `Unknown`. The server terminates a
@@ -187,7 +187,7 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""The bounds if the first record is on an unreadable page. Trimming removes whole partitions."""
+"""The query for the bounds if the first record is unreadable. Trimming removes whole partitions."""
 _AGAIN: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head

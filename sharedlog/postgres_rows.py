@@ -146,7 +146,7 @@ def make_unique(connection: psycopg.Connection[Any], log: str) -> list[str]:
 
 
 def _unique_of(connection: psycopg.Connection[Any], log: str) -> tuple[str, bool]:
-    """Return the table's unique index and whether it is valid. If there is no unique index, make it."""
+    """Return the table's unique index and whether it is valid. Create the index if it does not exist."""
     for _ in range(2):
         for name, is_unique, is_valid in _do(connection, _TABLE_INDEXES, log=log).fetchall():
             if is_unique:

@@ -80,7 +80,7 @@ class _Pass:
 
 
 class Scrub:
-    """The scrub of the log of the cluster with the id `cluster`. `clock` is a monotonic clock in ms.
+    """The scrub of the shared log of a cluster. `cluster` is its id, and `clock` is a monotonic clock in ms.
 
     `needed` returns the next record of each node.
     """

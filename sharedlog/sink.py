@@ -64,7 +64,7 @@ class SharedSink:
         """Whether an append was not proven, so that this node no longer leads."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts from a log offset on. This method runs in a worker thread.
+        """Append contiguous parts that begin at `first_offset`. This method runs in a worker thread.
 
         Raise `NotAccepted` if the acceptance of the parts is not proven, or OSError if the disk fails.
         """

@@ -7,8 +7,8 @@ version, and no node writes a record that needs a version higher than the finali
     version   content
     3         all kinds and bodies of the first release
 
-Lower version numbers belong to programs before the first release. The records of these programs
-differ, and a cluster with a lower version is refused.
+Lower version numbers belong to programs before the first release, whose records differ. A cluster with a
+lower version is refused.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point

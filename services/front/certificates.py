@@ -118,7 +118,7 @@ def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContex
 
 
 class Following(Generic[Made]):
-    """An object built from TLS files, such as a TLS context, and rebuilt when the files change."""
+    """An object built from TLS files, such as a TLS context, which is rebuilt when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
         """Read the files. Raise `ConfigurationError` if the files cannot be used."""

@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
         self.write_soon()
 
     def _hang_up(self) -> None:
-        """Write the last bytes, and close the connection after the client has closed or `CLOSE_SECONDS`."""
+        """Close the connection after its last bytes, and abort the connection after `CLOSE_SECONDS`."""
         if self._has_hung_up:
             return
         self._has_hung_up = True

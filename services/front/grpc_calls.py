@@ -61,7 +61,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""The bytes that are added to an incomplete request for its objects, and for each header field."""
+"""The number of bytes that an incomplete request counts for its objects, and for each header field."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 

@@ -112,7 +112,7 @@ def seconds_of(timeout: str) -> float:
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message with its prefix, as it is sent in DATA."""
+    """Return a message with its prefix of 5 bytes, without compression."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -236,5 +236,5 @@ class Unpacking:
 
 
 def too_long(size: int, most: int) -> Refused:
-    """Return the refusal of a message of this size."""
+    """Return the refusal of a message that exceeds the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

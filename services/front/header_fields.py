@@ -21,9 +21,9 @@ fields. A block of the official clients takes 2.6 to 6.3 us (`docs/front.md`). A
 of 4,096 bytes takes 6 to 18 us, and `hpack` takes 31 to 45 us. Without a table, a block is 150 to 300 bytes
 longer.
 
-A client may use a dynamic table until it has acknowledged the size 0. Until then, the blocks of a client that
-uses a table are decoded by `hpack`. The setting is sent to gRPC clients after their first call, and other
-clients (HTTP/2 conformance tests) keep their table.
+A client may use a dynamic table until it has acknowledged the size 0. The blocks of a client that uses a
+table are decoded by `hpack` until the acknowledgement. The server sends the size 0 to gRPC clients with their
+first call, and other clients (HTTP/2 conformance tests) keep their table.
 
 After the acknowledgement, the table has the size 0, even if the client's next block does not contain the size
 update that RFC 7541 (4.2) requires: nginx never sends the update, and adds entries that it never references.
