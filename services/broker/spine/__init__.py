@@ -1,1 +1,1 @@
-"""The store of records, and modules shared by the whole core: values, errors, settings, clocks, topics."""
+"""The record store and the modules shared by the whole core: values, errors, settings, clocks, and topics."""

@@ -1,9 +1,9 @@
-"""Users, their rights and their tokens, as records of the log.
+"""Users, access rights, and tokens, stored as records of the log.
 
 The body of a `TW_SYS_AUTH` record is JSON:
 
     verb     further members             effect
-    user     name, sealed, made_ms       sets a new user, or another secret of a user
+    user     name, sealed, made_ms       adds a user, or replaces the secret of a user
     gone     name                        removes a user with all its rules and tokens
     rules    rules                       sets rules; each replaces the rule with the same key
     no rules rules                       removes the rules with the same keys
@@ -11,12 +11,13 @@ The body of a `TW_SYS_AUTH` record is JSON:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is [user, kind, pattern, verb, effect] (`services.auth.rights`); all members but `effect` are its key.
-`sealed` is a secret encrypted with a key outside the store (`services.auth.vault`); the core never has that
-key. `digest` is a hash of a token (`services.auth.tokens`).
+A rule is the list [user, kind, pattern, verb, effect] (`services.auth.rights`). All members except `effect`
+form the key of the rule. `sealed` is a secret encrypted with a key that is stored outside the log
+(`services.auth.vault`) and is never available to the core.
+`digest` is the hash of a token (`services.auth.tokens`).
 
-Rights take effect when they are appended: a revocation must not wait for the disk. No change of rights is
-refused when the disk is nearly full.
+A change of rights takes effect when its record is appended, because a revocation must not wait for the disk.
+Changes of rights are accepted even when the disk is nearly full.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from tidewheel.errors import ClientMistake
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user that may call the broker. `made_ms` is the creation time of its secret, in the broker's time."""
+    """A user of the broker. `made_ms` is the time at which the secret was created, by the broker's clock."""
 
     name: str
     sealed: str
@@ -61,18 +62,18 @@ class User:
 
 
 class Access:
-    """The users of a broker, their rights and their tokens."""
+    """The users of a broker, with their access rights and tokens."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
         self._ids: dict[str, dict[str, None]] = {}
-        """The ids of each user's tokens, the oldest first."""
+        """The token ids of each user, oldest first."""
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return the user with this name, or None."""
+        """Return the user with this name, or None if the user does not exist."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
@@ -80,9 +81,11 @@ class Access:
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
-        """Store a new user, or (`renews`) another secret of a user; return the offset to make durable first.
+        """Store a new user or, if `renews` is true, replace the secret of an existing user.
 
-        Raise `UserExists`, `UserNotFound`, or `ClientMistake` for an illegal name or a user over the limit.
+        Return the offset that must be durable before the answer. Raise `UserExists` if a new user
+        already exists, `UserNotFound` if a user with a new secret does not exist, or `ClientMistake` if the
+        name is illegal or there are too many users.
         """
         check_user_name(name)
         if renews:
@@ -96,7 +99,10 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user, its rules and tokens; return the offset to make durable. Raise `UserNotFound`."""
+        """Remove a user with all rules and tokens, and return the offset that must be durable first.
+
+        Raise `UserNotFound` if the user does not exist.
+        """
         self.check_known(name)
         durable_at = self._append(UserRemoved(name), now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
@@ -104,9 +110,10 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules; return the offset to make durable first.
+        """Store rules, and return the offset that must be durable before the answer.
 
-        Raise `UserNotFound`, or `ClientMistake` for an illegal rule or a rule over the limit.
+        Raise `UserNotFound` if a user does not exist, or `ClientMistake` if a rule is illegal or a user would
+        have too many rules.
         """
         for rule in rules:
             self.check_known(rule.user)
@@ -118,19 +125,26 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove the rules with the keys of these rules; raise `RuleNotFound` if there are none."""
+        """Remove the stored rules that have the same keys as `rules`.
+
+        Return the offset that must be durable before the answer. Raise `RuleNotFound` if no stored rule has
+        such a key.
+        """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
             raise RuleNotFound("See which there are: tidewheel auth acl ls")
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, or of all users sorted by name; the oldest first."""
+        """Return the tokens of a user, oldest first, or of all users in the order of their names."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def holder(self, text: str, now_ms: int) -> Token:
-        """Return the token with this text; raise `Unauthorized` if it is unknown, revoked or expired."""
+        """Return the token with this text.
+
+        Raise `Unauthorized` if the token is unknown, revoked, or expired.
+        """
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
@@ -150,9 +164,10 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token of a user for `kept_ms` (None: forever); return the offset to make durable first.
+        """Store a token of a user that expires after `kept_ms` or, if that is None, never.
 
-        Raise `UserNotFound`, or `ClientMistake` for a token over the limit.
+        Return the offset that must be durable before the answer. Raise `UserNotFound` if the user does not
+        exist, or `ClientMistake` if there are too many tokens or the id of the token is in use.
         """
         self.check_known(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -172,7 +187,10 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Remove a token; return the offset to make durable first. Raise `TokenNotFound`."""
+        """Remove a token, and return the offset that must be durable before the answer.
+
+        Raise `TokenNotFound` if the token does not exist.
+        """
         if token_id not in self._tokens:
             raise TokenNotFound(
                 f"{token_id[:100]!r} was revoked, or never made. See which there are: tidewheel auth token ls"
@@ -182,7 +200,7 @@ class Access:
         return durable_at
 
     def apply(self, fact: OfRights, stamp: Stamp) -> None:
-        """Add or remove users, rules and tokens."""
+        """Apply a change of users, rules, or tokens."""
         match fact:
             case UserSet():
                 self._users[fact.name] = User(*fact)
@@ -204,7 +222,7 @@ class Access:
                     self.rights.remove(_rule(stored))
 
     def freeze(self) -> Any:
-        """Return the snapshot part: every user, rule and token."""
+        """Return the state for a snapshot: all users, rules, and tokens."""
         return {
             "users": [astuple(user) for user in self._users.values()],
             "rules": [astuple(rule) for rule in self.rights],
@@ -232,7 +250,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove the tokens of a user: all, or those that have expired at `at_ms`."""
+        """Remove all tokens of a user or, if `at_ms` is given, only those that have expired at that time."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

@@ -1,4 +1,4 @@
-"""Drafts, which `Store.append` takes, and `Appended`, which it returns.
+"""Drafts, the arguments of `Store.append`, and `Appended`, its result.
 
     draft        contents                               encoder
     Record       any record; `facts_of` reads its facts `commitlog.record.encode`
@@ -7,10 +7,11 @@
                  the facts that its sender passes       of it is parsed again to apply or index it
     Copies       encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
 
-All become one type, `Appended`: the offset and time of the record, its facts, and the keys of its indexes.
-A start and a follower make the same of the records that they read (`appended_of`).
+`Store.append` converts each draft into an `Appended`, with the offset and the time of the record, its facts,
+and its index keys. Recovery and followers build an `Appended` from each record that they read
+(`appended_of`).
 
-Cost: a send makes a draft and an `Appended`, both tuples (0.4 us).
+Cost: each send creates a draft and an `Appended`, which are tuples (0.4 us).
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from tidewheel import property_names
 
 
 class NewMessage(NamedTuple):
-    """A message to store under `topic` with the properties `stored`, and its facts.
+    """A message to store under `topic` with the encoded properties `stored`, and the facts of the message.
 
-    It commits the half at `half_offset`, if any. `id_digest` is that of its id if the caller has computed it.
+    If `half_offset` is given, the message commits the half message at that offset. `id_digest` is the digest
+    of the message id, or empty if the caller has not computed the digest.
     """
 
     message: Message
@@ -55,7 +57,7 @@ Draft = Record | Decided | NewMessage | Copies
 
 
 class Appended(NamedTuple):
-    """An appended record, or the records of a run.
+    """An appended record, or all records of a run of copies.
 
     offset, end_offset   its log offset, and the log offset after it (bytes)
     queue_offset         its offset in its queue; 0 without a queue
@@ -92,7 +94,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return the `Appended` of a record in the log."""
+    """Return the `Appended` of a record that is in the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

@@ -1,8 +1,9 @@
-"""Encoded records to append in batches: deliveries of many timers that are due together.
+"""Encoded records that are appended in batches, to deliver many timers that are due together.
 
-A copy is a record as stored in its queue, except for the fields that `commitlog.bulk` stamps. Columns beside
-the bytes hold the contents: queue, tag, hashes of the names, and offset and due time of the timer. So a run
-is one fact of columns, `TimersDelivered`, instead of one `TimerEnded` and one topic per record.
+A copy is a record in its stored form, except for the fields that `commitlog.bulk` stamps. Columns hold the
+contents of the records in addition to the bytes: the queue, the tag, the hashes of the names, and the offset
+and the due time of the timer. A run of copies therefore has one fact with columns, `TimersDelivered`, instead
+of one `TimerEnded` and one topic for each record.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""Placeholder in `name_hashes` for records with fewer names."""
+"""The padding in `name_hashes` for records that have fewer names than there are columns."""
 
 
 class ByQueue(NamedTuple):
-    """Records grouped by queue: queue `codes[n]` has `places[begins[n]:begins[n + 1]]`, ascending."""
+    """Records grouped by queue: queue `codes[n]` has `places[begins[n]:begins[n + 1]]`, which ascend."""
 
     codes: list[int]
     places: Integers
@@ -31,9 +32,9 @@ class ByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """Contiguous records in `content`, each of `record_bytes` bytes, for `queues[queue]`.
+    """Contiguous encoded records in `content`, with sizes in `record_bytes` and queues in `queues[queue]`.
 
-    Each is the delivery of the timer at `ended`. Columns have one row per record.
+    Each record is the delivery of the timer at the log offset in `ended`. Each column has one row per record.
     """
 
     content: bytearray
@@ -42,11 +43,11 @@ class Copies:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """(records, names): hashes of the names of each record for the key index, padded with `NO_HASH`."""
+    """The name hashes of each record for the key index, padded with `NO_HASH`; shape (records, names)."""
     due_ms: Integers
-    """The due times of the timers, ms since 1970."""
+    """The due times of the timers, in ms since 1970."""
     ended: Integers
-    """The offsets of the timers."""
+    """The log offsets of the timers."""
 
     def __post_init__(self) -> None:
         count = len(self.record_bytes)
@@ -68,7 +69,7 @@ class Copies:
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def part(self, first: int, end: int) -> Copies:
-        """Return the records from number `first` to before `end`."""
+        """Return the records with numbers from `first` up to but excluding `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -86,7 +87,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact of a run of copies in one segment: their offsets in log and queues, and their store time."""
+    """The fact of a run of copies in one segment: its store time, and its offsets in the log and queues."""
 
     copies: Copies
     physical_offsets: Integers
@@ -98,7 +99,7 @@ class TimersDelivered:
         assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
 
     def entries(self) -> list[tuple[tuple[str, int], int, bytes]]:
-        """Return the index entries per queue: (topic, queue id), first queue offset, encoded entries."""
+        """Return the entries of each queue as ((topic, queue id), first queue offset, encoded entries)."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
@@ -111,7 +112,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return two u64 columns in log order, the hash and the physical offset of every name."""
+        """Return the hash and the physical offset of every name, as two u64 columns in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

@@ -1,25 +1,26 @@
-"""Damage found by any reader since the start: one list for log, metric, /readyz and views.
+"""Damage found by any reader since startup, in one list for the log, the metric, /readyz, and the views.
 
-    start, background check, rescue ---------+
+    startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> places (bounded, once each) --> listeners (the shell)
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is noted where bytes are read, not where an error is caught: callers may catch `StoreDamaged`, or
-   skip the record, without losing the report. So no other module in `services/broker` reads the log, an index
-   or a partition (tests/unit/services/broker/spine/test_damage.py proves it from the source).
-2. A place (part and path; in the log, the record's offset) counts once. The result of a rescue replaces the
-   entry of the damaged file, and is reported again (`settle`).
-3. A gap of a queue counts unless known damage of the log, after the entry before the gap, explains it: a
-   later start reads the log only from its snapshot on, and a group skips the lost message. At the beginning
-   of a queue any known damage before the gap may explain it. A search by tags stops at a gap, since the lost
-   message may have had any tag, and a group skips it in one place, which notes it (`Groups.pass_over_gap`).
-4. At most DAMAGE_KEPT_MAX places are kept, and one more entry for the overflow; from then on only
-   `unreadable_records` counts.
+1. Damage is reported where bytes are read, not where an error is caught, so a caller may catch `StoreDamaged`
+   or skip a record without losing the report. Within `services/broker`, only the functions above read the
+   log, an index, or a partition (tests/unit/services/broker/spine/test_damage.py checks this in the source).
+2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
+   result of a repair replaces the entry of the damaged file and is reported again (`settle`).
+3. A gap in a queue is reported unless it is explained by known damage of the log that follows the entry
+   before the gap. Without the report the loss would go unnoticed, since a later recovery reads the log only
+   from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
+   before the gap counts as the explanation. A search by tags stops at a gap, since the lost message may have
+   had any tag. A group skips a gap only in `Groups.pass_over_gap`, which reports the gap.
+4. The list contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further unreadable records
+   only increment `unreadable_records`.
 
-A listener gets all known entries, then each new entry in the call that finds it. Cost: none while nothing is
-damaged. Weak spot: damage read by worker threads (checkpoints, checks, `explain`) is noted when the loop
-receives their result.
+A listener receives all known entries first, and then each new entry during the call that finds the damage.
+The list costs nothing while there is no damage. Weak spot: damage found by worker threads (checkpoints,
+checks, and `explain`) is reported only when the event loop receives the result of the worker.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ _FULL: Final = Damaged(
 
 
 class FoundDamage:
-    """The damaged places of a store, oldest first."""
+    """The damaged places of a store, in the order of their discovery."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
-        """The end offsets of known damage of the log, ascending."""
+        """The end offsets of known damage of the log, in ascending order."""
         self.unreadable_records = 0
         """The number of reads of damaged records."""
 
@@ -64,23 +65,23 @@ class FoundDamage:
         return len(self._places)
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener` for each existing entry, and for each new one."""
+        """Call `listener` for each existing entry and for each future entry."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def note(self, found: Damaged, place: Hashable = None) -> None:
-        """Add and report damage of a place that is not known yet; the default place is `found` itself."""
+        """Add and report damage unless its place is already known. The default place is `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def settle(self, found: Damaged) -> None:
-        """Replace and report the entry of a damaged file after its rescue."""
+        """Replace the entry of a damaged file with the result of the repair, and report the result."""
         self._put((found.part, found.path), found)
 
     def record(self, physical_offset: int, error: StoreDamaged) -> None:
-        """Note that the record at a log offset is unreadable, unless retention has deleted it."""
+        """Report the unreadable record at a log offset, unless retention has deleted the record."""
         log = self._log
         if physical_offset in log.keep:
             part, path = "keep", log.keep.file_of(physical_offset)
@@ -92,7 +93,7 @@ class FoundDamage:
         self.note(Damaged(part, path, error.detail), (part, physical_offset))
 
     def log_range(self, one: Damage) -> None:
-        """Note damaged bytes of the log."""
+        """Report a damaged range of the log."""
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = Damaged("log", self.segment_path(one.first_offset), what)
         self.note(found, ("log", one.first_offset))
@@ -101,11 +102,11 @@ class FoundDamage:
             self._known_ends.insert(at, one.end_offset)
 
     def is_told(self, behind: int, until: int) -> bool:
-        """Return whether known damage of the log ends after `behind` and at or before `until`."""
+        """Return whether any known damage of the log ends after offset `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Note a gap in a queue that damage of the log before a log offset has left."""
+        """Report a gap in a queue that was caused by damage of the log before `physical_offset`."""
         if physical_offset <= self._log.first_offset:
             return
         what = (
@@ -116,11 +117,11 @@ class FoundDamage:
         self.note(found, ("gap", topic, queue_id, physical_offset))
 
     def file(self, part: str, path: str, what: str) -> None:
-        """Note that a file is damaged, once for all its bytes."""
+        """Report a damaged file, once for the whole file."""
         self.note(Damaged(part, path, what), (part, path))
 
     def gap(self, gap: Gap) -> None:
-        """Note damaged bytes of a timer file; the rescue reports its result with `settle`."""
+        """Report damaged bytes of a timer file. The repair later reports its result with `settle`."""
         self.file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:

@@ -1,18 +1,21 @@
-"""The epoch: a counter of leadership changes over this log; 0 while a store is not in a cluster.
+"""The epoch of a log: a counter of leadership changes, which is 0 while the store is not in a cluster.
 
-A shared log decides which node leads, and from which epoch on. Rules that follow:
+The shared log determines the leader and the epoch in which its leadership begins. These rules follow:
 
-1. A new epoch begins with a record, the first that its leader appends, so each reader of the log knows where
-   the epoch begins. Epochs ascend: a late call of an older leader must not restore its epoch.
-2. A flush belongs to one epoch, which is passed to the sink (`commitlog.sink`): records of an older epoch are
-   durable before, or are dropped with the core that appended them, but never flushed under a newer epoch.
-3. Receipt handles contain the epoch unless it is 0 (`consumequeue.receipts`): a handle of an epoch newer than
-   the node's own proves that another node leads. A handle of an older epoch, or of none, is valid as long as
-   its lease. Recall handles and transaction ids name a message, not a right, and contain no epoch.
+1. An epoch begins with a record, the first one that the new leader appends, so that every reader of the log
+   can see where the epoch begins. Epoch numbers ascend, so a late call of an earlier leader cannot restore an
+   older epoch.
+2. Each flush belongs to one epoch, which is passed to the sink (`commitlog.sink`). Records of an older epoch
+   are made durable before the new epoch begins, or are dropped with the core that appended them, but are
+   never flushed under a newer epoch.
+3. A receipt handle contains the epoch unless the epoch is 0 (`consumequeue.receipts`). A handle with a newer
+   epoch than that of the node proves that another node leads. A handle with an older epoch, or without an
+   epoch, is valid as long as its lease. Recall handles and transaction ids contain no epoch, because they
+   only identify a message.
 
-The body of a `TW_SYS_EPOCH` record is JSON: {"epoch"}, {"node"}, the leader of the epoch, and {"version"},
-the finalized version (`sharedlog.versions`), by which records are applied from this one on
-(`commitlog.applied_limits`).
+The body of a `TW_SYS_EPOCH` record is JSON with the members "epoch", "node" (the leader of the epoch), and
+"version" (the finalized version of `sharedlog.versions`). This record and all later records are applied by
+the rules of that version (`commitlog.applied_limits`).
 """
 
 from __future__ import annotations
@@ -36,18 +39,19 @@ class Epoch:
         return self._log.epoch
 
     def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
-        """Begin a newer epoch, once all earlier records are durable; return the offset to make durable first.
+        """Begin a newer epoch after all earlier records have become durable.
 
-        `node` is the leader of the epoch, `version` the cluster's finalized version.
+        Return the offset that must be durable before the answer. `node` is the leader of the epoch, and
+        `version` is the finalized version of the cluster.
 
-        The caller has established that this node leads: a number that does not ascend is a bug.
+        The caller has verified that this node leads, so a number that does not ascend is a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"
         return self._store.append(record_of(EpochBegun(number, node, version)), now_ms).end_offset
 
     def apply(self, fact: EpochBegun, stamp: Stamp) -> None:
-        """Begin an epoch, and adopt its version."""
+        """Begin an epoch, and adopt the version in its record."""
         self._log.epoch, self._store.version = fact.number, fact.version
 
     def freeze(self) -> Any:

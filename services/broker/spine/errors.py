@@ -1,4 +1,4 @@
-"""Refusals of the broker's core: client mistakes, missing objects, conflicts with state, full resources."""
+"""Errors of the broker's core: client mistakes, missing objects, state conflicts, and exhausted resources."""
 
 from __future__ import annotations
 

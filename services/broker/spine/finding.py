@@ -1,7 +1,7 @@
-"""Messages by key or message id: the index gives candidate offsets, the records decide.
+"""Look up messages by key or message id: the index gives candidates, which the records confirm or reject.
 
-All records stored for a key are found: a delayed message as the waiting timer and as its delivery, a message
-of a transaction as its half and as its commit.
+A look-up finds all records stored for a key: a delayed message is found as a pending timer and as its
+delivery, and a message of a transaction is found as a half message and as its commit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from services.broker.spine.values import Delivery
 
 
 class Found(NamedTuple):
-    """Messages; `is_cut`: more matched, but are too large for this answer."""
+    """The messages found. `is_cut` is true if further matches are omitted because of their size."""
 
     messages: list[Delivery]
     is_cut: bool
 
 
 class Finding:
-    """Views of messages by name or place; nothing is leased."""
+    """Read access to messages by name or position, without leases."""
 
     def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
         self._store, self._topics, self._reading = store, topics, reading
@@ -37,8 +37,8 @@ class Finding:
     def find(self, topic: str, key: str, count_max: int) -> Found:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
-        Return fewer if they are large. Damaged records are left out; raise `StoreDamaged` if the index itself
-        is damaged.
+        Return fewer messages if they are large. Damaged records are omitted. Raise `StoreDamaged` if the
+        index itself is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -53,34 +53,34 @@ class Finding:
         return Found(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages of a queue from an offset on; raise `TopicNotFound`."""
+        """Return up to `count` messages of a queue from an offset on, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return messages of several queues, each from an offset on ({queue id: offset}), in log order."""
+        """Return messages of several queues in log order, each from its offset on ({queue id: offset})."""
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return (first, next) queue offset of a queue; raise `TopicNotFound`."""
+        """Return the first and the next queue offset of a queue, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.look(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after a time (ms since 1970), or the queue's end."""
+        """Return the first queue offset stored at or after `store_ms` (ms since 1970), or the queue's end."""
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the verdict stored on a message with a timer verb; "" without a verb."""
+        """Return the verdict stored on a message with a timer verb, or "" for a message without a verb."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record that ended a timer; None if it is deleted or damaged."""
+        """Return the durable record that ended a timer, or None if the record is deleted or damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

@@ -1,8 +1,8 @@
-"""Messages read from the log through their queues; damaged and deleted messages are skipped.
+"""Read messages from the log through their queues, skipping damaged and deleted messages.
 
-The first read of a queue's file reads all of it. A read of several queues at once reads
-`QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the others to the next call
-(`Arrived.is_unfinished`): each file is read in full once, so repeated calls finish.
+The first read from a queue file reads the whole file. A read from several queues at once reads up to
+`QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the remaining files to the next call
+(`Arrived.is_unfinished`). Each file is read in full only once, so repeated calls finish.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""Bytes read at once per wanted byte: a read of its own costs as much as some KB."""
+"""The bytes to read at once per wanted byte, since a separate read costs as much as reading some KB."""
 
 
 _Led = tuple[Entry, int, ConsumeQueue]
@@ -37,25 +37,25 @@ _BY_PLACE: Final = itemgetter(0)
 
 
 class Arrived(NamedTuple):
-    """Messages; `is_unfinished`: some files of queues are left for another call."""
+    """The messages read. `is_unfinished` is true if some queue files are left for another call."""
 
     messages: list[Delivery]
     is_unfinished: bool
 
 
 class _EnoughReadError(Exception):
-    """A look has read as much of queues' files as one call may."""
+    """The call has read as many bytes of queue files as one call may read."""
 
 
 class _FileReads:
-    """The number of bytes of queue files that one call has read in full."""
+    """The number of bytes in the queue files that one call has read in full."""
 
     def __init__(self) -> None:
         self._read_bytes = 0
         self.are_enough = False
 
     def admit(self, whole_bytes: int) -> None:
-        """Count a file before it is read; raise `_EnoughReadError` to leave it to another call."""
+        """Count a file before it is read, or raise `_EnoughReadError` to leave the file to another call."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.are_enough = True
             raise _EnoughReadError
@@ -63,15 +63,15 @@ class _FileReads:
 
 
 class Reading:
-    """Reads messages without leasing them."""
+    """Read access to messages without leases."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record of an entry; None for a gap left by damage, or for a deleted or damaged record.
+        """Return the record of an entry, or None for a gap, a deleted record, or a damaged record.
 
-        Damage is noted, including the damage that left the gap.
+        Damage is reported, including the damage that has left a gap.
         """
         if entry.record_bytes == 0:
             self._store.note_gap(queue, queue_offset, entry)
@@ -84,13 +84,14 @@ class Reading:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the offset after an entry; after a gap, the offset after the whole gap."""
+        """Return the queue offset after an entry or, if the entry belongs to a gap, after the whole gap."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the first records of entries in log order at once, as many as are close together.
+        """Read the records of the first entries at once, as long as they are close together in the log.
 
-        None means undecided: call `record`.
+        The entries are in log order. Return {log offset: record}, with None for records that need a call of
+        `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -103,23 +104,24 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the messages of `count` offsets, fewer if they are large; damaged messages are left out."""
+        """Return the messages at `count` offsets without damaged messages, or fewer if they are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return up to `count` messages from ({queue id: offset}) on, in log order, as `read` does."""
+        """Return up to `count` messages in log order, each queue from its offset in `places` on."""
         reads = _FileReads()
         queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
         shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)
         return Arrived(shown, reads.are_enough)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the first queue offset stored at or after `store_ms`; the queue's end if there is none.
+        """Return the first queue offset stored at or after `store_ms`, or the end of the queue.
 
-        Store times never decrease, so a binary search over the entries finds it, with one record read per
-        probe. Probes skip the CRC of the queue's file; the result and the entry before it are checked.
+        Store times never decrease, so a binary search over the entries finds the offset, with one record read
+        per probe. Probes do not verify the CRC of the queue file, so the result and the entry before it are
+        verified.
         """
         queue = self._store.dispatch.look(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -139,7 +141,7 @@ class Reading:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message at or above `queue_offset`, or None."""
+        """Return the store time of the first readable message at or above `queue_offset`, if any."""
         queue = self._store.dispatch.look(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -149,7 +151,7 @@ class Reading:
         return None
 
     def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
-        """Yield entries of a queue with their log offset first, for merging; raise `_EnoughReadError`."""
+        """Yield (entry, queue offset, queue) for merging in log order, or raise `_EnoughReadError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -172,13 +174,13 @@ class Reading:
 
 
 def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
-    """Yield entries until a call has read enough of the queues' files."""
+    """Yield entries until the call has read as many bytes of queue files as it may read."""
     with suppress(_EnoughReadError):
         yield from found
 
 
 def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield the first messages up to `bytes_max` bytes of bodies in total; at least one."""
+    """Yield the first messages with up to `bytes_max` bytes of bodies in total, but at least one."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -188,7 +190,7 @@ def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery
 
 
 def readable(record: Record) -> Record:
-    """Return a record with a body readable by clients, unpacked if needed; raise `LibraryMissing`."""
+    """Return a record whose body clients can read, decompressed if needed, or raise `LibraryMissing`."""
     if not record.sys_flag & COMPRESSED:
         return record
     body, is_gzip = for_client(record.body, record.sys_flag)
@@ -196,5 +198,5 @@ def readable(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the delivered body, or of the data unpacked in vain to produce it."""
+    """Return the size of the delivered body, or of the data decompressed in vain to deliver it."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

@@ -1,7 +1,7 @@
-"""Table of recent message ids: the log offsets of recently stored messages, by id.
+"""A table of recent message ids, with the log offsets of recently stored messages by id.
 
     put --> newest: a dictionary, some NEWEST_COUNT ids --all at once, as columns--> table
-                                                        start: columns of the key index --^
+                                                     startup: columns of the key index --^
 
     64-bit hash of (topic, id)   tag: the high 24 bits; bucket: the bits from FIRST_BIT on, as many as the
                                  table has bits; the 14th and later are also the low bits of the tag
@@ -9,27 +9,32 @@
     slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
                                  slot nor any later slot of the bucket has been used
 
-The hash is that of the key index (`keyindex.hash_of`), so a start can fill the table with columns of that
-index, and a send computes one hash for both.
+The table uses the hash of the key index (`keyindex.hash_of`), so the table can be filled with columns of that
+index at startup, and a send computes one hash for both.
 
 Rules
-1. A slot is live while its offset is at or above `since`; dead slots may be overwritten, live ones never.
-2. The table starts with 2^13 buckets, and doubles, up to 2^19, when there would be more live ids than
-   buckets. From half of that on, the memory of the next table is written piece by piece. The hash bit that
-   splits a bucket is part of the tags of its slots. The table never shrinks.
-3. An id whose bucket has four live slots goes to `_spilled`, a dictionary by hash, of at most
-   RECENT_IDS_SPILLED_MAX ids; further durable ids are dropped, and `is_incomplete` requires a look-up in the
-   key index until `since` has passed the dropped ids.
-4. An answer may contain wrong offsets, but misses none: another id with the same bucket and tag (one probe in
-   65,000 at full load), a message key, a record that the broker made. The caller reads and compares.
+1. A slot is live while its offset is at or above `since`. Dead slots may be overwritten, and live slots are
+   never overwritten.
+2. The table starts with 2^13 buckets, and doubles, up to 2^19 buckets, when there would be more live ids than
+   buckets. When the number of live ids exceeds half the number of buckets, the memory of the next table is
+   written piece by piece. The hash bit that splits a bucket is part of the tag of each slot. The table never
+   shrinks.
+3. If the bucket of an id has four live slots, the id is stored in `_spilled`, a dictionary by hash with at
+   most RECENT_IDS_SPILLED_MAX ids. Further durable ids are dropped, and `is_incomplete` requires a look-up in
+   the key index until `since` has passed the dropped ids.
+4. A look-up misses no offset but may return wrong offsets: those of another id with the same bucket and tag
+   (one probe in 65,000 at full load), of a message key, or of a record that the broker created. The caller
+   reads the records and compares them.
 
-Cost: 256 KiB at first, 16 MiB at most; 0.2 us per probe and 0.1 us per put, half of it for columns (one by
-one an insertion took 0.5 to 0.9 us of a send). A table of 16 MiB from the start cost a send 0.4 us more, as
-each probe misses the processor's caches; the ids of 40 s at 1,000 a second take 2 MiB here. Those of 16,000 a
-second fill a third of the largest table, and 0.5 % of them spill. A start loads 500,000 ids from 10 M entries
-of the index in 0.15 s. Weak spots: at 43,000 a second for 40 s `_spilled` is full (60 MiB), and each probe
-without a match reads the key index. The last doubling blocks the loop for some 8 ms. Offsets reach 1 TiB
-above the origin, so for every 512 GiB that one process writes, `forget_before` shifts all slots (some 10 ms).
+Cost: the table takes 256 KiB at first and 16 MiB at most. A probe takes 0.2 us and a put 0.1 us, half of
+which is for the insertion as columns (one by one, an insertion took 0.5 to 0.9 us of each send). A table of
+16 MiB from the beginning made a send 0.4 us slower, because each probe missed the processor's caches. At
+1,000 messages per second, the ids of 40 s take 2 MiB in this table. At 16,000 messages per second, they fill
+a third of the largest table, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 M
+entries of the index takes 0.15 s. Weak spots: after 40 s at 43,000 messages per second, `_spilled` is full
+(60 MiB), and each probe without a match reads the key index. The last doubling of the table blocks the event
+loop for about 8 ms. A slot can hold offsets of up to 1 TiB above the origin, so for every 512 GiB that a
+process writes, `forget_before` shifts all slots, which takes about 10 ms.
 """
 
 from __future__ import annotations
@@ -54,9 +59,9 @@ _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
 _AHEAD_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
-"""A used slot that is dead for every value of `since`."""
+"""The value of a used slot that is dead for every value of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""The maximum distance of `since` from the origin before the origin moves."""
+"""The distance of `since` from the origin above which the origin is moved."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -64,51 +69,54 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class RecentIds:
-    """The ids of the records of a log from an offset on."""
+    """The message ids of the records of a log, from an offset on."""
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
-        """The lowest bit of a hash for its bucket number; the 24 highest bits are the tag."""
+        """The lowest bit of a hash that belongs to the bucket number; the 24 highest bits are the tag."""
         self._bits = BUCKET_BITS_MIN
-        # Written, not only allocated: otherwise each of the first ids costs a page fault of 2 us.
+        # The array is written, not only allocated, as each of the first ids would cost a page fault of 2 us.
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
         self._count = 0
         """An upper bound of the number of live ids, including spilled ones."""
         self._origin = since_offset - 1
         self._since = 1 << _TAG_BITS
         self.newest: dict[bytes, int] = {}
-        """Ids that are not in the table yet, with their log offsets; call `settle` from time to time."""
+        """Ids that are not yet in the table, with their log offsets.
+
+        `settle` moves the ids into the table.
+        """
         self._spilled: dict[int, list[int]] = {}
         self._spilled_count = 0
         self._incomplete_below = 0
         self.is_incomplete = False
-        """Whether the table may lack recent ids, so that the key index must be read."""
+        """Whether the table may lack recent ids, in which case the key index must be read as well."""
 
     def _use(self, array: Hashes) -> None:
         self._array, self._slots = array, memoryview(array.data)
-        # A hash shifted and masked by these is the first slot number of its bucket.
+        # A hash that is shifted and masked by these values gives the number of the first slot of its bucket.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
         self._ahead, self._made_ahead = array[:0], 0
-        """The next table, and the number of its written slots."""
+        """The next table, and the number of slots that have been written in it."""
 
     @property
     def since_offset(self) -> int:
-        """The log offset from which on ids are known."""
+        """The lowest log offset of live ids."""
         return self._origin + (self._since >> _TAG_BITS)
 
     @property
     def spilled_count(self) -> int:
-        """The number of ids stored outside their full buckets."""
+        """The number of ids stored outside of their full buckets."""
         return self._spilled_count
 
     def miss_below(self, offset: int) -> None:
-        """Note that ids below a log offset may be missing."""
+        """Record that ids below a log offset may be missing."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
 
     def may_hold(self, id_digest: bytes) -> bool:
-        """Return whether an id may be known; false positives are rare, false negatives impossible."""
+        """Return whether an id may be known. False positives are rare, and false negatives are impossible."""
         if id_digest in self.newest:
             return True
         id_hash = _int_of(id_digest, "little")
@@ -126,7 +134,7 @@ class RecentIds:
         )
 
     def put(self, id_digest: bytes, offset: int) -> None:
-        """Add an id whose record was appended at a log offset."""
+        """Add the id of a record that was appended at a log offset."""
         if id_digest in self.newest:
             self.settle()
         self.newest[id_digest] = offset
@@ -151,7 +159,7 @@ class RecentIds:
         newest.clear()
 
     def fill(self, chunks: Iterable[Entries]) -> None:
-        """Add entries of the key index, all durable; raise `StoreDamaged` if an entry is unreadable."""
+        """Add durable entries of the key index, or raise `StoreDamaged` if an entry is unreadable."""
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
@@ -181,7 +189,7 @@ class RecentIds:
     def _grow(self) -> None:
         """Double the table: each slot keeps its bucket or moves up by the old number of buckets.
 
-        Buckets are split in batches with columns that fit into the processor's caches.
+        Buckets are split in batches whose columns fit into the processor's caches.
         """
         count, array = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
         since, upper_bit = np.uint64(self._since), np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)
@@ -193,14 +201,14 @@ class RecentIds:
             is_live, is_upper = old >= since, (old & upper_bit) != 0
             for begin, is_its in ((first, is_live & ~is_upper), (count + first, is_live & is_upper)):
                 is_used = is_its[:, 0] | is_its[:, 1] | is_its[:, 2] | is_its[:, 3]
-                # A 0 would end the search in the bucket, so unused slots of a used bucket are dead.
+                # A 0 would end the search in the bucket, so unused slots of a used bucket are marked as dead.
                 part = np.where(is_its, old, is_used[:, np.newaxis].astype(np.uint64) * np.uint64(_DEAD))
                 new[begin : begin + len(old)] = part
         self._bits += 1
         self._use(self._ahead)
 
     def _make_ahead(self) -> None:
-        """Write a piece of the next table: the first write to all its 16 MiB at once takes 30 ms."""
+        """Write a piece of the next table, as the first write to all of its 16 MiB at once takes 30 ms."""
         if not self._made_ahead:
             self._ahead = np.empty(2 * len(self._array), np.uint64)
         end = self._made_ahead + max(_AHEAD_AT_ONCE, len(self._ahead) // 16)
@@ -208,7 +216,7 @@ class RecentIds:
         self._made_ahead = min(end, len(self._ahead))
 
     def _insert(self, hashes: Hashes, offsets: Integers) -> None:
-        """Put ids into the first dead slots of their buckets, or else among the spilled ids."""
+        """Insert ids into the first dead slots of their buckets, or into `_spilled` if a bucket is full."""
         self._count += len(hashes)
         if 1 << self._bits < 2 * self._count and self._bits < BUCKET_BITS_MAX:
             self._make_ahead()
@@ -223,8 +231,8 @@ class RecentIds:
         first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        # The last of several writes to one slot wins, which is the oldest id: ids are written backwards.
-        # The others take the next dead slot.
+        # Ids are written backwards, so the last of several writes to one slot, which wins, has the oldest id.
+        # The other ids take the next dead slot.
         left = np.arange(len(hashes))[::-1]
         while len(left):
             slots = np.full(len(left), -1)
@@ -239,7 +247,7 @@ class RecentIds:
             left = left[self._array[slots] != new[left]]
 
     def _spill(self, hashes: Hashes, offsets: Integers) -> None:
-        """Store ids outside of their buckets; above the limit, only those that are not durable."""
+        """Store ids outside of their buckets or, above the limit, only the ids that are not durable."""
         room = RECENT_IDS_SPILLED_MAX - self._spilled_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):

@@ -1,22 +1,25 @@
-"""Whether a stored record has the content of a message: the one comparison for the suppression of repeats.
+"""The comparison of a stored record with a message, by which repeated sends are suppressed.
 
-Meanings are compared, not bytes: topic, body and its compression, and the properties as dictionaries (the
-message's own, and id, tag, keys and their lengths, message group, priority, lite topic). Bytes differ between
-equal messages: protobuf serializes a map in an order seeded per process, so the order of a client's
-properties changes with each restart and takeover.
+The meanings are compared, not the bytes: topic, body and compression, and the properties as dictionaries (the
+user's properties, id, tag, keys and their lengths, message group, priority, and lite topic). The bytes of
+equal messages may differ, because protobuf serializes a map in an order seeded per process, so the order of a
+client's properties changes with each restart and takeover.
 
 Rules
-1. Both dictionaries must be equal; a subset is another message. A property with an empty value is never
-   stored (`properties.encode_message`), so it equals an absent one.
-2. The broker's own names (BROKERS_OWN), which timers, halves, moves, schedules and verbs add to a sent
-   message, are removed from the record. `validation` refuses them in a message, so they are never content.
-3. OF_EACH_TRY, the properties that clients write anew for each try, are removed from both: tracing, and the
-   end of a span that began when the try arrived. Birth and delivery times are ignored for the same reason.
-4. Records that the broker derives from a message (deliveries of timers, commits, redriven dead letters, runs
-   of schedules) are not tries of it: `is_sent`.
+1. Both dictionaries must be equal. A message with a subset of the properties is a different message. A
+   property with an empty value is never stored (`properties.encode_message`), so it equals an absent
+   property.
+2. The broker's own properties (BROKERS_OWN), which timers, half messages, moves, schedules, and verbs add to
+   a sent message, are removed from the record. `validation` rejects these properties in a message, so they
+   are never part of its content.
+3. OF_EACH_TRY, the properties that clients write anew for each attempt, are removed from both sides: trace
+   contexts, and the end of a time span that began when the attempt arrived. Birth and delivery times are
+   ignored because they also differ between attempts.
+4. Records that the broker derives from a message (timer deliveries, commits, redriven dead letters, and runs
+   of schedules) do not count as attempts to send the message (`is_sent`).
 
-Cost: one comparison of bytes if the order is the same; else both sides are parsed, some 2 us. A message with
-a new id is never compared.
+Cost: if the properties are in the same order, one comparison of bytes, and otherwise about 2 us to parse both
+sides. A message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from tidewheel import property_names
 OF_EACH_TRY: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""The properties that may differ between tries; the last two are of W3C Trace Context."""
+"""The properties that may differ between attempts. The last two belong to W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,
@@ -48,7 +51,7 @@ _ID: Final = property_names.MESSAGE_ID.encode()
 BROKERS_OWN: Final = frozenset(
     one.encode() for one in (property_names.RESERVED | {verb_properties.VERDICT}) - _CONTENT
 )
-"""The names that only the broker may write."""
+"""The names of the properties that only the broker may write."""
 _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
     f"\x02{name}\x01".encode()
     for name in (
@@ -58,7 +61,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that mark a record made by the broker; they follow the message's own properties."""
+"""The properties that mark a record made by the broker, stored after the message's own properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
@@ -72,13 +75,13 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a client's send wrote a record: a message, timer or half with its own id."""
+    """Return whether a client's send wrote a record: a message, a timer, or a half message with an id."""
     stored = record.properties
     return (
         record.type == TYPE_NORMAL
         and _ID in stored
-        and _OF_TIMER not in stored  # unrolled, as a loop takes twice as long, and
-        and _OF_SCHEDULE not in stored  # a start and a follower check each record
+        and _OF_TIMER not in stored  # unrolled, since a loop takes twice as long,
+        and _OF_SCHEDULE not in stored  # and recovery and followers check each record
         and _REDRIVEN not in stored
         and _DEAD_LETTER not in stored
     )

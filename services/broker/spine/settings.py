@@ -13,9 +13,9 @@ from txn.checkback import CheckBackPolicy
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerSettings:
-    """The core's settings; times in milliseconds, sizes in bytes.
+    """The settings of the core, with times in milliseconds and sizes in bytes.
 
-    `segment_bytes` applies to a new store; an existing store keeps its own.
+    `segment_bytes` applies only to a new store. An existing store keeps its segment size.
     """
 
     broker_name: str = "tidewheel"

@@ -1,4 +1,4 @@
-"""Counters of the core; the fronts only read them."""
+"""Counters of the core, which the protocol front ends only read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
-_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # building it takes longer than a search in it
+_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # building the array takes longer than a search
 
 
 @dataclass(slots=True)
 class Lateness:
-    """Delay between due time and store time of delayed messages: a histogram over `LATENESS_BOUNDS_MS`.
+    """A histogram of the delays from due time to store time of delayed messages (`LATENESS_BOUNDS_MS`).
 
-    For a timer that was set after its due time, as by the commit of a half, it counts from the setting.
-    `counts` has one more bucket than there are bounds, for values above the last.
+    If a timer was set after its due time, for example by the commit of a half message, the delay counts from
+    the time at which the timer was set. `counts` has one more bucket than there are bounds, for values above
+    the last bound.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -32,20 +33,20 @@ class Lateness:
 
 @dataclass(slots=True)
 class Traffic:
-    """Messages of one topic since the start, and the round-robin counter of its queues.
+    """The messages of one topic since startup, and the round-robin counter of its queues.
 
-    One look-up per send serves both.
+    A send needs one look-up for both counters.
     """
 
     messages: int = 0
     body_bytes: int = 0
     turn: int = 0
-    """The number of sends that were assigned a queue, including refused ones."""
+    """The number of sends that were assigned a queue, including refused sends."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since start; topics and groups are the only labels."""
+    """Counters since startup, with topics and groups as the only labels."""
 
     stored: dict[str, Traffic] = field(default_factory=dict)
     """By topic."""
@@ -59,12 +60,12 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Verbs carried by messages, by the message's topic and the verdict."""
+    """The number of verbs carried by messages, by topic of the message and verdict."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """Messages stored although a recent message of their topic has the same id but other content."""
+    """The number of messages stored with the id of a recent message of the topic, but other content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
@@ -75,9 +76,10 @@ class Statistics:
         return self.stored.get(topic) or self.stored.setdefault(topic, Traffic())
 
     def late_many(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
-        """Count delayed deliveries by their lateness, an array of ms.
+        """Count delayed deliveries by their lateness, given as an array of ms.
 
-        Deliveries `begins[n]` to before `begins[n + 1]`, at least one, belong to topic number n.
+        The deliveries from `begins[n]` up to but excluding `begins[n + 1]`, at least one, belong to topic
+        number n.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -92,7 +94,7 @@ class Statistics:
             one.sum_ms += sum_ms
             one.max_ms = max(one.max_ms, max_ms)
             one.early_count += early
-        # Topic and bucket are combined into one number to count each pair with one `unique`.
+        # Topic and bucket are combined into one number, so that one call of `unique` counts all pairs.
         numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
         pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
         found, counts = np.unique(pairs, return_counts=True)
@@ -102,7 +104,7 @@ class Statistics:
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """Current gauges; sizes in bytes, `disk_used` is a fraction from 0 to 1."""
+    """Current gauges, with sizes in bytes and `disk_used` as a fraction from 0 to 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]
@@ -115,7 +117,7 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     written_offset: int
-    """The log offset of the newest checkpoint, where a start begins to read the log."""
+    """The log offset of the newest checkpoint, at which recovery begins to read the log."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool
