@@ -1,22 +1,23 @@
-"""Log and queues together: the only way for the broker's own records, and so for its state, into the core.
+"""The log with its queues: the only path by which the broker appends records and so changes its state.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
-1. `append` stamps a draft with its offsets and its store time, gathers its bytes and applies it at once,
-   before the flush: the calling verb continues with the changed state. Store times never decrease, even if
-   the clock is set back.
-2. `apply` of the broker's parts reads a fact and its stamp, and nothing else: no clock, no setting, no disk.
-   So a start and a follower, which apply the facts of the same records, build the same tables. They pass
-   their records themselves (`Broker.take_in`), with `expect` before `apply`.
-3. `flushed` returns the durable records, in log order, for publication: queues, key index, timers, receivers.
+1. `append` stamps a draft with its offsets and its store time, adds its bytes to the next flush, and applies
+   the draft at once, so that the calling verb continues with the changed state before the flush. Store times
+   never decrease, even if the clock is set back.
+2. The `apply` methods of the broker's parts read only a fact and its stamp, and no clock, setting, or disk.
+   Therefore recovery and followers, which apply the facts of the same records, build the same tables.
+   Recovery and followers call `expect` with each record before `apply` (`Broker.take_in`).
+3. `flushed` returns the durable records in log order for publication: to the queues, the key index, the
+   timers, and the receivers.
 
-An answer about a record waits until the log is durable past its offset.
+An answer that depends on a record waits until the log is durable past the offset of the record.
 
-A draft has one of four kinds, each with an encoder that makes an `Appended` of it; a start makes the same of
-the records that it reads (`services.broker.spine.appended`).
+There are four kinds of drafts, each with an encoder that returns an `Appended`. Recovery builds an `Appended`
+from each record that it reads (`services.broker.spine.appended`).
 
-Weak spot: records that are appended and not durable are already applied, and cannot be undone: a core whose
-flush has failed is dropped, and the store is reopened.
+Weak spot: appended records are applied before they are durable, and cannot be undone. If a flush fails, the
+core is dropped, and the store is reopened.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
 _OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
-"""Facts that change offsets of groups, so they are appended after earlier decisions of groups."""
+"""The facts that change offsets of groups and are therefore appended after earlier decisions of groups."""
 _new: Final = tuple.__new__
-"""Makes a named tuple at a third of the cost of its constructor."""
+"""A function that creates a named tuple at a third of the cost of the tuple's constructor."""
 
 
 class Store:
-    """The records of one broker."""
+    """The log, the queues, and the key index of one broker."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
@@ -82,9 +83,9 @@ class Store:
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
-        """The recent message ids; None in a store that takes no messages."""
+        """The recent message ids, or None in a store that accepts no messages."""
         self.may_begin_at = 0
-        """The offset up to which the log may have been deleted; if it begins later, segments are missing."""
+        """The highest offset at which the log may begin. If the log begins later, segments are missing."""
         self.apply_to_parts: Callable[[Appended], None] = _no_parts
         self.close_open_records: Callable[[], None] = _nothing_open
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
@@ -95,9 +96,9 @@ class Store:
         }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
-        """Return the durable record stored at a log offset.
+        """Return the durable record at a log offset and, if `is_alone` is true, read no bytes after it.
 
-        `is_alone`: read no bytes after it. Raise `StoreDamaged`, which is noted, or OSError.
+        Report and raise `StoreDamaged` if the record is unreadable, or raise OSError if the disk fails.
         """
         try:
             return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
@@ -106,7 +107,7 @@ class Store:
             raise
 
     def read_appended(self, physical_offset: int) -> Record:
-        """Return the record at a log offset, durable or not; raise as `read` does."""
+        """Return the record at a log offset, durable or not, or raise the same errors as `read`."""
         try:
             return self.log.appended(physical_offset)
         except StoreDamaged as error:
@@ -114,9 +115,9 @@ class Store:
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
-        """Return the record of a queue entry.
+        """Return the record of a queue entry, or raise `StoreDamaged` if the record is unreadable.
 
-        Raise `StoreDamaged`, which is noted as damage of the log: the entry itself has passed its check.
+        The error is reported as damage of the log, because the entry itself has passed its check.
         """
         try:
             return self._led(queue_offset, entry)
@@ -125,9 +126,10 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record of an entry of an unverified queue file; None if unreadable.
+        """Return the record of an entry in an unverified queue file, or None if the record is unreadable.
 
-        For searches, which verify their result themselves: no damage is noted. Raise `StoreDamaged`.
+        No damage is reported, because the callers are searches that verify their results themselves. Raise
+        `StoreDamaged` if the queue is damaged.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -137,7 +139,7 @@ class Store:
         return None
 
     def _led(self, queue_offset: int, entry: Entry) -> Record:
-        """Return the record of an entry; raise `StoreDamaged`."""
+        """Return the record of an entry, or raise `StoreDamaged` if the entry does not lead to the record."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -147,9 +149,9 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of durable records that may carry a key or message id: see `KeyIndex.offsets`.
+        """Yield the offsets of durable records that may have a key or message id (see `KeyIndex.offsets`).
 
-        Raise `StoreDamaged`, which is noted.
+        Report and raise `StoreDamaged` if the index is unreadable.
         """
         try:
             yield from self.keys.offsets(topic, name, first_offset)
@@ -158,13 +160,13 @@ class Store:
             raise
 
     def note_unread(self, physical_offsets: Collection[int]) -> None:
-        """Note the records that a search in another thread could not read, unless `read` can."""
+        """Report the records that a search in another thread could not read, unless `read` can read them."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Note a gap in a queue in place of a message, except RocketMQ's own gaps in an imported log."""
+        """Report a gap in a queue in place of a message, except RocketMQ's own gaps in an imported log."""
         place, is_told = entry.physical_offset, self.damage.is_told
         if place < self._imported_until:
             return
@@ -172,13 +174,13 @@ class Store:
             self.damage.gap_in_queue(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the offset after a gap, or, in an imported log, at least after a part of it."""
+        """Return the queue offset after a gap or, in an imported log, after at least a part of the gap."""
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
-        return queue.gap_end(queue_offset)  # the record after it may be an inner batch
+        return queue.gap_end(queue_offset)  # the record after the gap may be an inner batch
 
     def note_key_index(self, what: str) -> None:
-        """Note that the key index is damaged, in any file: the next start rebuilds all of it."""
+        """Report damage in any file of the key index, which the next startup rebuilds completely."""
         self.damage.note(Damaged("index", "", what), "index")
 
     @property
@@ -187,16 +189,16 @@ class Store:
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Draft, now_ms: int) -> Appended:
-        """Stamp a draft, encode and gather it for the flush, and apply its facts to every part.
+        """Stamp and encode a draft, add it to the next flush, and apply its facts to every part.
 
-        An answer must wait until the log is durable up to `end_offset`. Of copies, only the first ones that
-        fit into the current segment are appended.
+        The answer must wait until the log is durable up to `end_offset`. If the draft is a run of copies,
+        only the first copies that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        if appended.facts or type(new) is not NewMessage:  # else there are no facts, and the topic is known
+        if appended.facts or type(new) is not NewMessage:  # otherwise, the topic exists
             self.apply_to_parts(appended)
         return appended
 
@@ -223,8 +225,8 @@ class Store:
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
         sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
-        # Encoded again if the segment has no room: the record contains its own offset, and begins the next
-        # segment.
+        # If the segment has no room, the record begins the next segment and is encoded again, because it
+        # contains its own offset.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -251,7 +253,7 @@ class Store:
         return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
 
     def apply(self, appended: Appended) -> None:
-        """Update the queue's next offset, the last store time, the segment's age, and the recent ids."""
+        """Update the next offset of the queue, the last store time, the segment's age, and the recent ids."""
         offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
         if store_ms > self.last_store_ms:
             self.last_store_ms = store_ms
@@ -265,13 +267,14 @@ class Store:
         if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
                 ids.settle()
-            ids.newest[id_digest] = offset  # `RecentIds.put`, without the call
+            ids.newest[id_digest] = offset  # an inlined call of `RecentIds.put`
 
     def expect(self, record: Record) -> None:
-        """Begin a queue with a gap if damage of the log has taken its first records.
+        """Begin a queue with a gap if damage of the log has destroyed its first records.
 
-        Call it with each record of a start or a follower, before `apply`: every queue offset is assigned
-        once, and none is skipped. In an imported log, a record replaces the queue entries from its offset on.
+        Recovery and followers call this with each record, before `apply`. Every queue offset is assigned
+        once, and no offset is skipped. In an imported log, a record replaces the queue entries from its queue
+        offset on.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -279,7 +282,7 @@ class Store:
         self.dispatch.give_way(record)
 
     def use(self, run: TimersDelivered) -> None:
-        """Update the next queue offsets for many records."""
+        """Update the next queue offsets after a run of records."""
         codes, places, begins = run.copies.by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
@@ -292,7 +295,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """The version in the newest epoch record of the log, by which records are applied."""
+        """The version in the newest epoch record of the log, which determines how records are applied."""
         return self._version
 
     @version.setter
@@ -300,7 +303,7 @@ class Store:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: every queue's next offset, the last store time, segments' ages."""
+        """Return the state for a snapshot, such as the next offset of each queue and the ages of segments."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -329,14 +332,14 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut(self, first_offset: int) -> None:
-        """Move the beginning of the log to `first_offset`: nothing reads below it any more."""
+        """Move the beginning of the log to `first_offset`, below which nothing is read from then on."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Reserve a queue offset: a record has it, even if damage has destroyed that record."""
+        """Reserve the queue offset of a record, even if damage has destroyed that record."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
@@ -346,11 +349,11 @@ class Store:
 
     @property
     def unflushed_count(self) -> int:
-        """The number of records that are appended and not durable."""
+        """The number of appended records that are not yet durable."""
         return len(self._appended)
 
     def flushed(self, flush: Flush) -> Iterator[Appended]:
-        """Advance the durable offset; yield the newly durable records, in log order."""
+        """Advance the durable offset, and yield the newly durable records in log order."""
         before_offset = self.log.durable_offset
         self.log.flushed(flush)
         durable_offset = self.log.durable_offset
@@ -359,14 +362,14 @@ class Store:
             yield self._appended.popleft()
 
     def index(self, durable: Sequence[Appended]) -> None:
-        """Index durable records that have a queue, in log order, by queue and by key."""
+        """Index durable records by queue and by key, in log order, except records without a queue."""
         runs: dict[tuple[str, int], tuple[int, list[bytes]]] = {}
         digests, offsets = list[bytes](), list[int]()
         for offset, _, queue_offset, _, _, _, queue, entries, _, id_digest, topic, names in durable:
             if queue is None:
                 continue
             if (run := runs.get(queue)) is None:
-                runs[queue] = queue_offset, [entries]  # the only entries if there are many queues
+                runs[queue] = queue_offset, [entries]  # usually the only entries if there are many queues
             else:
                 run[1].append(entries)
             if id_digest:
@@ -381,12 +384,12 @@ class Store:
             self.ids.settle()
 
     def index_run(self, run: TimersDelivered) -> None:
-        """Index many durable records by queue and by key."""
+        """Index a run of durable records by queue and by key."""
         self.dispatch.dispatch_runs(run.entries())
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: Found) -> None:
-        """Index one record by key only, at a start, with bounded memory."""
+        """Index one record by key only, with bounded memory, during recovery."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -400,10 +403,10 @@ class Store:
 
 
 def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset after which records are missing, where a queue has a gap.
+    """Return the log offset after which records are missing where a queue has a gap.
 
-    The gap comes from damage between the records before and after it. Return `place`, the offset of the
-    latter, if a damaged file of the queue hides the former.
+    The gap is caused by damage between the records before and after the gap. If a damaged queue file hides
+    the record before the gap, return `place`, the offset of the record after the gap.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1
@@ -411,8 +414,8 @@ def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
 
 
 def _no_parts(appended: Appended) -> None:
-    """Apply nothing: the store of a tool has no parts."""
+    """Do nothing: the store of a tool has no parts."""
 
 
 def _nothing_open() -> None:
-    """Close nothing: the store of a tool has no groups."""
+    """Do nothing: the store of a tool has no groups."""

@@ -1,8 +1,8 @@
-"""Log offsets by store time: (time, offset) of the first record of each STEP_MS.
+"""Log offsets by store time: the time and the offset of the first record in each period of STEP_MS.
 
-With this table a start finds the first offset of the last few seconds without reading the log. The table is a
-fold over the log and part of the snapshot. Store times never decrease, so both columns ascend. The newest
-KEPT_COUNT pairs are kept; each forward step of the clock uses one.
+With this table, recovery finds the first offset of the last few seconds without reading the log. The table is
+a fold over the log and part of the snapshot. Store times never decrease, so both columns ascend. The newest
+KEPT_COUNT pairs are kept, and each forward step of the clock uses up one pair.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class StoreTimes:
     def __init__(self) -> None:
         self._moments: deque[tuple[int, int]] = deque(maxlen=KEPT_COUNT)
         self.next_ms = 0
-        """The first store time that gets a pair of its own."""
+        """The lowest store time for which another pair is added."""
 
     def note(self, store_ms: int, offset: int) -> None:
-        """Add a record of the log; the caller may skip records stored before `next_ms`."""
+        """Add a record of the log. The caller may skip records stored before `next_ms`."""
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return a lower bound of the offsets of all records stored at or after a time; None if unknown."""
+        """Return a lower bound of the offsets of records stored at or after a time, or None if unknown."""
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:

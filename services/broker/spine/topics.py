@@ -1,8 +1,8 @@
-"""The topics of a broker, as records of the log: created by an operator or by the first message.
+"""The topics of a broker, stored as records of the log and created by operators or first messages.
 
 The body of a `TW_SYS_TOPIC` record is JSON: {"name", "message_type", "queue_count"}, and "check_back" if the
-topic has a check-back policy of its own: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}. The
-newest record of a topic is valid; {"name", "deleted"} deletes the topic.
+topic has its own check-back policy: {"immunity_ms", "interval_ms", "interval_ms_max", "count_max"}. Only the
+newest record of each topic is valid, and the body {"name", "deleted"} deletes the topic.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def check_receivable(name: str) -> None:
-    """Raise `IllegalTopic` for the broker's own topics, which consumers cannot receive."""
+    """Raise `IllegalTopic` if a topic is one of the broker's own topics, which consumers cannot receive."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
@@ -69,23 +69,27 @@ class Topics:
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
-        """Return the topic; raise `TopicNotFound`."""
+        """Return the topic with this name, or raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
         return topic
 
     def route(self, name: str, now_ms: int) -> Topic:
-        """Return the topic, created for type MIXED if auto-creation is on; else raise `TopicNotFound`."""
+        """Return the topic, and create a missing topic with type MIXED if auto-creation is on.
+
+        Raise `TopicNotFound` if the topic is missing and auto-creation is off.
+        """
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
             return self.create(name, MessageType.MIXED, self._settings.queue_count, now_ms)
         return topic or self.get(name)
 
     def create(self, name: str, message_type: MessageType, queue_count: int, now_ms: int) -> Topic:
-        """Create a topic, or return the existing one with the same settings; else raise `TopicExists`.
+        """Create a topic, or return the existing topic if it has the same settings.
 
-        Raise also `IllegalTopic`, `ClientMistake` or `TooManyTopics`.
+        Raise `TopicExists` if the settings differ, `IllegalTopic` if the name is illegal, `ClientMistake` if
+        the number of queues is out of range, or `TooManyTopics`.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
@@ -103,14 +107,15 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return the check-back policy of a topic; None if the settings' policy applies."""
+        """Return the check-back policy of a topic, or None if the policy of the settings applies."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic, or return to that of the settings (None).
+        """Set the check-back policy of a topic or, if `policy` is None, return to the policy of the settings.
 
-        Raise `TopicNotFound`, or `ClientMistake` for times and counts out of range.
+        Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a time or a count is out of
+        range.
         """
         topic = self.get(name)
         if policy is not None:
@@ -118,7 +123,7 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """Return the dead-letter topic of a group, of one queue, created on first use."""
+        """Return the dead-letter topic of a group, which has one queue and is created on first use."""
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
@@ -149,7 +154,7 @@ class Topics:
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """Return the snapshot part: every topic."""
+        """Return the state for a snapshot: all topics."""
         return Rows([self._topics.copy()], _row)
 
     def thaw(self, frozen: Any) -> None:
@@ -163,7 +168,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append the record of a topic; return the topic as stored by `apply`."""
+        """Append the record of a topic, and return the topic as stored by `apply`."""
         check_back = _shape(topic.check_back)
         fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
         self._store.append(record_of(fact), now_ms)

@@ -1,4 +1,4 @@
-"""Checks of a message before it is stored: for any type (`tidewheel.message_rules`), and for its own."""
+"""Checks of a message before it is stored, by the rules for all messages and for each message type."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MADE_BY: Final = {
     MessageType.LITE: "Name its lite topic (send --lite-topic; lite_topic over HTTP)",
     MessageType.TRANSACTION: "Send it in a transaction (POST /api/transactions)",
 }
-"""The instruction that makes a normal message one of a type."""
+"""The instruction for sending a message of each type."""
 _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise the `ClientMistake` for the first illegal part of a message, for any topic."""
+    """Raise a `ClientMistake` for the first illegal part of a message, whatever its topic."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
@@ -48,7 +48,7 @@ def check_message(message: Message, message_type: MessageType) -> None:
 
 
 def check_type(message_type: MessageType, topic: Topic) -> None:
-    """Raise `MessageTypeConflict` unless the topic accepts messages of a type."""
+    """Raise `MessageTypeConflict` unless the topic accepts messages of this type."""
     taken = topic.message_type
     if taken is not message_type and (taken is not _MIXED or message_type in _NOT_MIXED):
         _refuse_type(message_type, topic)
@@ -82,7 +82,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _way_out(sent: MessageType, taken: MessageType) -> str:
-    """Return the correction to suggest, for a topic that accepts another type of message."""
+    """Return the suggested correction for a message whose type the topic does not accept."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
     both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""

@@ -1,6 +1,6 @@
-"""Results of the broker's verbs, and the effects that its tick requests from the shell.
+"""The results of the broker's verbs, and the effects that a tick requests from the shell.
 
-Every answer that depends on a record has a `durable_at`: the shell sends the answer to the caller only once
+Every answer that depends on a record has a `durable_at`. The shell sends the answer to the caller only after
 the log is durable up to that physical offset.
 """
 
@@ -22,20 +22,21 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic: its name, the message type it accepts, and its number of queues."""
+    """A topic with its name, its accepted message type, and its number of queues."""
 
     name: str
     message_type: MessageType
     queue_count: int
     durable_at: int = 0
     check_back: CheckBackPolicy | None = None
-    """The check-back policy of the topic's halves; None: that of the broker's settings."""
+    """The check-back policy of the topic's half messages, or None for the policy of the settings."""
 
 
 class SendReceipt(NamedTuple):
-    """A stored message. `queue_offset` is in the queue that holds it now (timers and halves have their own).
+    """The receipt of a stored message.
 
-    `replaced_offset` is the log offset of the timer that this timer replaced, or -1.
+    `queue_offset` is the offset in the queue that currently holds the message, since timers and half messages
+    are in separate queues. `replaced_offset` is the log offset of the timer that this timer replaced, or -1.
     """
 
     message_id: str
@@ -48,7 +49,7 @@ class SendReceipt(NamedTuple):
 
 
 class From(Enum):
-    """The start position of a group, or the target of a reset; TIME and OFFSET have an argument."""
+    """The start position of a group or the target of a reset. TIME and OFFSET have an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -59,8 +60,8 @@ class From(Enum):
 class Verdict(Enum):
     """The result of a verb on a timer.
 
-    ALREADY: the timer was cancelled, or replaced by a newer timer with its key, before. FORGOTTEN: it ended
-    before the kept history, or its end is not known any more.
+    ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the same key.
+    FORGOTTEN means that the timer ended before the retained history, or that its end is no longer known.
     """
 
     CANCELLED = "CANCELLED"
@@ -73,7 +74,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer in a verb: its topic, and its message id or its `TW_TIMER_KEY`."""
+    """The name of a timer in a verb: the topic, and either the message id or the `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -82,9 +83,11 @@ class TimerName(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """A verdict, and the time and log offset of the timer's end (-1: it has not ended, or unknown).
+    """A verdict, with the time and the log offset of the timer's end.
 
-    `due_ms` is the timer's due time before the verb, 0 if unknown; for MOVED `ended_ms` is its new due time.
+    `ended_ms` and `ended_offset` are 0 and -1 if the timer has not ended or its end is unknown. `due_ms` is
+    the due time of the timer before the verb, or 0 if it is unknown. For MOVED, `ended_ms` is the new due
+    time.
     """
 
     verdict: Verdict
@@ -94,12 +97,12 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """The end of the timer before the verb; None if it had not ended, or if its end is unknown."""
+    """The end of the timer before the verb, or None if the timer had not ended or its end is unknown."""
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message that waits until `due_ms`; `topic` is the target. Fields are empty if unreadable."""
+    """A delayed message that waits until `due_ms` for delivery to `topic`. Unreadable fields are empty."""
 
     message_id: str
     topic: str
@@ -111,13 +114,14 @@ class PendingTimer:
     stored_ms: int = 0
     message: Message | None = None
     moved_because: str | None = None
-    """The reason given for its last move, empty if none was given; None if it was not moved."""
+    """The reason given for the last move, empty if no reason was given, or None without a move."""
 
 
 class LostTimer(NamedTuple):
-    """A timer that ended as UNREADABLE: no node has its record any more.
+    """A timer that ended as UNREADABLE because no node has its record any more.
 
-    If no source gives them, `topic` is empty, and `due_ms` is only the time of its slot.
+    If the topic and the due time are unknown, `topic` is empty and `due_ms` is only the time of the timer's
+    slot.
     """
 
     timer_offset: int
@@ -128,7 +132,7 @@ class LostTimer(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerFilter:
-    """A filter of timers that must match in every given field; `from_ms` <= due time < `until_ms`."""
+    """A filter of timers that must match in every given field, with `from_ms` <= due time < `until_ms`."""
 
     topic: str = ""
     topic_prefix: str = ""
@@ -140,7 +144,7 @@ class TimerFilter:
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:
-    """Timers sorted by due time; `after` is the cursor of the next page, None on the last."""
+    """Timers sorted by due time. `after` is the cursor of the next page, or None on the last page."""
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
@@ -148,7 +152,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter of halves: open or expired (or in one `state`), of a topic, stored before a time."""
+    """A filter of half messages by topic, by state (None: open or expired), and by store time."""
 
     topic: str = ""
     state: State | None = None
@@ -159,11 +163,11 @@ class HalfFilter:
 class HalfView:
     """A half message and the state of its transaction.
 
-    While the half is open, `next_check_ms` is the time of its next check-back, else 0. `ended_ms` and
-    `ended_offset` are 0 and -1 while the half is open or if its end is unknown. `reason` is that of an
-    operator, `verdict` the result of the timer verb that the half carried, `replaced_offset` the log offset
-    of the timer that its commit replaced (-1: none).
-    `late` are the resolutions that producers sent after the half had expired, with their times in ms.
+    `next_check_ms` is the time of the next check-back while the half message is open, and 0 otherwise.
+    `ended_ms` and `ended_offset` are 0 and -1 while the half message is open or if its end is unknown.
+    `reason` is the reason given by an operator. `verdict` is the result of the timer verb that the half
+    message carried. `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late`
+    lists the resolutions that producers sent after the half message had expired, with times in ms.
     """
 
     transaction_id: str
@@ -189,7 +193,7 @@ class HalfView:
 
 @dataclass(slots=True, frozen=True)
 class HalfPage:
-    """Halves, oldest first; `after` is the cursor of the next page, None on the last."""
+    """Half messages, oldest first. `after` is the cursor of the next page, or None on the last page."""
 
     halves: list[HalfView]
     after: int | None
@@ -203,7 +207,7 @@ class Resolution(Enum):
 
 
 class EndReceipt(NamedTuple):
-    """A transaction with the requested end, reached by this call or before (`repeated`)."""
+    """A transaction with the requested outcome. `repeated` is true if an earlier call caused the outcome."""
 
     transaction_id: str
     resolution: Resolution
@@ -212,9 +216,10 @@ class EndReceipt(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message leased to a consumer until `visible_ms`; `attempt` counts from 1, and is 0 for a view.
+    """A message leased to a consumer until `visible_ms`.
 
-    The body of `record` is readable by clients: plain, or gzip.
+    `attempt` counts from 1, and is 0 if the message is only viewed. The body of `record` is readable by
+    clients, either uncompressed or compressed with gzip.
     """
 
     record: Record
@@ -249,12 +254,12 @@ class Delivery(NamedTuple):
 
     @property
     def stored_topic(self) -> str:
-        """The topic that holds the message: timers and halves wait in the broker's own topics."""
+        """The topic that holds the message, one of the broker's topics for timers and half messages."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """One client of one group under one topic, as a subscriber of lite topics."""
+    """A client of a group, as a subscriber of the lite topics of a topic."""
 
     group: str
     topic: str
@@ -262,21 +267,21 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""The key a receiver waits for: its topic, or for a topic of type LITE, its own subscription there."""
+"""The key that a receiver waits for: its topic or, for a topic of type LITE, its own subscription."""
 
 
 class Notify(NamedTuple):
-    """Wake the receivers that wait for topics and the subscribers of lite topics: messages have arrived."""
+    """Wake the receivers of topics and the subscribers of lite topics for which messages have arrived."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """Ask a producer of a topic about a half that is open too long, then report with `check_asked`.
+    """Check back with a producer about a half message that has been open too long, then call `check_asked`.
 
-    `half_offset` is the half's log offset: read the message (`transactions.message`) only if a producer is
-    connected.
+    `half_offset` is the log offset of the half message. The message should be read (`transactions.message`)
+    only if a producer is connected.
     """
 
     transaction_id: str
@@ -285,22 +290,22 @@ class CheckBack:
 
 
 class TimersJob(Protocol):
-    """A job on timer files for a worker: read ahead the timers due soon, or repair damaged files."""
+    """A job on timer files for a worker, to read ahead the timers due soon or to repair damaged files."""
 
     def run(self, disk: Disk) -> None:
-        """Read; raise OSError."""
+        """Run the job, and raise OSError if the disk fails."""
 
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Run a step of deleting segments in a worker, once the log is durable up to it; then call `retired`."""
+    """Run a step of segment deletion in a worker once the log is durable up to it, then call `retired`."""
 
     retirement: Retirement
 
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """Read timer files: run the job in a worker, then call `read_ahead`."""
+    """Run a job that reads timer files in a worker, and then call `read_ahead`."""
 
     job: TimersJob
 
@@ -314,10 +319,11 @@ class Warn:
 
 @dataclass(slots=True, frozen=True)
 class Damaged:
-    """A damaged part of the store: an operator must be notified even if it could be rebuilt.
+    """A damaged part of the store, of which an operator must be notified even if it could be rebuilt.
 
-    `part` is log, snapshot, queue, index, partition, names, ends, keep or the name of another file, as in
-    `services.store.findings`, or gap: a gap in a queue from damage of the log that an earlier start met.
+    `part` is log, snapshot, queue, index, partition, names, ends, keep, or the name of another file, as in
+    `services.store.findings`, or gap, which means a gap in a queue caused by damage of the log that an
+    earlier startup found.
     """
 
     part: str

@@ -1,4 +1,4 @@
-"""Verbs on timers as message properties: clients in every language can cancel, move and fire timers.
+"""Timer verbs as message properties, by which clients in any language can cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
@@ -10,17 +10,18 @@
 | `TW_TIMER_STRICT` | `true`: refuse the message if no such timer is remembered                      |
 
 Rules:
-- A message carries at most one verb; `TW_TIMER_TO` requires a move, `TW_TIMER_TOPIC` and `TW_TIMER_STRICT`
-  require a verb.
-- The front makes a span absolute when it receives the message, and `services.live.clock` converts the time
-  to the broker's. So `TW_TIMER_TO` is stored in the broker's time, also in a half that is committed much
-  later: the span of a move inside a transaction counts from its send.
-- The front also puts `TW_TIMER_TOPIC` into the message's own namespace (`services.rpc.wire.messages`), so a
-  client cannot reach timers of another namespace.
-- `TW_TIMER_VERDICT` is the broker's answer, on the stored message; clients may not set it.
+- A message carries at most one verb. `TW_TIMER_TO` requires a move, and `TW_TIMER_TOPIC` and
+  `TW_TIMER_STRICT` require any verb.
+- The front end converts a time span to an absolute time when it receives the message, and
+  `services.live.clock` converts that time to the broker's time. `TW_TIMER_TO` is therefore stored in the
+  broker's time, and the span of a move in a transaction counts from the send, even if the commit follows much
+  later.
+- The front end also puts `TW_TIMER_TOPIC` into the namespace of the message (`services.rpc.wire.messages`),
+  so that a client cannot reach timers of another namespace.
+- `TW_TIMER_VERDICT` is the broker's answer, a property of the stored message that clients may not set.
 
-`carried_verb` parses and checks the verb; `services.broker.timers.carrying` executes it. Cost: one set
-operation for a message without a verb.
+`carried_verb` parses and checks the verb, and `services.broker.timers.carrying` executes it. A message
+without a verb costs one set operation.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The verbs; the values are the names of their properties."""
+    """The verbs, whose values are the names of their properties."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -56,9 +57,10 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedVerb:
-    """A verb carried by a message: `name` is a timer key or message id; `to_ms` is a move's new time, else 0.
+    """A verb carried by a message.
 
-    `is_strict`: the message must not be stored if no such timer is remembered.
+    `name` is a timer key or a message id. `to_ms` is the new time of a move, and 0 for other verbs. If
+    `is_strict` is true, the message must not be stored unless such a timer is known.
     """
 
     kind: VerbKind
@@ -69,20 +71,20 @@ class CarriedVerb:
 
 
 def carries(message: Message) -> bool:
-    """Return whether a message has any property of a verb."""
+    """Return whether a message has any of the verb properties."""
     return not _NAMES.isdisjoint(message.properties)
 
 
 def may_carry(stored: bytes) -> bool:
-    """Return whether stored properties may include one of a verb, by the common prefix of their names."""
+    """Return whether stored properties may include a verb property, by the common prefix of the names."""
     return _BEGINNING in stored
 
 
 def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
-    """Return the verb that a message carries, or None; raise a `ClientMistake` for an illegal verb.
+    """Return the verb that a message carries, or None; raise a `ClientMistake` if the verb is illegal.
 
-    `now_ms` and the message's own times are in the broker's time. Without `delay_ms_max` a move may go to any
-    time that a timer can have: the limit was checked when the message was sent.
+    `now_ms` and the times in the message are in the broker's time. Without `delay_ms_max`, a move may go to
+    any time that a timer can have, because the limit was checked when the message was sent.
     """
     given = message.properties
     if not carries(message):
@@ -96,7 +98,7 @@ def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None)
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Return the properties with the span of a move made absolute; raise `IllegalDeliveryTime`."""
+    """Return the properties with an absolute time for a move's span, or raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -150,7 +152,7 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
-    if to_ms >= SPAN_MS:  # an imported half, whose verb was not checked at its send
+    if to_ms >= SPAN_MS:  # an imported half message, whose verb was not checked when sent
         raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 
