@@ -1,1 +1,1 @@
-"""Half messages of transactions: stored, checked back, ended, viewed."""
+"""Half messages of transactions: storage, check-backs, outcomes, and views."""

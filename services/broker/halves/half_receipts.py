@@ -1,10 +1,11 @@
-"""Receipts of recently sent halves, so that a client's retry does not store a second half.
+"""The receipts of recently sent half messages, by which a client's retry stores no second half message.
 
-A half with the topic, message id and content of a half stored within `dedupe_ms` stores nothing and gets the
-first receipt.
-A row has the offset of the half; the rest of the receipt is built on demand. When a half is stored, a few of
-the oldest rows are removed: expired rows, and rows beyond the bound (both limits, and the number per send,
-are in `commitlog.applied_limits`). Rows are in insertion order (`commitlog.table`).
+If a half message has the topic, message id, and content of one that was stored within `dedupe_ms`, it is not
+stored again, and its sender gets the first receipt. A row contains the offset of the half message, and the
+rest of the receipt is built on demand. When a half message is stored, a few of the oldest rows are removed if
+they have expired or exceed the maximum number of rows (the limits, and the number per send, are in
+`commitlog.applied_limits`).
+Rows are in insertion order (`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from services.broker.timers import recall
 from txn import half
 
 AT_ONCE: Final = -1
-"""Placeholder for the due time of a half without one."""
+"""The placeholder for the due time of a half message that has no due time."""
 _BETWEEN: Final = "\x00"
-"""The separator after the topic in a key; it is illegal in a message id."""
+"""The separator after the topic in a key, which is illegal in a message id."""
 
 Row = tuple[int, ...]
-"""Store time, physical offset, queue offset, due time or -1."""
+"""The store time, the physical offset, the queue offset, and the due time or -1."""
 
 
 class HalfReceipts:
-    """Rows by topic and message id."""
+    """The rows of half messages by topic and message id."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store, self._settings = store, settings
@@ -40,14 +41,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half that was sent within `dedupe_ms`, or None."""
+        """Return the receipt of a half message that was sent within `dedupe_ms`, or None if there is none."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.receipt(topic, message_id, half.id_crc(message_id), row)
 
     def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of the half with this row."""
+        """Return the receipt of the half message with this row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != AT_ONCE:
@@ -56,13 +57,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of the half with this record."""
+        """Return the receipt of the half message with this record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def remember(self, topic: str, message_id: str, row: Row) -> None:
-        """Add a half that was appended; remove some old rows."""
+        """Add an appended half message, and remove some old rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -73,7 +74,7 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """Return the snapshot part: every row."""
+        """Return the state for a snapshot: all rows."""
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
@@ -82,12 +83,12 @@ class HalfReceipts:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the newest row; it replaces an older row with the same key."""
+        """Add the newest row, which replaces an older row with the same key."""
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
-    """Return the row of a half."""
+    """Return the row of a half message."""
     return store_ms, offset, queue_offset, AT_ONCE if fact.due_ms is None else fact.due_ms

@@ -1,4 +1,4 @@
-"""Half messages for operators: open and expired ones, and one by its id, whatever its state."""
+"""Views of half messages for operators: lists of open and expired half messages, and any one by its id."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NEVER = OpenHalf(0, 0)
 
 
 class HalfViews:
-    """The halves of a store."""
+    """The views of the half messages of a store."""
 
     def __init__(self, store: Store, transactions: Transactions) -> None:
         self._store, self._transactions = store, transactions
         self._outcomes = transactions.outcomes
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` matching halves after `after`, without messages, the oldest first."""
+        """Return up to `count_max` matching half messages after `after`, oldest first, without contents."""
         found: list[HalfView] = []
         while True:
             more = self.look(wanted, after, count_max + 1 - len(found))
@@ -37,9 +37,10 @@ class HalfViews:
                 return page_of(found, count_max)
 
     def look(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return the matching halves, at most `count_max`, of the next `HALVES_LOOKED_AT_ONCE` halves.
+        """Return up to `count_max` matching half messages among the next `HALVES_LOOKED_AT_ONCE`.
 
-        `after` is the cursor of the next call, even if none matched; None at the end.
+        The result's `after` is the cursor of the next call, even if no half message matched, or None at the
+        end.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -55,12 +56,12 @@ class HalfViews:
         return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
 
     def one(self, transaction_id: str) -> HalfView:
-        """Return one half with its message; raise `InvalidTransactionId`."""
+        """Return one half message with its content, or raise `InvalidTransactionId` if the id is unknown."""
         record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
     def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """Return up to `count_max` halves with a key or message id, the newest first."""
+        """Return up to `count_max` half messages with a key or message id, newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _carries(record, topic, key))
@@ -102,7 +103,7 @@ class HalfViews:
         )
 
     def _ending(self, ended: Ended) -> bytes:
-        """Return the encoded properties of the record that ended a half; empty without a record."""
+        """Return the encoded properties of the record that ended a half message, or b'' without a record."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:
@@ -112,7 +113,7 @@ class HalfViews:
 
 
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
-    """Return a page of halves; `found` has one more than `count_max` if there is a next page."""
+    """Return a page of half messages. `found` has one more than `count_max` if there is a next page."""
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 
 

@@ -1,22 +1,24 @@
-"""Half messages: ended or checked back with their producers, and expired after too many check-backs.
+"""Half messages: committed, rolled back, checked back with producers, or expired after many check-backs.
 
-    a requested end --> the half's state --> the table (`txn.states`) --> one record, or a refusal
+    requested outcome --> state of the half --> table (`txn.states`) --> one record, or a refusal
 
-A record changes halves when it is appended (`apply`), except that a half opens, and can be ended, only when
-it is durable (`publish`). A producer's end of an expired half is refused, and noted by a record.
+The record of a change takes effect when it is appended (`apply`), except that a half message becomes open,
+and can be ended, only when its record is durable (`publish`). If a producer requests an outcome for an
+expired half message, the request is refused and recorded.
 
-The state of a half is in memory (`txn.outcomes`) while it is open or expired, and for the newest ends. Older
-ends are found in the log: a half in the log and not in memory has ended; the key index finds its committed
-record, and without one it was rolled back. Halves without an end in the log, because retention has deleted it
-(keep files) or another broker wrote it, are known only while they are in memory.
+The states of open and expired half messages are in memory (`txn.outcomes`), as are the newest outcomes. Older
+outcomes are found in the log, since a half message that is in the log but not in memory has ended: it was
+committed if the key index leads to its committed record, and rolled back otherwise. A half message that
+retention has deleted from the log (keep files), or that another broker wrote, is known only while its state
+is in memory.
 
-A half and its commit are appended from the message together with their fact: no `Record` is built or parsed
-(`send`, `_commit`).
+A half message and its commit are appended directly from the message with its facts, without building or
+parsing a `Record` (`send`, `_commit`).
 
-Weak spots: a half that is not in memory, with a committed record destroyed by damage of the log, counts as
-rolled back. Each open half has a timer (`Purpose.CHECK`), an entry in `unasked` or in `_to_read`, or a
-check-back under way, which `check_asked` completes. A caller that takes a check-back and never calls
-`check_asked` stops check-backs for that half until a restart.
+Weak spots: a half message that is not in memory counts as rolled back if damage of the log has destroyed its
+committed record. Each open half message has a timer (`Purpose.CHECK`), an entry in `unasked` or `_to_read`,
+or a check-back in progress, which `check_asked` completes. If a caller takes a check-back and never calls
+`check_asked`, check-backs for that half message stop until a restart.
 """
 
 from __future__ import annotations
@@ -87,14 +89,14 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.unasked = Unasked()
-        """Open halves that are due, but whose topics have no producer available for check-backs."""
+        """Open half messages that are due, but whose topics have no producer available for check-backs."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """Halves below this offset were searched for lost records; a cut decides which records are kept."""
+        """The offset up to which half messages were searched for records that no keep file contains."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a message as a half, to be committed to the queue `queue_id` of its topic."""
+        """Store a message as a half message, to be committed to the queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -107,7 +109,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Update a half: sent, checked back, ended too late, or ended."""
+        """Update a half message that was sent, checked back, ended, or ended too late."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -124,7 +126,10 @@ class Transactions:
                 self.outcomes.came_late(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
-        """Open durable halves and set their first checks; drop the oldest durable ends above the limit."""
+        """Open durable half messages, and set their first check-backs.
+
+        The oldest durable outcomes above the limit are dropped from memory.
+        """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
             if isinstance(fact, HalfStored):
@@ -137,7 +142,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if the maximum number of halves is open or expired."""
+        """Raise `TooManyHalves` if the maximum number of half messages is open or expired."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -148,9 +153,10 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """End a transaction, or confirm that it has ended the same way before.
+        """End a transaction, or confirm that the transaction has already ended in the same way.
 
-        Raise `TransactionEnded` if it has ended otherwise, or `InvalidTransactionId`.
+        Raise `TransactionEnded` if it has ended in another way, or `InvalidTransactionId` if the id is
+        unknown.
         """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
@@ -161,7 +167,7 @@ class Transactions:
         try:
             record = self.find(offset, transaction_id)
         except InvalidTransactionId:
-            # Retention may have deleted the half of an end that is still in memory.
+            # Retention may have deleted the half message while its outcome is still in memory.
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
@@ -170,7 +176,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
     def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
-        """Commit an open half that is still in memory as sent, without reading the log."""
+        """Commit an open half message whose content is still in memory, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
         ended = (HalfEnded(half_offset, "COMMIT"),)
@@ -181,9 +187,10 @@ class Transactions:
         return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
-        """End an open or expired half for an operator, and record the reason.
+        """End an open or expired half message for an operator, and record the reason.
 
-        Raise `TransactionEnded` or `InvalidTransactionId`.
+        Raise `TransactionEnded` if the transaction has ended in another way, or `InvalidTransactionId` if the
+        id is unknown.
         """
         record = self.find(half.claimed_offset(transaction_id), transaction_id)
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
@@ -191,14 +198,15 @@ class Transactions:
     def find(self, offset: int, transaction_id: str) -> Record:
         """Return the half record of a transaction.
 
-        Raise `InvalidTransactionId` if no half has that id, or `StoreDamaged` if it cannot be read.
+        Raise `InvalidTransactionId` if no half message has this id, or `StoreDamaged` if its record is
+        unreadable.
         """
         if not self.is_known(offset):
             raise unknown_half(transaction_id)
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # The half exists: report the damage to the caller, not a wrong id.
+            # The half message exists, so the error is the damage, not a wrong id.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
@@ -208,7 +216,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether a half with a known outcome is at a log offset."""
+        """Return whether a half message with a known state is at a log offset."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -216,18 +224,24 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def ended(self, record: Record) -> Ended | None:
-        """Return the end of a half's transaction; None while it is open. Raise `StoreDamaged`."""
+        """Return the outcome of a half message, or None while it is open.
+
+        Raise `StoreDamaged` if the outcome must be read from the log and a record is unreadable.
+        """
         offset = record.physical_offset
         if offset in self.outcomes.open:
             return None
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """Return the check-back policy of a topic's halves."""
+        """Return the check-back policy for half messages of a topic."""
         return self._topics.check_back(topic) or self._policy
 
     def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the check-back of a due half; None if it has ended, or must be read first (`read_due`)."""
+        """Return the check-back of a due half message, or None if it has ended.
+
+        The result is also None for a half message that must first be read (`read_due`).
+        """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
             return None
@@ -241,9 +255,10 @@ class Transactions:
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
-        """Expire the halves that used up their check-backs; return the check-backs of the others.
+        """Expire half messages that have used up their check-backs, and return the check-backs of the others.
 
-        An expiry has the message id, so the half is read; `CHECKS_READ_PER_TICK_BYTES_MAX` bounds the reads.
+        An expiry contains the message id, so the half message is read; `CHECKS_READ_PER_TICK_BYTES_MAX`
+        limits the bytes read per call.
         """
         read_bytes, questions = 0, []
         while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -264,9 +279,10 @@ class Transactions:
         return questions
 
     def end_lost(self, now_ms: int) -> list[int]:
-        """Roll back halves with records neither in the log nor in keep files; return their offsets.
+        """Roll back half messages that have no record in the log or in keep files, and return their offsets.
 
-        A call examines `HALVES_KEPT_LOOKED_AT_ONCE` of the halves below the log; the next call continues.
+        A call examines up to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the log, and the next call
+        continues.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -279,7 +295,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Roll back a half with an unreadable record, which can never be committed."""
+        """Roll back a half message that can never be committed because its record is unreadable."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -291,9 +307,9 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Return a check-back to run now, independent of its schedule.
+        """Return the check-back of a half message to run now, independent of its schedule.
 
-        Raise `TransactionEnded` or `InvalidTransactionId`.
+        Raise `TransactionEnded` if the transaction has ended, or `InvalidTransactionId` if the id is unknown.
         """
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
@@ -302,18 +318,18 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the message of a half for its check-back; None if damage has destroyed it."""
+        """Return the message of a half message for a check-back, or None if damage has destroyed it."""
         record = self._read(half_offset)
         if record is None:
-            self._to_read.append(half_offset)  # the next tick ends it, as it cannot be checked back
+            self._to_read.append(half_offset)  # the next tick ends the half, which cannot be checked back
             return None
         return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Note whether a producer could be asked; only then count the check-back, and set the next one.
+        """Record whether a producer was asked and, if so, count the check-back and schedule the next one.
 
-        Otherwise a due half waits until a producer is available. An early manual check-back does not move the
-        next one forward.
+        If no producer was asked, a due half message waits until a producer is available. An early manual
+        check-back does not bring the next scheduled check-back forward.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -325,25 +341,26 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._wake(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)  # a manual check-back has left the timer
+            self._scheduler.cancel(Purpose.CHECK, offset)  # a manual check-back leaves the timer in place
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
-            # An early manual one; a waiting half has no timer, even if the clock was set back since.
+            # After an early manual check-back. A half in `unasked` has no timer, even after a clock step.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """Make the halves of a topic due that wait for a producer, since one may be available now."""
+        """Make half messages that wait for a producer due, because a producer may be available now."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def unasked_since_ms(self) -> int | None:
-        """Return the earliest due time of the halves without an available producer, or None."""
+        """Return the earliest due time of half messages without an available producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic; None: that of the settings. Raise `TopicNotFound`.
+        """Set the check-back policy of a topic or, if `policy` is None, return to the policy of the settings.
 
-        Halves that wait for a producer and have used up the new policy's check-backs expire.
+        Half messages that wait for a producer expire if they have used up the check-backs of the new policy.
+        Raise `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
         for offset in self.unasked.of(topic):
@@ -354,7 +371,7 @@ class Transactions:
         return changed
 
     def freeze(self) -> Any:
-        """Return the snapshot part: see `Outcomes.freeze`."""
+        """Return the state for a snapshot (see `Outcomes.freeze`)."""
         return self.outcomes.freeze()
 
     def thaw(self, frozen: Any) -> None:
@@ -372,7 +389,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """Process an event of the table (`txn.states`): end the half, note a late end, or refuse it."""
+        """Process an event of `txn.states`: end the half message, record a late request, or refuse it."""
         ended = self.ended(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
@@ -384,13 +401,13 @@ class Transactions:
     def _end_again(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """Confirm a repeated end of an ended transaction; raise `TransactionEnded` if it differs."""
+        """Confirm a repeated end of a transaction, or raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._refusal(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return the error with the end of a transaction and the operator's options."""
+        """Return the error that contains the outcome of a transaction and the operator's options."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -403,14 +420,17 @@ class Transactions:
         )
 
     def _ended_in_log(self, record: Record) -> Ended:
-        """Return the end of a half that is not in memory: committed if the log says so, else rolled back."""
+        """Return the outcome of a half message that is not in memory.
+
+        If the log contains its commit, the half message was committed, and otherwise it was rolled back.
+        """
         stored = properties.of_record(record)
         topic, message_id = (
             stored.get(property_names.REAL_TOPIC, ""),
             stored.get(property_names.MESSAGE_ID, ""),
         )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
-            if offset <= record.physical_offset:  # newest first: the rest is older than the half
+            if offset <= record.physical_offset:  # newest first, so the rest is older than the half
                 break
             found = self._store.read(offset)
             if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
@@ -418,7 +438,7 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
-        """Append the end of a half, and count it; return the offset to make durable first."""
+        """Append and count an outcome, and return the offset that must be durable before the answer."""
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
         topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
@@ -426,9 +446,9 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an end; a commit also executes the verb, and sets the timer, of its message.
+        """Append the record of an outcome. A commit also executes the verb of its message and sets its timer.
 
-        Raise `StoreDamaged` if names of timers cannot be read; then nothing is appended.
+        Raise `StoreDamaged`, before anything is appended, if the names of timers cannot be read.
         """
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
@@ -441,7 +461,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
-        """Count a check-back, and schedule the next one."""
+        """Count a check-back, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -449,12 +469,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Make up to `count_max` halves due now that wait for a producer of a topic."""
+        """Make up to `count_max` half messages that wait for a producer of a topic due at `now_ms`."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read(self, half_offset: int) -> Record | None:
-        """Return the record of a half for its check-back or expiry; None if damage has destroyed it."""
+        """Return the record of a half message, or None if damage has destroyed the record."""
         try:
             return self._store.read(half_offset)
         except StoreDamaged:
@@ -462,7 +482,7 @@ class Transactions:
 
 
 def unknown_half(transaction_id: str) -> InvalidTransactionId:
-    """Return the error for an unknown id, or an id that the caller may not see."""
+    """Return the error for a transaction id that is unknown or that the caller may not see."""
     return InvalidTransactionId(
         f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "
         "listed by: tidewheel txn ls --topic TOPIC --key KEY"
@@ -484,7 +504,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId` unless a half is of this topic, without naming its real topic."""
+    """Raise `InvalidTransactionId`, which does not reveal the real topic, unless a half has this topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

@@ -1,1 +1,1 @@
-"""Recurring messages: cron lines, occurrences, missed runs."""
+"""Recurring messages: cron lines, occurrences, and missed runs."""

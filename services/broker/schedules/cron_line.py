@@ -1,4 +1,4 @@
-"""Parser of cron lines by the rules of vixie cron's crontab(5).
+"""A parser of cron lines by the rules of crontab(5) of vixie cron.
 
     field    numbers                          names
     second   0-59; only in a line of 6        -
@@ -8,17 +8,19 @@
     month    1-12                             jan-dec
     weekday  0-7; 0 and 7 are Sunday          sun-sat
 
-A field is a list of items: a number, a range, or `*` for all, the last two with a step: `1-9/2`, `*/5`. Names
-are in any case, and may be shortened to three letters or more. Rules for the whole line:
-1. If both day and weekday are given, a day that matches either counts. A field that begins with `*` does not
-   count as given, even if it leaves days out: then a day must match both.
-2. A line has a wildcard if second, minute or hour begins with `*` (cron(8);
+A field is a list of items. An item is a number, a range, or `*` for all numbers; a range or `*` may have a
+step, as in `1-9/2` or `*/5`. Names are not case-sensitive, and may be shortened to three letters or more. Two
+rules apply to the whole line:
+1. If both day and weekday are given, a day that matches either field counts. A field that begins with `*`
+   does not count as given, even if it excludes some days, and a day must then match both fields.
+2. A line has a wildcard if its second, minute, or hour begins with `*` (cron(8);
    `services.broker.schedules.recurrence`).
 
-Extensions to vixie cron: seconds, `L`, a step after a number (`20/5`), a range of weekdays over the end of
-the week (`fri-mon`), `?` as a weekday for `*`. Signs of other crons are refused by name.
+The extensions to vixie cron are seconds, `L`, a step after a number (`20/5`), a range of weekdays across the
+end of the week (`fri-mon`), and `?` in place of `*` as a weekday. The syntax of other cron implementations is
+rejected with an error that contains a correction.
 
-The result uses the syntax of APScheduler's CronTrigger. Cost: some 20 us per line.
+The result uses the syntax of CronTrigger in APScheduler. Parsing takes about 20 us per line.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed line: CronTrigger's fields, and the results of the two rules for the whole line."""
+    """A parsed line: the fields of a CronTrigger, and the results of the two rules for the whole line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -49,7 +51,7 @@ class CronLine:
 
 
 def read_cron(line: str) -> CronLine:
-    """Return the parsed line; raise ValueError with a sentence that contains the correction."""
+    """Return the parsed line, or raise ValueError with a sentence that contains the correction."""
     texts = _fields_of(_unnamed(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -98,7 +100,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """One field: its name in messages, its range, its names, and whether its ranges wrap around."""
+    """A field with its name in messages, its range, its names, and whether its ranges wrap around."""
 
     word: str
     low: int
@@ -108,12 +110,12 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Return a field in CronTrigger's syntax; raise ValueError."""
+        """Return a field in the syntax of CronTrigger, or raise ValueError if the field is illegal."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
         if self.wraps:
-            # As names, since CronTrigger numbers weekdays from Monday.
+            # Weekdays are given by name, since CronTrigger numbers them from Monday.
             return ",".join(WEEKDAYS[day] for day in sorted({day % 7 for days in items for day in days}))
         return ",".join(map(_progression, items))
 
@@ -146,7 +148,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _number(self, word: str) -> int:
-        """Return the value of a number or name."""
+        """Return the value of a number or a name, or raise ValueError."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):
@@ -159,7 +161,7 @@ class _Field:
         return f"{self.low} to {self.high}{names}"
 
     def _refuse_foreign(self, item: str) -> None:
-        """Raise ValueError for a sign of another cron, with its correction."""
+        """Raise ValueError, with the correction, if an item has the syntax of another cron implementation."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):
                 raise ValueError(f"{item!r} as {self.word} is not vixie cron's: {instead}")
@@ -182,7 +184,7 @@ _FIELDS: Final = {
     "month": _Field("month", 1, 12, _MONTH_NAMES, first_name=1),
     "day_of_week": _Field("weekday", 0, 7, _WEEKDAY_NAMES, wraps=True),
 }
-"""The fields by CronTrigger's names, in the order of a line of six."""
+"""The fields by their names in CronTrigger, in the order of a line with six fields."""
 _FOREIGN: Final = (
     (
         r"\?",
@@ -213,11 +215,11 @@ _FOREIGN: Final = (
     (r"H(\(.*\))?(/.*)?", ".*", "it is Jenkins' hash of a job. Write a number"),
     (r".*~.*", ".*", "a random one cannot be said. Write a number"),
 )
-"""A pattern of an item, the fields that refuse it, and the correction."""
+"""Patterns of items, each with the fields that reject the pattern, and with the correction."""
 
 
 def _progression(numbers: range) -> str:
-    """Return numbers in CronTrigger's syntax, which refuses a step wider than its range."""
+    """Return a range in the syntax of CronTrigger, which rejects a step wider than the range."""
     if numbers is _LAST_DAY:
         return "last"
     if len(numbers) == 1:

@@ -1,13 +1,13 @@
-"""Missed runs of a schedule: some are given up, the others are sent, the oldest first.
+"""The missed runs of a schedule: some runs are given up, and the others are sent, oldest first.
 
     policy  runs given up
     skip    all that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
     once    all before the last due run
     all     all before the newest `missed_max` due runs
 
-A schedule with seconds may have missed years, so runs are never counted from the cursor on. Cost in searches
-of the calendar, 25 us each (`searches`): `once` some 45, by binary search; `all` about 5 per run that is
-sent, or up to 40 for schedules that occur in bursts.
+A schedule that runs every second may have missed years of runs, so runs are never counted from the cursor on.
+The cost is a number of calendar searches (`searches`), of 25 us each: the policy `once` takes about 45 for a
+binary search, and the policy `all` about 5 per run that is sent, or up to 40 if the runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from services.broker.schedules.schedule_values import Missed, Schedule
 
 
 def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Return the time (ms since 1970) up to which runs after the cursor are given up; one must be due."""
+    """Return the time, in ms since 1970, up to which runs after the cursor are given up.
+
+    At least one run must be due.
+    """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
     until_ms = now_ms if end_ms is None else min(now_ms, end_ms)
@@ -29,7 +32,7 @@ def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches of a decision."""
+    """Return the approximate number of calendar searches that a decision takes."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
@@ -42,9 +45,9 @@ def _all_but_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int)
 
 
 def _all_but_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Double a window that ends now until it has too many runs, and return the time before the newest ones.
+    """Double a window that ends now until it has too many runs, and return the time before the newest runs.
 
-    For runs in bursts the window may have far too many: then a binary search narrows it.
+    If runs occur in bursts and the window has far too many of them, a binary search narrows the window.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count(schedule, low_ms, until_ms) <= count_max:
@@ -74,7 +77,7 @@ def _count(schedule: Schedule, after_ms: int, until_ms: int) -> int:
 
 
 _BURST: Final = 8
-"""The runs of a window are listed up to this multiple of `missed_max`; beyond it, it is narrowed."""
+"""The multiple of `missed_max` up to which a window's runs are listed; a larger window is narrowed."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {

@@ -1,24 +1,24 @@
-"""Occurrences of a schedule: a cron line in a time zone, by the rules of vixie cron.
+"""Occurrences of a schedule, computed from a cron line and a time zone by the rules of vixie cron.
 
-`services.broker.schedules.cron_line` parses the line. APScheduler's CronTrigger computes the matching wall
-times. It gets a wall clock that never changes (UTC), because it is wrong at changes of a zone's clocks: in
-3.11 it skips midnight after a day of 23 hours. The conversion from wall time to moment is ours, and follows
-cron(8):
+`services.broker.schedules.cron_line` parses the line, and CronTrigger of APScheduler computes the matching
+wall times. CronTrigger is given a wall clock that never changes (UTC), because its results are wrong at clock
+changes of a zone: version 3.11 skips midnight after a day of 23 hours. The conversion from wall times to
+moments in this module follows cron(8):
 
     second, minute or hour    the clocks skip a time         the clocks repeat a time
     none begins with `*`      once, directly at the change   the first time only
     one does                  it does not occur              both times
 
-    A change by more than three hours is a correction: the new time applies at once, for every line.
+A clock change of more than three hours is a correction, and the new time applies at once to every line. Vixie
+cron starts a job once for each skipped minute, one run after the other. In this module, a line that matches
+several skipped times occurs only once, at the change.
 
-Vixie cron starts a job once for each skipped minute, one after the other; here a line that matches several
-skipped times occurs once, at the change.
-
-This is arithmetic on a calendar: no clock is read. A search ends after `limits.SCHEDULE_SEARCH_MS`; a line
-without an occurrence in that span counts as never occurring. The span covers 29 February around 2100.
-Cost: 20 to 100 us for one occurrence, up to 6 ms for one years ahead. Weak spots: a line with a day and a
-weekday that must both match can be without an occurrence for 11 or 28 years (`0 9 */31 3 sun`), and is
-refused; two changes of a zone's clocks within a week that cancel out would be missed; none exist.
+The computation is calendar arithmetic that reads no clock. A search ends after `limits.SCHEDULE_SEARCH_MS`,
+and a line without an occurrence in that span counts as never occurring. The span covers 29 February around
+the year 2100. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead. Weak spots: a
+line whose day and weekday must both match may have no occurrence for 11 or 28 years (`0 9 */31 3 sun`), and
+is then refused. Two clock changes of a zone within a week that cancel each other out would be missed, but no
+zone has such changes.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""A larger change of the clocks is a correction (cron(8))."""
+"""The maximum clock change, in seconds, that is not treated as a correction (cron(8))."""
 
 
 class Recurrence:
     """One cron expression in one time zone.
 
-    Internally, a moment is in seconds since 1970 (`_s`); a wall is the local time of the zone at that moment,
-    also in seconds: wall = moment + offset.
+    Internally, a moment is in seconds since 1970 (`_s`), and a wall is the local time of the zone at that
+    moment, also in seconds, so that wall = moment + offset.
 
     Raises:
-        IllegalSchedule: when either cannot be read.
+        IllegalSchedule: if the cron expression or the time zone cannot be read.
     """
 
     def __init__(self, cron: str, time_zone: str) -> None:
@@ -63,9 +63,9 @@ class Recurrence:
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
-        """Return the first occurrence after a time (ms since 1970), or None."""
+        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
         from_s = now_ms // 1000 + 1
-        # Times repeated by a change just before `from_s` may follow; times skipped at `from_s` occur now.
+        # Times repeated by a change before `from_s` may follow, and times skipped at `from_s` occur now.
         change_s = None if self._has_wildcard else self._change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
@@ -76,14 +76,14 @@ class Recurrence:
             wall_s = self._wall_from(from_s + offset_s)
             if wall_s is None:
                 return None
-            # The conversion of a wall is valid while the offset stays; after an earlier change the search
-            # continues at the change.
+            # The conversion of a wall is valid while the offset stays. If a change comes before the wall, the
+            # search continues at the change.
             change_s = self._change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences after one time, up to and including another (ms since 1970)."""
+        """Yield the occurrences after `after_ms`, up to and including `until_ms` (in ms since 1970)."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -91,9 +91,9 @@ class Recurrence:
             after_ms, at_ms = at_ms, self.next_after(at_ms)
 
     def last_until(self, after_ms: int, until_ms: int) -> int:
-        """Return the last occurrence after one time, up to and including another; there must be one.
+        """Return the last occurrence after `after_ms`, up to and including `until_ms`, which must exist.
 
-        A binary search finds it as the lowest time with no occurrence after it.
+        A binary search finds the occurrence as the lowest time with no occurrence after it.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -107,11 +107,11 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """Return the local time of the zone at a time (ms since 1970), in ISO 8601."""
+        """Return the local time of the zone, in ISO 8601, for a time in ms since 1970."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a time skipped by a change matches, and so occurs at the change."""
+        """Return whether a time skipped by a clock change matches, and therefore occurs at the change."""
         jump_s = self._jump(change_s)
         if jump_s <= 0:
             return False
@@ -120,22 +120,22 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated(self, change_s: int) -> int:
-        """Return the seconds after a change without occurrences, since their walls are repeats."""
+        """Return the seconds after a clock change that have no occurrences because the wall times repeat."""
         return max(0, -self._jump(change_s))
 
     def _jump(self, change_s: int) -> int:
-        """Return the seconds by which a change sets the clocks forward; 0 if the new time applies at once."""
+        """Return the seconds by which clocks are set forward, or 0 if the new time applies at once."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _wall_from(self, wall_s: int) -> int | None:
-        """Return the first matching wall at or after `wall_s`; None if the search finds none."""
+        """Return the first matching wall at or after `wall_s`, or None if the search finds no match."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
 
     def _change(self, after_s: int, until_s: int) -> int | None:
-        """Return the first moment with another offset, after `after_s`, up to `until_s` included, or None."""
+        """Return the first moment with another offset after `after_s`, up to `until_s` included, or None."""
         offset_s = self._offset(after_s)
         for low_s in range(after_s, until_s, STRIDE_S):
             high_s = min(low_s + STRIDE_S, until_s)
@@ -157,7 +157,7 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the recurrence of a cron expression, shared by schedules. Raise `IllegalSchedule`."""
+    """Return the cached recurrence of a cron expression in a time zone, or raise `IllegalSchedule`."""
     return Recurrence(cron, time_zone)
 
 
@@ -168,7 +168,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return APScheduler's triggers for a line: the fire times of all of them are occurrences."""
+    """Return the APScheduler triggers of a line, whose fire times taken together are the occurrences."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -176,7 +176,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name; raise ValueError if this host does not have it."""
+    """Return a time zone by name, or raise ValueError if this host does not have the zone."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

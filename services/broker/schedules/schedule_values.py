@@ -1,7 +1,7 @@
-"""The values of schedules: a message template, its recurrence, and the policy for missed runs.
+"""The values of a schedule: a message template, its recurrence, and the policy for missed runs.
 
-A run is missed if the broker handles it more than `limits.SCHEDULE_LATE_MS_MAX` late: it was down, its disk
-was full, or its clock jumped. A run that is less late is sent under every policy.
+A run is missed if the broker handles it more than `limits.SCHEDULE_LATE_MS_MAX` late because the broker was
+down, its disk was full, or its clock jumped. A run with a smaller delay is sent under every policy.
 
     policy  missed runs
     skip    none is sent
@@ -38,7 +38,10 @@ class Missed(Enum):
 
 
 class ScheduleState(Enum):
-    """The state of a schedule. ENDED: no run is left. FAULTY: its next run cannot be computed."""
+    """The state of a schedule.
+
+    ENDED means that no run is left, and FAULTY means that the next run cannot be computed.
+    """
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -48,7 +51,7 @@ class ScheduleState(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Schedule:
-    """A recurring message; it may occur from `start_ms` to `end_ms` (ms since 1970), both included."""
+    """A recurring message, which may occur from `start_ms` to `end_ms` (ms since 1970), both included."""
 
     name: str
     cron: str
@@ -66,20 +69,20 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The recurrence of the message; raise `IllegalSchedule` if it cannot be read (any more)."""
+        """The recurrence of the message. Raise `IllegalSchedule` if it cannot be read on this host."""
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Return the first occurrence after a time (ms since 1970), or None.
+        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence.
 
-        Raise `IllegalSchedule` if line or zone cannot be read.
+        Raise `IllegalSchedule` if the cron line or the time zone cannot be read.
         """
         from_ms = at_ms if self.start_ms is None else max(at_ms, self.start_ms - 1)
         next_ms = self.recurrence.next_after(from_ms)
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def coming(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """Return an occurrence and those after it, `count` at most."""
+        """Return up to `count` occurrences, beginning with the occurrence at `at_ms`."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))
@@ -92,7 +95,7 @@ class Schedule:
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return the common part of all occurrences, for checks."""
+        """Return the part of the message that all occurrences have in common, for checks."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -110,7 +113,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """A future run: its time, and the local time of the schedule's zone."""
+    """A future run with its time in ms since 1970 and its local time in the zone of the schedule."""
 
     at_ms: int
     local: str
@@ -120,8 +123,8 @@ class Occurrence:
 class ScheduleView:
     """A schedule and its progress.
 
-    `last_ms` is the time of the last run that was sent, `passed_ms` the time up to which missed runs were
-    given up (0: never); `trouble` is the reason why a run could not be computed or sent.
+    `last_ms` is the time of the last run that was sent. `passed_ms` is the time up to which missed runs were
+    given up, or 0 if none was given up. `trouble` is the reason why a run could not be computed or sent.
     """
 
     schedule: Schedule
@@ -135,7 +138,7 @@ class ScheduleView:
 
 
 def check_schedule(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` or `BodyTooLarge` for an illegal schedule."""
+    """Raise `IllegalSchedule` if a schedule is illegal, or `BodyTooLarge` if its body is too large."""
     check_schedule_name(schedule.name)
     check_cron(schedule.cron)
     check_window(schedule, now_ms)
@@ -162,7 +165,7 @@ def check_schedule_name(name: str) -> None:
 
 
 def check_cron(cron: str) -> None:
-    """Raise `IllegalSchedule` for a cron line over the maximum length."""
+    """Raise `IllegalSchedule` if a cron line exceeds the maximum length."""
     if len(cron) > limits.SCHEDULE_CRON_CHARACTERS_MAX:
         raise IllegalSchedule(
             f"Its cron line has {len(cron)} characters, the limit is {limits.SCHEDULE_CRON_CHARACTERS_MAX}."
@@ -170,7 +173,7 @@ def check_cron(cron: str) -> None:
 
 
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` for a schedule that cannot be read or never occurs."""
+    """Raise `IllegalSchedule` if a schedule cannot be read or never occurs."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
         raise IllegalSchedule(
@@ -180,7 +183,7 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
-    """Raise `IllegalSchedule` for an illegal start or end, as of now or of `from_ms`."""
+    """Raise `IllegalSchedule` if the start or the end is illegal at `now_ms` or, if given, at `from_ms`."""
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
@@ -195,7 +198,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON values, without members that have their defaults."""
+    """Return a schedule as JSON values, without the members that have default values."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -217,6 +220,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule from the result of `freeze_schedule`."""
+    """Return the schedule whose frozen form was returned by `freeze_schedule`."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

@@ -1,10 +1,10 @@
-"""Recurring messages: each schedule has one pending occurrence, in the scheduler's wheel.
+"""Recurring messages, with one pending occurrence per schedule in the wheel of the scheduler.
 
-An occurrence is an ordinary message in its real topic, with the properties `TW_SCHEDULE` (the name) and
-`TW_OCCURRENCE_MS` (its time) and the message id `<name>@<time>`. The same record also advances the schedule:
-its replay sets the cursor, and only times after the cursor can still occur. So the log never contains an
-occurrence twice, after any crash or step of the clock. The definitions of schedules are in records of topic
-`TW_SYS_SCHEDULE` (type 12); their body is JSON:
+An occurrence is an ordinary message in the topic of its schedule, with the properties `TW_SCHEDULE` (the
+name) and `TW_OCCURRENCE_MS` (the time) and the message id `<name>@<time>`. The record of an occurrence also
+advances the schedule: its replay sets the cursor, and only times after the cursor can still occur. The log
+therefore never contains an occurrence twice, even after a crash or a step of the clock. Schedules are defined
+by records of topic `TW_SYS_SCHEDULE` (type 12), whose body is JSON:
 
     verb    further members        effect
     set     schedule, after_ms     new or changed; occurs after that time
@@ -16,17 +16,20 @@ occurrence twice, after any crash or step of the clock. The definitions of sched
     delete  name                   removed
 
 Rules:
-- Never early: an occurrence returned by the wheel before its time, after a clock step back, is set again.
-- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`): a new schedule with its
-  name repeats no run, even if the clock went back in between.
-- Replay computes no occurrences: the wheel has the time of the next computation, which a start sets to now.
-- While the disk is full no run is sent; afterwards the missed-run policy applies.
+- No occurrence is sent early. If the wheel returns an occurrence before its time, after the clock was set
+  back, its timer is set again.
+- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`), so that a new schedule with
+  the same name repeats no run, even if the clock was set back in the meantime.
+- Replay computes no occurrences. The wheel contains the time of the next computation, which recovery sets to
+  the current time.
+- While the disk is full, no run is sent. Afterwards, the policy for missed runs applies.
 
-Cost: one search of the calendar per occurrence, one record of about the template's size; the template in
-memory. Decisions about missed runs take many searches (`services.broker.schedules.missed`), limited per tick.
+Cost: each occurrence takes one calendar search and one record of about the size of the template, and each
+template is kept in memory. A decision about missed runs takes many calendar searches
+(`services.broker.schedules.missed`), whose number per tick is limited.
 
-Weak spot: the time zones are the host's. After their update, or on another host, future occurrences are
-computed again from the cursor: by the wall clock a run may be left out, or occur twice.
+Weak spot: the time zones are those of the host. After an update of the time zones, or on another host, future
+occurrences are computed again from the cursor, so a run may be omitted or occur twice by the wall clock.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _Running:
-    """A schedule and its progress; the missed runs up to `cleared_ms` have been decided."""
+    """A schedule and its progress. Missed runs up to `cleared_ms` have already been decided."""
 
     schedule: Schedule
     number: int
@@ -87,9 +90,9 @@ class _Running:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor and the next occurrence after it; None: not computed since the last change."""
+    """The cursor and the next occurrence after it, or None if a change requires a new computation."""
     unreadable: str = ""
-    """Why the next occurrence cannot be computed on this host; not recorded, as time zones may change."""
+    """The reason why the next occurrence cannot be computed, not recorded as time zones may change."""
 
 
 class Schedules:
@@ -119,12 +122,12 @@ class Schedules:
         self._searches = 0
 
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
-        """Return up to `count_max` schedules after a name, sorted by name, with their next occurrence."""
+        """Return up to `count_max` schedules after a name, sorted by name, each with its next occurrence."""
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
 
     def get(self, name: str, count: int) -> ScheduleView:
-        """Return one schedule with its next `count` occurrences; raise `ScheduleNotFound`."""
+        """Return one schedule with its next `count` occurrences, or raise `ScheduleNotFound`."""
         return self._view(self._named(name), count)
 
     def names_of(self, topic: str) -> list[str]:
@@ -132,9 +135,9 @@ class Schedules:
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Store a schedule in place of one with its name; leave an equal one unchanged.
+        """Store a schedule in place of any schedule with the same name, unless both are equal.
 
-        Raise `IllegalSchedule`, `DiskFull`, or the errors of a send of its message.
+        Raise `IllegalSchedule`, `DiskFull`, or an error of sending the message of the schedule.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -148,20 +151,20 @@ class Schedules:
         return self._changed(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
-        """Remove a schedule; return its last state. Raise `ScheduleNotFound`."""
+        """Remove a schedule, and return its last state, or raise `ScheduleNotFound`."""
         one = self._named(name)
         self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Pause a schedule; raise `ScheduleNotFound`."""
+        """Pause a schedule, or raise `ScheduleNotFound` if it does not exist."""
         if self._named(name).is_paused:
             return self._view(self._named(name), 1)
         self._append(SchedulePaused(name), now_ms)
         return self._changed(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Resume a schedule with occurrences from now on; raise `ScheduleNotFound`."""
+        """Resume a schedule with occurrences from now on, or raise `ScheduleNotFound`."""
         one = self._named(name)
         if not one.is_paused:
             return self._view(one, 1)
@@ -169,10 +172,10 @@ class Schedules:
         return self._changed(name)
 
     def occur(self, number: int, now_ms: int) -> None:
-        """Send the due run of a schedule, or give it up, and schedule the next one."""
+        """Send the due run of a schedule, or give it up, and schedule the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return  # deleted or paused after its timer fired
+            return  # the schedule was deleted or paused after its timer fired
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_refusing:
@@ -216,7 +219,7 @@ class Schedules:
         one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
-        """Return the snapshot part: every schedule with its progress, and the cursors of deleted ones."""
+        """Return the state for a snapshot: all schedules with their progress, and cursors of deleted ones."""
         self._frozen.take_all()
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
@@ -248,18 +251,21 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check the message before its topic may be created, and then its type for the topic."""
+        """Check a message before its topic may be created, and check its type for the topic afterwards."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.route(schedule.topic, now_ms))
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed, and is still undecided."""
+        """Return whether a run was missed and is still undecided."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _Running) -> bool:
-        """Reserve a decision in this tick's budget; return whether it fits (the first one always does)."""
+        """Return whether another decision fits into the budget of this tick, and reserve it.
+
+        The first decision of a tick always fits.
+        """
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
@@ -267,11 +273,11 @@ class Schedules:
         return True
 
     def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the due run; if not, record the runs given up until the first wanted one."""
+        """Return whether to send the due run; if not, record the runs given up before the first kept run."""
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # One decision for all runs due now: the runs that the policy keeps are late as well, and need no
-        # decision of their own.
+        # One decision covers all runs that are due now. The runs that the policy keeps are late as well, and
+        # need no separate decision.
         one.cleared_ms = now_ms
         until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -286,7 +292,7 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append the record of a change, which applies it."""
+        """Append the record of a change, which also applies the change."""
         self._store.append(record_of(fact), now_ms)
 
     def _plan(self, one: _Running) -> None:
@@ -298,7 +304,7 @@ class Schedules:
     # Effects of records.
 
     def _forget_spent(self, store_ms: int) -> None:
-        """Remove the expired cursors of deleted schedules, the oldest deletion first."""
+        """Remove the expired cursors of deleted schedules, oldest deletion first."""
         while self._spent_ms:
             name, cursor_ms = next(iter(self._spent_ms.items()))
             if cursor_ms > store_ms - self._store.applied.spent_schedules_kept_ms:
@@ -371,7 +377,7 @@ class Schedules:
         return self._view(one, 1)
 
     def _next_ms(self, one: _Running) -> int | None:
-        """Return the time of the pending run; None if the schedule has ended, or its line cannot be read."""
+        """Return the time of the pending run, or None if the schedule has ended or cannot be read."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
@@ -403,7 +409,7 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return the occurrences of an unstored schedule from its start, which may be past, or from now on.
 
-    Raise `IllegalSchedule` if it cannot be read.
+    Raise `IllegalSchedule` if the schedule cannot be read.
     """
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
