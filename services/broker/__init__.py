@@ -1,1 +1,1 @@
-"""The broker's core: log, queues, wheel and transactions; it does no I/O of its own and reads no clock."""
+"""The broker's core: the log, queues, wheel, and transactions, without I/O of its own or a clock."""

@@ -1,15 +1,15 @@
-"""The broker's core: its parts over one log; each verb of the product is a method of one part.
+"""The broker's core: parts over one log, in which each verb of the product is a method of one part.
 
 The state is a fold over the log. A verb makes a decision and appends a record, which becomes visible (queued,
-armed, or ready for commit or rollback) when its flush is durable. After a restart the same records, read in
-order, give the same state. Calls run to completion in one thread; the time is an argument, effects are
-returned as values (`services.broker.spine.values`), and the shell carries them out.
+armed, or ready for commit or rollback) when its flush is durable. After a restart, reading the same records
+in order restores the same state. Calls run to completion in one thread. The time is an argument, and effects
+are returned as values (`services.broker.spine.values`), which the shell carries out.
 
-    verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: others see it
-    start, follower: the same records --> `_apply`, `_publish`
+    verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: visible to all
+    recovery, follower: the same records --> `_apply`, `_publish`
 
-State of a part that is in no record (messages in flight, ready messages) is derived, and rebuilt by a start.
-A change that bypasses the log is lost by the next start, and only tests that restart detect it.
+State that is in no record, such as messages in flight and ready messages, is derived, and is rebuilt at
+startup. A change that bypasses the log is lost at the next startup, and only tests with a restart detect it.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The key in a snapshot for the part of a shared log, which the core treats as opaque."""
+"""The key in a snapshot for the state of a shared log, which the core treats as opaque."""
 
 
 class Part(Protocol):
-    """A state machine with its state in the snapshot."""
+    """A state machine whose state is part of the snapshot."""
 
     def freeze(self) -> Any:
         """Return the state as JSON values."""
@@ -114,7 +114,7 @@ class Part(Protocol):
 
 
 class Broker:
-    """A broker over an open store: open it with `Broker.open`, and call the verbs of its parts."""
+    """A broker over an open store, which is opened with `Broker.open` and used by the verbs of its parts."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
@@ -124,17 +124,17 @@ class Broker:
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
         self.unsound: list[str] = []
-        """Messages about damaged small files of the store, and their repair by the start."""
+        """Messages about small files of the store that were damaged, and their repair at startup."""
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether deliveries exceeded the limit of the last tick."""
+        """Whether the deliveries of the last tick reached the limit."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The offsets of the newest checkpoint, and of the newest checkpoint on disk."""
+        """The log offsets of the newest checkpoint and of the newest checkpoint on disk."""
         self.shared_in_checkpoint: Any = None
-        """The part of a shared log in the newest checkpoint on disk; None if it has none."""
+        """The state of a shared log in the newest checkpoint on disk, or None without such a state."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -155,7 +155,7 @@ class Broker:
         self.store.close_open_records = self.groups.open_records.close
 
     def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
-        """Make the parts that receive and hold messages: timers, halves, schedules, housekeeping."""
+        """Create the parts that receive and hold messages: timers, halves, schedules, and housekeeping."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.mending = Mending(store, self.timers)
@@ -180,7 +180,7 @@ class Broker:
         )
 
     def _make_way_out(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Make the parts that deliver messages: leases of groups, lite topics, and dead letters."""
+        """Create the parts that deliver messages: leases of groups, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         lending = Lending(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
@@ -201,7 +201,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts with state in a snapshot, by their names in it."""
+        """Return the parts that have state in a snapshot, by their names in the snapshot."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -229,7 +229,7 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply deliveries given as columns; `test_apply_run` compares the result with single records."""
+        """Apply deliveries given as columns, with the same result as single records (`test_apply_run`)."""
         self.store.use(run)
         for topic, queue_id in run.copies.queues_used():
             self.topics.learn(topic, queue_id)
@@ -252,10 +252,11 @@ class Broker:
     def open(
         cls, disk: Disk, settings: BrokerSettings, now_ms: int, acknowledged_offset: int | None = None
     ) -> Broker:
-        """Recover the store on `disk`, and begin; raise a `StoreError`, or OSError if its disk fails.
+        """Recover the store on `disk`, and begin to serve.
 
-        After a failed sync or flush, pass the acknowledged end of the log as `acknowledged_offset`: the log
-        is recovered up to it. Unreadable parts below it are listed in `damaged`.
+        After a failed sync or flush, pass the acknowledged end of the log as `acknowledged_offset`, up to
+        which the log is then recovered. Unreadable parts below that offset are listed in `damaged`. Raise a
+        `StoreError` if the store cannot be recovered, or OSError if its disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -272,10 +273,10 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk` without beginning: the core may follow (`take_in`), or `begin`.
+        """Recover the store on `disk` for a core that can follow another broker (`take_in`) or `begin`.
 
-        `shared` is a part with its state in the core's snapshots. With `keeps_tail` the bytes after the end
-        of the log stay in its files, and the caller clears them before the first append. Raise
+        `shared` is another part whose state is in the core's snapshots. With `keeps_tail`, the bytes after
+        the end of the log stay in its files, and the caller clears them before the first append. Raise
         `AssertionsOff` under `python -O`.
         """
         require_assertions()
@@ -308,7 +309,7 @@ class Broker:
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        if shared is not None:  # the cut may be in the unread part of the log, below the two newest snapshots
+        if shared is not None:  # the cut may be in the unread log, below the two newest snapshots
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = above_cut([*met, *scan.damaged], broker.store.may_begin_at)
         find_at_start(disk, log, start, damaged, may_begin_at, broker.damage)
@@ -316,10 +317,11 @@ class Broker:
         return broker
 
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Start leases from their records, and timers that are due soon; call it once, before any verb.
+        """Start leases from their records, and start timers that are due soon.
 
-        No recorded lease ends before `leases_until_ms`, unless a takeover has lengthened it before. A
-        takeover sets it, and calls `receiving.keep_lengthened` next.
+        This is called once, before any verb. No recorded lease ends before `leases_until_ms`, unless a
+        takeover has lengthened the lease earlier. A takeover sets `leases_until_ms`, and then calls
+        `receiving.keep_lengthened`.
         """
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
@@ -339,7 +341,7 @@ class Broker:
 
     @property
     def durable_offset(self) -> int:
-        """The visible end of the log: on disk or, with asynchronous flushes, on its way there."""
+        """The end of the visible log, which is on disk or, with asynchronous flushes, is being written."""
         return self._log.durable_offset
 
     @property
@@ -375,9 +377,10 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do a bounded part of the work due by `now_ms`; call again when `next_due_ms` says.
+        """Do a bounded part of the work due by `now_ms`. The next call is due at `next_due_ms`.
 
-        Timers are first and burials last: a lease that ends in this tick may have been the last attempt.
+        Timers come first and dead letters last, since a lease that ends in this tick may have been the last
+        attempt.
         """
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
@@ -400,9 +403,9 @@ class Broker:
         return [*_notified(woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next tick, in ms since 1970; None if nothing is pending.
+        """Return the time of the next tick in ms since 1970, or None if nothing is pending.
 
-        Each source keeps its own next time, so a call costs 2 us.
+        Each source of work keeps its next due time, so a call costs 2 us.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
@@ -413,11 +416,11 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a schedule is due, and its message need not wait for the disk."""
+        """Return whether a schedule is due whose message need not wait for the disk."""
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
-        """Adopt a worker's result for timers: messages read ahead are delivered when due."""
+        """Adopt the result of a worker's job on timer files. Messages read ahead are delivered when due."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (Check, Rescue))
             self.mending.done(job)
@@ -426,7 +429,7 @@ class Broker:
             self.timers.near.put(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
-        """Plan a read again that failed in a worker."""
+        """Schedule another attempt at a read that failed in a worker."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -434,7 +437,7 @@ class Broker:
             self.mending.failed(job)
 
     def mend(self, now_ms: int) -> None:
-        """Check or repair some files synchronously, for a repair tool: nothing is delivered."""
+        """Check or repair some files synchronously for a repair tool, without delivering messages."""
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -443,9 +446,10 @@ class Broker:
         self.mending.go_on_checking()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Note a step of the clock, before the next call with a time.
+        """Record a step of the clock, before the next call with a time.
 
-        The remaining time of each lease stays the same. Timers due in between count as delayed by the step.
+        The remaining time of each lease stays the same. Timers that are due within the step count as delayed
+        by it.
         """
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -453,30 +457,30 @@ class Broker:
             self._delivery.jumped(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Check the free disk space next at `until_ms`, so a jumping clock need not stop for it."""
+        """Check the free disk space next at `until_ms`, so that a virtual clock can jump to that time."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write; None if there is none, or enough flushes are under way.
+        """Return the next flush to write, or None if there is no flush or enough flushes are in progress.
 
-        The open records of groups are closed first, so this flush contains all decisions so far.
+        The open records of groups are closed first, so the flush contains all decisions made so far.
         """
         self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries, to be written before `entries_written`; None if there are none."""
+        """Return new queue entries, to be written before `entries_written`, or None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
-        """Note that the taken queue entries are written; return False if there was no room."""
+        """Record that the queue entries are written, and return whether all of them could be written."""
         return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
-        """Make the records of a durable flush visible; return the notifications of receivers.
+        """Make the records of a durable flush visible, and return the notifications for receivers.
 
-        Records of queues are published in batches, which saves most of the work per message, but never across
-        another record, since visibility follows the order of the log.
+        Records in queues are published in batches, which saves most of the work per message. No batch extends
+        across a record without a queue, since records become visible in the order of the log.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -509,7 +513,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether many records follow the last snapshot, or retention waits for a new one."""
+        """Whether a checkpoint is due, because of the log since the last one or the request of a part."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -518,17 +522,17 @@ class Broker:
 
     @property
     def is_overfull(self) -> bool:
-        """Whether so many records follow the last checkpoint that appends should wait for the next one."""
+        """Whether appends should wait for a checkpoint, since too many records follow the last one."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def want_checkpoint(self) -> None:
-        """Make a checkpoint due, however few records follow the last one."""
+        """Make a checkpoint due, regardless of the number of records since the last checkpoint."""
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the state, to be written; call only when all appended records are durable.
+        """Return a checkpoint of the state, to be written, when all appended records are durable.
 
-        The rows of large tables are copied later (`Checkpoint.take`), while the core goes on.
+        The rows of large tables are copied later (`Checkpoint.take`), while the core continues to work.
         """
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -548,7 +552,7 @@ class Broker:
         )
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
-        """Note that a checkpoint is on disk."""
+        """Record that a checkpoint is on disk."""
         self.written_offset = checkpoint.snapshot.offset
         if checkpoint.is_marked:
             self.store.dispatch.made_at = checkpoint.queues_made_at
@@ -564,10 +568,10 @@ class Broker:
         self.store.dispatch.unmark_again()  # on a follower this is the only call
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
-        """Schedule another try of a checkpoint that could not be written, as on a full disk.
+        """Schedule another attempt at a checkpoint that could not be written, for example on a full disk.
 
-        After a failed sync (`SyncFailed`) this core must not continue: its writes since the last sync would
-        be synced again and wrongly trusted. Reopen the store.
+        After a failed sync (`SyncFailed`), this core must not continue, because its writes since the last
+        sync would be synced again and wrongly trusted. The store must be reopened.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
@@ -579,26 +583,27 @@ class Broker:
             self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return, with asynchronous flushes, the next sync for a worker, before `synced`."""
+        """Return the next sync for a worker to run before `synced`, or None if no sync is pending."""
         return self._log.take_sync()
 
     def synced(self, sync: Sync) -> None:
-        """Note that a sync has succeeded."""
+        """Record that a sync has succeeded."""
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Complete a retirement that has run: a keep file, or a deletion of segments.
+        """Complete a retirement that a worker has run, which is a keep file or a deletion of segments.
 
-        Return False while work remains: call again, after other calls. Raise OSError.
+        Return False while work remains, in which case this must be called again after other calls. Raise
+        OSError if the disk fails.
         """
         return self.housekeeping.retired(retirement, now_ms)
 
     def retirement_failed(self) -> None:
-        """Schedule another try of a retirement that did not run to its end."""
+        """Schedule another attempt at a retirement that did not run to its end."""
         self.housekeeping.failed()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Restore a snapshot, and the state derived from the log up to it."""
+        """Restore a snapshot, and the state derived from the log up to the snapshot."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -641,7 +646,7 @@ class Broker:
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
-        """Read ahead, without a worker, the first timers that a start must deliver."""
+        """Read ahead, without a worker, the first timers to deliver after startup."""
         job = self._look_ahead(now_ms)
         while job is not None:
             job.run(self._disk)
@@ -682,17 +687,18 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Apply the facts of a record to every part but the store.
+        """Apply the facts of a record to every part except the store.
 
-        It uses no clock, setting or disk: a start may apply the record years later, on another machine.
+        The result must not depend on a clock, a setting, or the disk, since recovery may apply the record
+        years later, on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            self.topics.learn(*appended.queue)  # the sender of a `NewMessage` has set it
+            self.topics.learn(*appended.queue)  # the send of a `NewMessage` has created the topic
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
     def _publish(self, durable: Sequence[Appended]) -> None:
-        """Make durable records visible: index them in log order, and publish their facts, type by type."""
+        """Make durable records visible by indexing them in log order and publishing their facts by type."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:
@@ -704,7 +710,7 @@ class Broker:
 
     @property
     def local_sink(self) -> LogSink:
-        """The segments of this store."""
+        """The sink for the segments of this store."""
         return self._log.files
 
     @property
@@ -713,20 +719,20 @@ class Broker:
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Send flushes to another sink; call only when all appended records are durable."""
+        """Send flushes to another sink, when all appended records are durable."""
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut, once both snapshots cover it; raise OSError."""
+        """Delete the segments below a cut once both snapshots cover the cut, or raise OSError."""
         self.housekeeping.delete_covered()
 
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records of another broker at their offsets there, and apply and publish them.
+        """Append records of another broker at their offsets in its log, and apply and publish the records.
 
-        Queue entries are written here when there are many, as by a start, so call it in a worker thread.
-        `end_offset` is the log's end after them; `now_ms` is their arrival time here. Raise OSError, after
-        which the core is unusable.
+        Call this in a worker thread, because many queue entries are written at once, as in recovery.
+        `end_offset` is the end of the log after the records, and `now_ms` is the time of their arrival. Raise
+        OSError if the disk fails, after which the core is unusable.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -749,7 +755,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Apply and publish a durable record, as an append and its flush do; no receiver is woken."""
+        """Apply and publish a durable record, as an append and its flush do, without waking a receiver."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.expect(found.record)
         self.store.apply(durable)
@@ -758,7 +764,7 @@ class Broker:
 
 
 def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effect that wakes the receivers of these keys, or no effect without keys."""
+    """Return the effect that wakes the receivers of these keys, or no effect if there are no keys."""
     return [Notify((*keys,))] if keys else []
 
 

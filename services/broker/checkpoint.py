@@ -1,18 +1,19 @@
-"""Checkpoints: a state with all appended records durable, written as a new starting point.
+"""Checkpoints, which write a state in which all appended records are durable as a new starting point.
 
-Order of durability: the log first, then the derived files, then the snapshot that names them, and last the
-mark by which a start trusts the files of queues: written before that snapshot, it would accompany an older
-one, which may have the same log offset and name other files.
+The files become durable in this order: the log, the derived files, the snapshot that names them, and the mark
+by which recovery trusts the queue files. If the mark were written before the snapshot, it would accompany an
+older snapshot, which may have the same log offset and name other files.
 
-A file of a queue that cannot be written or synced does not prevent the snapshot: all queues can be rebuilt
-from the log. The mark is removed before the snapshot is written, for good (`Dispatch.doubt`), so a later
-successful sync of that file is not trusted. Any other failed sync ends the checkpoint, and the core.
+A queue file that cannot be written or synced does not prevent the snapshot, since all queues can be rebuilt
+from the log. In this case, the mark is removed permanently before the snapshot is written (`Dispatch.doubt`),
+so a later successful sync of the queue file is not trusted. Any other failed sync ends the checkpoint and the
+core.
 
     begun   the loop copies references; nothing is written yet
     take    the loop copies the rows of large tables in batches; a row that changes is copied first
     write   a worker writes and syncs
 
-A tool, whose core does not run concurrently, writes at once.
+A tool writes its checkpoints at once, because its core does not run concurrently.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 class Checkpoint:
     """The data that a checkpoint writes, and the keep files that it deletes afterwards.
 
-    To sync: the log and files of queues. To write: new keys and timers, and last the snapshot that names all
-    of them.
+    A checkpoint syncs the log and queue files, writes new keys and timers, and finally writes the snapshot
+    that names all of these files.
     """
 
     log_sync: Sync | None
@@ -49,14 +50,14 @@ class Checkpoint:
     snapshot: Snapshot
     unneeded_paths: list[str]
     is_marked: bool = False
-    """Whether the mark of the files of queues is written."""
+    """Whether the mark of the queue files has been written."""
     may_be_marked: bool = False
-    """Whether writing the mark was attempted, with any result."""
+    """Whether a write of the mark was attempted, successfully or not."""
     failed: dict[str, OSError] = field(default_factory=dict)
-    """Errors of files of queues that cannot be written or synced, by path."""
+    """The errors of queue files that cannot be written or synced, by path."""
 
     def take(self, count: int) -> bool:
-        """Copy up to `count` rows of the state at the checkpoint; return whether all are copied."""
+        """Copy up to `count` rows of the state at the checkpoint, and return whether all rows are copied."""
         for table in self.snapshot.deferred():
             count -= table.take(count)
             if count <= 0:
@@ -64,9 +65,9 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Mark the files of queues as valid for starts; raise `SyncFailed`. Without a mark they are rebuilt.
+        """Mark the queue files as valid, so that recovery does not rebuild them.
 
-        The loop may find damage meanwhile, and remove the mark before it is written.
+        The loop may find damage in the meantime, and remove the mark. Raise `SyncFailed` if a sync fails.
         """
         if self.failed or not self.wants_mark():
             return
@@ -78,11 +79,14 @@ class Checkpoint:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
             raise
-        except OSError:  # the snapshot is valid; the next checkpoint tries to write the mark again
+        except OSError:  # the snapshot is valid, and the next checkpoint writes the mark again
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync files of queues; remove the mark if one fails. Raise OSError for any other file."""
+        """Sync the queue files, and remove the mark if the sync of a queue file fails.
+
+        Raise OSError if the sync of any other file fails.
+        """
         others = list[OSError]()
         for path, error in disk.sync_many(self.queue_paths).items():
             if dispatch.is_of_sync(path, error):
@@ -91,11 +95,11 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        if others:  # a failed sync comes first: it ends the core, other errors only this checkpoint
+        if others:  # a failed sync has priority: it ends the core, other errors only a checkpoint
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Remove the mark of the files of queues; if that fails, raise the error of one of them."""
+        """Remove the mark of the queue files, or if that fails, raise the error of one queue file."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -105,7 +109,10 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync, in a worker once all rows are copied. Raise OSError; a failure costs only time."""
+        """Write and sync the checkpoint, in a worker once all rows are copied.
+
+        Raise OSError if the disk fails. A failed checkpoint costs only time.
+        """
         if self.log_sync is not None:
             self.log_sync.run(disk)
         self._sync_queues(disk)
@@ -119,13 +126,13 @@ class Checkpoint:
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self._mark(disk)
-        # A snapshot with the same log offset replaces the newer one, and the older one stays, which may name
-        # files that the other two do not: the next checkpoint deletes the files named by no snapshot.
+        # A snapshot with the same log offset replaces the newer snapshot, and the older snapshot stays and
+        # may name other files. The next checkpoint deletes the files that no snapshot names.
         if not is_another:
             return
-        # The snapshot is valid from here on: a failed deletion must not fail the checkpoint, as the next
-        # checkpoint would then delete files that this one names.
-        # Nor must a file that cannot be deleted keep the others from being deleted.
+        # The snapshot is valid from here on. A failed deletion must not fail the checkpoint, as the next
+        # checkpoint would then delete files that this one names. A file that cannot be deleted must not
+        # prevent the deletion of other files either.
         for tidy in (self.keys.tidy, self.timers.tidy):
             with suppress(OSError):
                 tidy(disk)

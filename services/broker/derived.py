@@ -1,7 +1,7 @@
-"""Data derived from the log: the queues and the key index, adopted at a start.
+"""Data derived from the log: the queues and the key index, which are adopted at startup.
 
-Both are adopted as named by the snapshot, or else rebuilt from the log up to the snapshot; the start adds the
-records after the snapshot to both when it replays them.
+The queues and the key index are adopted as named by the snapshot, or else rebuilt from the log up to the
+snapshot. The replay of the records after the snapshot then adds these records to both.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot that began the files of queues (`consumequeue.dispatch`)."""
+"""The log offset of the snapshot with which the queue files were begun (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The lowest offsets of queues by records, for queues that begin later."""
+"""The lowest offsets of queues according to records, for queues that begin at a higher offset."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the snapshot part of the queues; the key index adds its own once its files are written."""
+    """Return the state of the queues for a snapshot. The key index adds its state after a write."""
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),
@@ -34,9 +34,9 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class Adopted(NamedTuple):
-    """The parts that a start had to rebuild, with the reasons, and the log damage met below the snapshot.
+    """The parts that were rebuilt at startup, with reasons, and the damage of the log below the snapshot.
 
-    Queues have gaps in place of the damaged records, and readers skip them.
+    Queues have gaps in place of damaged records, and readers skip the gaps.
     """
 
     made_anew: list[str]
@@ -46,10 +46,10 @@ class Adopted(NamedTuple):
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
 ) -> Adopted:
-    """Adopt queues and key index up to a snapshot.
+    """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
-    Files of the key index that other snapshots name are kept. The start reads the queues of `read_topics`:
-    their files are verified here, while queues can still be rebuilt. Raise OSError.
+    Files of the key index that other snapshots name are kept. The queues of `read_topics`, which are read at
+    startup, have their files verified here, while the queues can still be rebuilt.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -70,7 +70,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # The end of damage in a scan may be beyond the snapshot, where this scan reads nothing.
+        # The damage in a scan may extend beyond the snapshot, where this scan reads nothing.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return Adopted(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
@@ -78,8 +78,8 @@ def adopt(
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
     """Return a function that adds a record to its queue.
 
-    `firsts` are the first offsets of queues (topic, queue id) with a complete log: if damage has taken the
-    first records, such a queue begins with a gap.
+    `firsts` contains the first offsets that queues (topic, queue id) have in a complete log. If damage has
+    destroyed the first records, the queue begins with a gap.
     """
 
     def put(found: Found) -> None:
@@ -93,6 +93,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete queues and key index: a start without a snapshot replays the whole log."""
+    """Delete the queues and the key index, since recovery without a snapshot replays the whole log."""
     store.dispatch.drop()
     store.keys.drop()

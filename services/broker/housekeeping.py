@@ -1,41 +1,45 @@
-"""Disk space: deletion of segments, and refusal of new messages.
+"""The control of disk space, by the deletion of segments and the refusal of new messages.
 
-Disk space is checked every `housekeeping_ms`. Retention first requests snapshots: a segment is deleted only
-when the older of the two kept snapshots covers its end, so either can start the broker. Then in this order:
+Disk space is checked every `housekeeping_ms`. Retention first requests snapshots, because a segment is
+deleted only when the older of the two kept snapshots covers its end, so that recovery can begin with either
+snapshot. The deletion follows in this order:
 
-    needed records are in a keep file --> record of the cut --applied--> nothing reads below it any more
+    needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
                                                              --durable, published--> the files are deleted
 
-A worker deletes the files, segments and empty files of queues: each deletion syncs a folder, and may take the
-device's timeout. Reads of queues use none of these files meanwhile.
+A worker deletes the segments and the empty queue files, because each deletion syncs a folder and may take as
+long as the timeout of the device. Reads of queues use none of these files during the deletion.
 
-The record contains all changes of the cut: the beginning of the log, the lowest offset of each queue that
-loses entries, and the messages that groups had not received. A start deletes files below the cut in the same
-way. An earlier record, the wish, moves the log's end so that the second snapshot is at a later offset than
-the first. So a start knows the limit of legal deletions; missing records above it are damage.
+The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
+that loses entries, and the messages that groups had not received. At startup, files below the cut are deleted
+in the same way. An earlier record, the wish, moves the end of the log, so that the second snapshot has a
+later offset than the first snapshot. From this record, recovery also knows the limit of legal deletions,
+above which missing records are damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
-    >= 85 %     the same, and lagging groups no longer prevent it
+    >= 85 %     the same, and lagging groups no longer prevent a deletion
     >= 90 %     refuse new messages, halves and timers (`DiskFull`); receives, acknowledgements, ends of
                 transactions, recalls and deliveries continue
     full        the same, on the reserve: an empty segment whose deletion makes room for a new one
 
-An operator may stop new messages for another reason (`stopped`), with the effects of 90 %.
+New messages may also be stopped for another reason (`stopped`), with the same effects as a disk that is 90 %
+full.
 
-The body of a `TW_SYS_RETENTION` record is JSON: {"cut_offset", "done"}, and in a cut "queues", a list of
-[topic, queue, its new lowest offset], "places", the log offset of each of these queue offsets, and "skipped",
-a list of [group, topic, queue, count]: the number of messages lost to a group that lagged too long;
-`services.broker.groups.missed_messages` adds them up, and once the last record of a cut is durable, one line
-per group is logged. Queues are processed in batches, so thousands of them do not block the loop: before a cut
-for the messages that groups wait for, and for the cut, with one record per batch; other records may come
-between. The last record is "done" and cuts the log. A queue with a damaged file is left out; the next start
-rebuilds it, and finds its beginning. A record with a "cut_offset" of 0 reports that, and the messages that
-groups missed; until then groups keep their positions, in snapshots, too.
+The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has
+"queues", a list of [topic, queue, new lowest offset], "places", the log offset of each of these queue
+offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages lost to a group
+that lagged too long. `services.broker.groups.missed_messages` adds up these numbers, and when the last record
+of a cut is durable, one line per group is logged. Queues are processed in batches, so that thousands of
+queues do not block the event loop. One pass before a cut finds the messages that groups wait for, and another
+pass makes the cut with one record per batch, between which other records may be appended. The last record is
+"done" and cuts the log. A queue with a damaged file is left out of a cut, and the next startup rebuilds the
+queue and finds its beginning. A record with a "cut_offset" of 0 then contains this beginning and the messages
+that groups missed. Until that record, groups keep their positions, including those in snapshots.
 
-Weak spot: disk space is measured once per `housekeeping_ms`. Faster writes of the last tenth of the disk fill
-it; then the reserve is used, and no data is lost. A cut processes a queue with all its groups in one turn,
-6 us per group.
+Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk is filled
+faster, the reserve is used, and no data is lost. A cut processes a queue with all of its groups in one step,
+which takes 6 us per group.
 """
 
 from __future__ import annotations
@@ -67,7 +71,7 @@ _NOWHERE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A retention scan for messages that groups wait for: the remaining queues, and the lowest offset so far.
+    """A retention scan for messages that groups wait for, with the remaining queues and the lowest offset.
 
     Groups that wait for messages below `young_offset` have lagged too long, and are ignored.
     """
@@ -81,10 +85,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """The contents of a retention record for some queues: their lowest offsets, and the skipped messages."""
+    """The contents of a retention record for some queues: their lowest offsets and the skipped messages."""
 
     queues: list[tuple[str, int, int]]
-    """(topic, queue id, lowest offset)."""
+    """Rows of (topic, queue id, lowest offset)."""
     places: list[int]
     skipped: list[Skipped]
 
@@ -113,7 +117,7 @@ class Housekeeping:
         """The remaining queues of the running cut."""
         self._waiting: Waiting | None = None
         self._deletable_offset = 0
-        """The offset below which nothing reads the log, by a durable record; 0 once that part is deleted."""
+        """The offset below which, by a durable record, nothing reads the log, or 0 without such a part."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -121,11 +125,11 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._untold: Counter[tuple[str, str]] = Counter()
-        """Messages that groups (group, topic) missed, by durable records, since the last report."""
+        """The number of messages missed by each (group, topic) in durable records since the last report."""
         self.missed_told: list[str] = []
-        """Log messages about the messages that groups missed in a cut."""
+        """Lines for the operator's log about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
-        """A refusal of new messages independent of disk space, set from outside, or None."""
+        """The error that refuses new messages for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
@@ -138,7 +142,7 @@ class Housekeeping:
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return the error that refuses new messages because of disk space, or None."""
+        """Return the error that refuses new messages if the disk is nearly full, or None."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -151,21 +155,21 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise `DiskFull` if there is no room for new messages, or the error in `stopped`."""
+        """Raise the error in `stopped` if it is set, or `DiskFull` if there is no room for new messages."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk space; return the retirement to run, a keeping or a deletion, or None.
+        """Check the disk space, and return the retirement to run (a keeping or a deletion), or None.
 
-        Return None while a checkpoint is under way: its snapshot may be on disk already and cover a part of
-        the log that the core still reads, as the core does not know of that snapshot yet.
+        Return None while a checkpoint is in progress, because its snapshot may already be on disk and cover a
+        part of the log that the core still reads, since the core does not use that snapshot yet.
         """
         self.see_to_room()
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut of another leader may be covered by its snapshots, but not yet by those of this node.
+        # A cut of another leader may be covered by the leader's snapshots, but not yet by those of this node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -175,13 +179,13 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether `look_on` has work: a retention scan, or queues whose beginnings are not recorded yet."""
+        """Whether `look_on` has work: a retention scan, or queues whose beginnings are not yet recorded."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for messages that groups wait for; return the keeping after the last queue.
+        """Scan more queues for messages that groups wait for, and return the keeping after the last queue.
 
-        Record first the beginnings of queues that are not recorded yet, a batch per call.
+        Before the scan, record the beginnings of queues that are not yet recorded, one batch per call.
         """
         if is_checkpointing:
             self._waiting = None  # `look` begins a new scan
@@ -202,9 +206,9 @@ class Housekeeping:
         return self._running
 
     def _look_into_one(self, waiting: Waiting) -> int:
-        """Scan for one more group, or begin one more queue; return the cost, in queues.
+        """Scan for one more group, or begin one more queue, and return the cost as a number of queues.
 
-        The bytes of its files that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
+        File bytes that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
         """
         if not waiting.groups:
             waiting.groups.extend(self._groups.receivers(*waiting.keys.popleft()))
@@ -218,7 +222,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return the deletion of a published cut, possibly one from before a start."""
+        """Return the deletion for a published cut, which may have been made before startup, or None."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -226,7 +230,7 @@ class Housekeeping:
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _waiting_in_all(self, now_ms: int) -> Waiting | None:
-        """Return a retention scan of all queues; None if no segment could be deleted."""
+        """Return a retention scan of all queues, or None if no segment could be deleted."""
         if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
             return None
         young_ms = now_ms - self._policy.group_pin_ms
@@ -249,16 +253,16 @@ class Housekeeping:
         return Keeping(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
-        """Return whether a record is still needed, as an open or expired half."""
+        """Return whether a record is still needed because it is an open or expired half message."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """After a keeping, cut the log, a batch of queues per call; after a deletion, note its end.
+        """Cut the log after a keeping, with one batch of queues per call, or record the end of a deletion.
 
-        Return False while queues are left: call again, other calls may come between. The last record cuts the
-        log, and the keep file is read from then on. A keeping runs until that record is published, so an
-        uncommitted cut deletes nothing. Raise OSError.
+        Return False while queues remain, in which case this must be called again, possibly after other calls.
+        The last record cuts the log, and the keep file is read from then on. A keeping runs until that record
+        is published, so an uncommitted cut deletes nothing. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -281,13 +285,13 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the additional cost of a topic's queue for its groups, in queues: each may miss messages."""
+        """Return the additional cost of a topic's queue, as each of its groups may miss messages."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
         """Return the contents of the record for queues that are to begin at (topic, queue id, offset).
 
-        They begin there because the log begins at `log_offset`.
+        The queues begin at these offsets because the log begins at `log_offset`.
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
@@ -303,7 +307,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_before(self, cut: LogCut) -> None:
-        """Keep the needed records below another broker's cut, before the cut is applied; raise OSError."""
+        """Keep the needed records below another broker's cut before the cut is applied, or raise OSError."""
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
@@ -312,7 +316,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut, once both snapshots cover it; raise OSError."""
+        """Delete the segments below a cut once both snapshots cover the cut, or raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -320,7 +324,7 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def failed(self) -> None:
-        """Abandon a failed or partial retirement; the next look tries again."""
+        """Abandon a failed or partial retirement, which the next `look` attempts again."""
         self._running = self._uncut = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
@@ -334,7 +338,7 @@ class Housekeeping:
                 self._store.cut(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Note durable cuts, and make the next look, which deletes their files, due at once."""
+        """Record durable cuts, and schedule the next `look`, which deletes their files, at once."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -345,7 +349,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Count the messages that groups missed; report a cut once, after the last of its records."""
+        """Count the messages that groups missed, and report each cut once, after its last record."""
         for group, topic, _, count in cut.skipped:
             self._untold[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -354,9 +358,10 @@ class Housekeeping:
             self._untold.clear()
 
     def follow(self) -> None:
-        """Move queues and groups up to the log's start, if it is known; find the files still to delete.
+        """Move queues and groups up to the start of the log, and find the files that are still to be deleted.
 
-        `look_on` then records the lowest offsets of rebuilt queues.
+        Groups move only in queues whose start is recorded. `look_on` then records the starts of rebuilt
+        queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -367,11 +372,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def reserve_is_gone(self) -> None:
-        """Note that the disk was full, and a segment used the reserve."""
+        """Record that the disk was full and that a segment has used the reserve."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def see_to_room(self) -> None:
-        """Measure the disk, and create the reserve if it is missing and there is room."""
+        """Measure the disk, and create a missing reserve if there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -387,7 +392,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve only if it leaves room: otherwise the reserve itself would fill the disk."""
+        """Create the reserve if room remains after that, since otherwise the reserve would fill the disk."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -403,13 +408,13 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset`; request the missing one."""
+        """Return whether both kept snapshots cover `cut_offset`, and request a missing snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
-        # A snapshot at the same log offset would replace the first one instead of being a second: on an idle
-        # broker only this record moves the log's end.
+        # A snapshot at the same log offset would replace the first snapshot instead of being a second one. On
+        # an idle broker, only this record moves the end of the log.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

@@ -1,6 +1,7 @@
-"""State of the core that a start loses because no record has it, and why it needs no record.
+"""State of the core that is lost at startup because no record contains it, and the reasons for this.
 
-All other state is a fold over the log. A test sets each of these, restarts the broker, and finds it gone.
+All other state is a fold over the log. A test sets each of these states, restarts the broker, and verifies
+that the state is gone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Repeated sends: a message sent before, by id and content, is stored once and gets the first receipt.
+"""Repeated sends: a message with a known id and content is stored only once and gets the first receipt.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -6,28 +6,33 @@
     else --> stored: another message with a colliding id (two forked producers draw the same ids)
 
 Rules
-1. `broker.spine.same_message` decides whether two messages are the same: it compares meanings, not bytes.
+1. `broker.spine.same_message` determines whether two messages are the same, by their meaning and not by their
+   bytes.
 2. The id of each record that a client's send wrote is in `Store.ids` (`broker.spine.recent_ids`) from its
-   append on: `apply` adds it, on a leader and on a follower, so a takeover begins with a warm table. A start
-   fills the table from the key index, as columns, before it takes messages. Later on neither reads the index.
-3. Recent means WINDOW_MS by the clock of the process that applied the record: it notes the log's end at the
-   beginning of each of the last TURNS_KEPT turns of TURN_MS. A start, which has no turns yet, uses store
-   times (`broker.spine.store_times`). A node of a cluster cannot, as these may come from clocks of several
-   machines, an hour apart: it starts with the last TAKEOVER_BYTES, and uses its own clock from then on.
-   Clients give up sooner (after three tries of 3 s, say). A message repeated later is stored again.
-4. Timers and halves have id tables of their own that last much longer, but expire by the clock. So for
-   WINDOW_MS from a start or a takeover their ids are looked up here, too.
-5. A refusal means that nothing is stored, so `broker.sending` looks for a first try before it refuses.
-6. A turn is followed by the next, however late its first flush ends: a forward step of the clock looks like
-   an idle broker, and messages stored before the step must stay known. After a backward step the turn ends at
-   most TURN_MS later.
-7. If the table cannot be filled because a file of the key index is damaged, that index is read as well for
-   each id until all recent ids were added since the start. The damage is reported.
+   append on. `apply` adds the id on the leader and on each follower, so a takeover begins with a filled
+   table. At startup, the table is filled from columns of the key index before messages are accepted. After
+   that, the index is not read.
+3. Recent means WINDOW_MS by the clock of the process that applied the record, which stores the end of the log
+   at the beginning of each of the last TURNS_KEPT turns of TURN_MS. At startup, when there are no turns yet,
+   store times are used (`broker.spine.store_times`). In a cluster, store times may come from clocks of
+   several machines, an hour apart, so a node begins with the last TAKEOVER_BYTES of the log and uses its own
+   clock from then on. Clients stop their attempts sooner, for example after three attempts of 3 s. A message
+   that is repeated later is stored again.
+4. Timers and half messages have separate id tables, which keep ids much longer but expire by the clock. For
+   WINDOW_MS after a startup or a takeover, the ids of timers and half messages are therefore also looked up
+   here.
+5. A refusal means that nothing is stored, so `broker.sending` looks for a first attempt before refusing a
+   message.
+6. Only one turn begins at a time, however late its first flush is, because a forward step of the clock looks
+   like an idle broker, and messages stored before the step must stay known. After a backward step, the
+   current turn ends at most TURN_MS later.
+7. If the table cannot be filled because a file of the key index is damaged, the damage is reported, and the
+   index is also read for each id until all recent ids have been added since startup.
 
-Cost: `broker.spine.recent_ids`, and the hash of the id, which the key index needs as well. A repeat costs a
-read of the log for each record of its id, at most SAME_ID_READ_MAX. Weak spots: a repeat of a message
-followed by more than that many others with its id is stored again; while rule 7 applies, so is a repeat whose
-index entry is damaged.
+A send costs one probe of `broker.spine.recent_ids` and the hash of the id, which the key index needs as well.
+A repeat costs a read of the log for each record with the same id, and at most SAME_ID_READ_MAX reads. Weak
+spots: a repeat is stored again if more than SAME_ID_READ_MAX later messages have the same id. While rule 7
+applies, a repeat whose index entry is damaged is also stored again.
 """
 
 from __future__ import annotations
@@ -57,25 +62,25 @@ TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """The minimum time for which an id is known."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""More than a leader writes in WINDOW_MS."""
+"""A number of bytes of the log, more than a leader writes in WINDOW_MS."""
 
 
 class Repeats:
-    """The turns of recent ids, and the search for a first try."""
+    """The turns of recent ids, and the search for the first attempt of a repeated send."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages; set by `recover`."""
+        """The ids of recent messages, which `recover` sets."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
-        """The log's end at the beginning of each kept turn, the oldest first."""
+        """The end of the log at the beginning of each kept turn, oldest first."""
         self._begun_ms = 0
-        """The time at which this process began to take messages."""
+        """The time at which this process began to accept messages."""
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table with the recent ids, after the replay of the log; raise OSError."""
+        """Fill the table with recent ids after the replay of the log, or raise OSError if the disk fails."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:
@@ -93,16 +98,16 @@ class Repeats:
             self.ids.miss_below(end_offset)
 
     def begin(self, now_ms: int) -> None:
-        """Begin to take messages."""
+        """Begin to accept messages."""
         self.pass_time(now_ms)
         self._begun_ms = now_ms
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next turn if this one is over; called with each flush, and when the clock was set back.
+        """Begin the next turn if the current turn is over, with each flush and after a backward clock step.
 
-        Records appended since the last call belong to the turn before, and are known for longer than
-        necessary. A turn ends TURN_MS from now at the latest, even if the clock was set back.
+        Records appended since the last call belong to the turn before, so their ids are kept longer than
+        necessary. A turn ends at most TURN_MS from now, even if the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -112,13 +117,13 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and halves may have old times, or be expired because of them."""
+        """Return whether recent timers and halves may have old times, or may have expired because of them."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the record of the same message under `topic`, if one is recent.
+        """Return the recent record of the same message under `topic`, or None.
 
-        `stored` is the encoding of the message's properties.
+        `stored` contains the encoded properties of the message.
         """
         is_known = False
         for found in islice(self._of_same_id(message), SAME_ID_READ_MAX):
@@ -155,7 +160,7 @@ class Repeats:
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # An empty segment has the age 0: the next records in it are recent.
+        # An empty segment has the age 0, and the next records in the segment are recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

@@ -1,13 +1,13 @@
-"""Sends: a message is checked, assigned to a queue, and stored as its attributes require.
+"""Sends, by which a message is checked, assigned to a queue, and stored according to its attributes.
 
-A repeat of a message, with the same id and content, stores nothing and gets the first receipt
-(`broker.repeats`). The ids of timers and halves are remembered much longer, for `dedupe_ms`, by the tables of
-`broker.timers.timer_ends` and `broker.halves.half_receipts`. The same id with another content is another
-message.
+A repeated message with the same id and content is not stored, and its sender gets the first receipt
+(`broker.repeats`). The ids of timers and half messages are kept much longer, for `dedupe_ms`, in the tables
+of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but other content
+is a different message.
 
-A client calls several times for one message and takes the last answer as the result. So a refusal must mean
-that no try has stored the message: conditions that change (room, clock, settings, topics) refuse only
-messages that are not repeats. An illegal message was illegal in every try.
+A client may send a message several times, and treats the last answer as the result. A refusal must therefore
+mean that no attempt has stored the message, so conditions that change (room, clock, settings, and topics)
+lead to a refusal only for messages that are not repeats. An illegal message was illegal in every attempt.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Sending:
-    """The sends of a broker."""
+    """The send operations of a broker."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Sending:
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store messages independently; return a receipt or an error for each."""
+        """Store messages independently, and return a receipt or an error for each message."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -82,9 +82,10 @@ class Sending:
         return answers
 
     def send(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a message: normal, FIFO, delayed or half, by its attributes.
+        """Store a normal, FIFO, delayed, or half message, according to its attributes.
 
-        Raise a `ClientMistake`, `TopicNotFound` or `DiskFull`; then neither this call nor an earlier one has
+        Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
+        `DiskFull` if there is no room. If an error is raised, neither this call nor an earlier call has
         stored the message.
         """
         message_type = message.message_type
@@ -171,7 +172,7 @@ class Sending:
     # Repeats.
 
     def _first_try(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of the first try of a message, or None if it is new."""
+        """Return the receipt of the first attempt to send a message, or None if the message is new."""
         if message_type is MessageType.TRANSACTION:
             return self._first_half(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -179,9 +180,9 @@ class Sending:
         return self._first_plain(message, properties.encode_message(message))
 
     def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of the first try of a message that is neither timer nor half, or None.
+        """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
-        `stored` is the encoding of its properties.
+        A plain message is neither a timer nor a half message. `stored` contains its encoded properties.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -223,7 +224,7 @@ class Sending:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: Named) -> Record | None:
-        """Return the record of a timer; None if it is deleted."""
+        """Return the record of a timer, or None if the record is deleted or damaged."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
@@ -232,16 +233,17 @@ class Sending:
             return None
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a message of a schedule; its template was checked when the schedule was set."""
+        """Store a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.route(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Return the queue id of a message: by priority, message group or lite topic, or else round-robin.
+        """Return the queue id of a message by priority, message group, or lite topic, or else round-robin.
 
-        Raise `IllegalLiteTopic` or `TooManyLiteTopics`.
+        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the topic has too
+        many.
         """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -265,9 +267,10 @@ class Sending:
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
-        """Return the timer that this message replaces, if the last timer with its key (`keyed`) still waits.
+        """Return the pending timer with the same key (`keyed`), which a message replaces, or None.
 
-        Raise `KeyPending` if it must not be replaced, and `TooManyTimers`.
+        Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
+        pending.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.named_by(keyed)
@@ -297,7 +300,7 @@ class Sending:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt of a message with a known record."""
+    """Return the receipt of a message whose record is known."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 

@@ -1,4 +1,7 @@
-"""Damage found at a start in snapshots, log and keep files. Derived files are rebuilt and noted elsewhere."""
+"""Damage found at startup in snapshots, the log, and keep files.
+
+Derived files are rebuilt, and their damage is reported elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def find_at_start(
     may_begin_at: int,
     into: FoundDamage,
 ) -> None:
-    """Note all damage found at a start."""
+    """Report all damage found at startup."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
@@ -36,7 +39,7 @@ def find_at_start(
 
 
 def above_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damage above retention's cut; segments below it may still exist."""
+    """Return the damage above the cut of retention, below which segments may still exist."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
