@@ -9,7 +9,8 @@ are returned as values (`services.broker.spine.values`), which the shell carries
     recovery, follower: the same records --> `_apply`, `_publish`
 
 State that is in no record, such as messages in flight and ready messages, is derived, and is rebuilt at
-startup. A change that bypasses the log is lost at the next startup, and only tests with a restart detect it.
+startup. A change that bypasses the log is lost at the next startup, and only tests with a restart detect the
+loss.
 """
 
 from __future__ import annotations
@@ -273,11 +274,11 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk` for a core that can follow another broker (`take_in`) or `begin`.
+        """Recover the store on `disk` for a core that then follows a leader (`take_in`) or begins (`begin`).
 
-        `shared` is another part whose state is in the core's snapshots. With `keeps_tail`, the bytes after
-        the end of the log stay in its files, and the caller clears them before the first append. Raise
-        `AssertionsOff` under `python -O`.
+        `shared` is an additional part whose state is stored in the core's snapshots. With `keeps_tail`, the
+        bytes after the end of the log stay in its files, and the caller clears them before the first append.
+        Raise `AssertionsOff` under `python -O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -317,10 +318,10 @@ class Broker:
         return broker
 
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Start leases from their records, and start timers that are due soon.
+        """Restore leases from their records, and start the timers that are due soon.
 
-        This is called once, before any verb. No recorded lease ends before `leases_until_ms`, unless a
-        takeover has lengthened the lease earlier. A takeover sets `leases_until_ms`, and then calls
+        The caller must call `begin` once, before any verb. No recorded lease ends before `leases_until_ms`,
+        unless a takeover has lengthened the lease earlier. A takeover sets `leases_until_ms`, and then calls
         `receiving.keep_lengthened`.
         """
         self._ticked_ms = now_ms
@@ -449,7 +450,7 @@ class Broker:
         """Record a step of the clock, before the next call with a time.
 
         The remaining time of each lease stays the same. Timers that are due within the step count as delayed
-        by it.
+        by the step.
         """
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -469,11 +470,11 @@ class Broker:
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries, to be written before `entries_written`, or None if there are none."""
+        """Return new queue entries to write before a call of `entries_written`, or None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
-        """Record that the queue entries are written, and return whether all of them could be written."""
+        """Adopt the result of a write of queue entries, and return whether all entries could be written."""
         return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
@@ -513,7 +514,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due, because of the log since the last one or the request of a part."""
+        """Whether a checkpoint is due, because the log has grown since the last one or a part needs one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -530,7 +531,7 @@ class Broker:
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the state, to be written, when all appended records are durable.
+        """Return a checkpoint of the state to write. All appended records must be durable.
 
         The rows of large tables are copied later (`Checkpoint.take`), while the core continues to work.
         """
@@ -591,9 +592,9 @@ class Broker:
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Complete a retirement that a worker has run, which is a keep file or a deletion of segments.
+        """Complete a retirement, the writing of a keep file or a deletion of segments, that a worker has run.
 
-        Return False while work remains, in which case this must be called again after other calls. Raise
+        Return False while work remains; the caller must then call this method again, after other calls. Raise
         OSError if the disk fails.
         """
         return self.housekeeping.retired(retirement, now_ms)
@@ -719,7 +720,7 @@ class Broker:
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Send flushes to another sink, when all appended records are durable."""
+        """Send flushes to another sink. All appended records must be durable."""
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 

@@ -1,13 +1,13 @@
-"""Checkpoints, which write a state in which all appended records are durable as a new starting point.
+"""Checkpoints, which write the state of the core as a new starting point when all records are durable.
 
 The files become durable in this order: the log, the derived files, the snapshot that names them, and the mark
 by which recovery trusts the queue files. If the mark were written before the snapshot, it would accompany an
 older snapshot, which may have the same log offset and name other files.
 
 A queue file that cannot be written or synced does not prevent the snapshot, since all queues can be rebuilt
-from the log. In this case, the mark is removed permanently before the snapshot is written (`Dispatch.doubt`),
-so a later successful sync of the queue file is not trusted. Any other failed sync ends the checkpoint and the
-core.
+from the log. After such a failure, the mark is removed permanently before the snapshot is written
+(`Dispatch.doubt`), so a later successful sync of the queue file is not trusted. A failed sync of any other
+file ends the checkpoint and the core.
 
     begun   the loop copies references; nothing is written yet
     take    the loop copies the rows of large tables in batches; a row that changes is copied first

@@ -20,12 +20,12 @@ QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
 """The log offset of the snapshot with which the queue files were begun (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The lowest offsets of queues according to records, for queues that begin at a higher offset."""
+"""The recorded lowest offsets of queues that begin at a higher offset."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the state of the queues for a snapshot. The key index adds its state after a write."""
+    """Return the state of the queues for a snapshot, to which the key index later adds its state."""
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),
@@ -48,8 +48,8 @@ def adopt(
 ) -> Adopted:
     """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
-    Files of the key index that other snapshots name are kept. The queues of `read_topics`, which are read at
-    startup, have their files verified here, while the queues can still be rebuilt.
+    Files of the key index that other snapshots name are kept. The files of the queues of `read_topics`, which
+    are read at startup, are verified here, while the queues can still be rebuilt.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()

@@ -11,10 +11,10 @@ A worker deletes the segments and the empty queue files, because each deletion s
 long as the timeout of the device. Reads of queues use none of these files during the deletion.
 
 The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
-that loses entries, and the messages that groups had not received. At startup, files below the cut are deleted
-in the same way. An earlier record, the wish, moves the end of the log, so that the second snapshot has a
-later offset than the first snapshot. From this record, recovery also knows the limit of legal deletions,
-above which missing records are damage.
+that loses entries, and the messages that groups had not received. At startup, files below a recorded cut are
+deleted in the same way. An earlier record, the wish, moves the end of the log, so that the second snapshot
+has a later offset than the first snapshot. The wish also marks the limit of legal deletions for recovery:
+missing records above the limit are damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
@@ -29,13 +29,14 @@ full.
 The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has
 "queues", a list of [topic, queue, new lowest offset], "places", the log offset of each of these queue
 offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages lost to a group
-that lagged too long. `services.broker.groups.missed_messages` adds up these numbers, and when the last record
-of a cut is durable, one line per group is logged. Queues are processed in batches, so that thousands of
-queues do not block the event loop. One pass before a cut finds the messages that groups wait for, and another
-pass makes the cut with one record per batch, between which other records may be appended. The last record is
-"done" and cuts the log. A queue with a damaged file is left out of a cut, and the next startup rebuilds the
-queue and finds its beginning. A record with a "cut_offset" of 0 then contains this beginning and the messages
-that groups missed. Until that record, groups keep their positions, including those in snapshots.
+that lagged too long. `services.broker.groups.missed_messages` adds up the lost messages, and when the last
+record of a cut is durable, one line per group is logged. Queues are processed in batches, so that thousands
+of queues do not block the event loop. One pass before a cut finds the messages that groups wait for, and
+another pass makes the cut with one record per batch, between which other records may be appended. The last
+record of a cut is "done" and cuts the log. A queue with a damaged file is left out of a cut, and the next
+startup rebuilds the queue and finds its beginning. A record with a "cut_offset" of 0 then contains the
+beginnings of rebuilt queues and the messages that groups missed in them. Until a rebuilt queue has such a
+record, groups keep their positions in the queue, including in snapshots.
 
 Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk is filled
 faster, the reserve is used, and no data is lost. A cut processes a queue with all of its groups in one step,
@@ -117,7 +118,7 @@ class Housekeeping:
         """The remaining queues of the running cut."""
         self._waiting: Waiting | None = None
         self._deletable_offset = 0
-        """The offset below which, by a durable record, nothing reads the log, or 0 without such a part."""
+        """The offset of a durable cut, below which nothing reads the log, or 0 after the deletion."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -163,7 +164,7 @@ class Housekeeping:
         """Check the disk space, and return the retirement to run (a keeping or a deletion), or None.
 
         Return None while a checkpoint is in progress, because its snapshot may already be on disk and cover a
-        part of the log that the core still reads, since the core does not use that snapshot yet.
+        part of the log that the core still reads until the checkpoint is complete.
         """
         self.see_to_room()
         self._waiting = None
@@ -260,9 +261,9 @@ class Housekeeping:
     def retired(self, done: Retirement, now_ms: int) -> bool:
         """Cut the log after a keeping, with one batch of queues per call, or record the end of a deletion.
 
-        Return False while queues remain, in which case this must be called again, possibly after other calls.
-        The last record cuts the log, and the keep file is read from then on. A keeping runs until that record
-        is published, so an uncommitted cut deletes nothing. Raise OSError if the disk fails.
+        Return False while queues remain; the caller must then call this method again, possibly after other
+        calls. The last record cuts the log, and the keep file is read from then on. A keeping runs until the
+        last record is published, so an uncommitted cut deletes nothing. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -285,7 +286,7 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the additional cost of a topic's queue, as each of its groups may miss messages."""
+        """Return the cost, in queues, of the groups of a topic's queue, each of which may miss messages."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
@@ -392,7 +393,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve if room remains after that, since otherwise the reserve would fill the disk."""
+        """Create the reserve, unless the reserve itself would fill the disk."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return

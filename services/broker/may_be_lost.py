@@ -1,4 +1,4 @@
-"""State of the core that is lost at startup because no record contains it, and the reasons for this.
+"""State that is lost at startup because no record contains it, with the reasons why this is safe.
 
 All other state is a fold over the log. A test sets each of these states, restarts the broker, and verifies
 that the state is gone.

@@ -10,14 +10,14 @@ Rules
    bytes.
 2. The id of each record that a client's send wrote is in `Store.ids` (`broker.spine.recent_ids`) from its
    append on. `apply` adds the id on the leader and on each follower, so a takeover begins with a filled
-   table. At startup, the table is filled from columns of the key index before messages are accepted. After
-   that, the index is not read.
-3. Recent means WINDOW_MS by the clock of the process that applied the record, which stores the end of the log
-   at the beginning of each of the last TURNS_KEPT turns of TURN_MS. At startup, when there are no turns yet,
-   store times are used (`broker.spine.store_times`). In a cluster, store times may come from clocks of
-   several machines, an hour apart, so a node begins with the last TAKEOVER_BYTES of the log and uses its own
-   clock from then on. Clients stop their attempts sooner, for example after three attempts of 3 s. A message
-   that is repeated later is stored again.
+   table. At startup, the table is filled from columns of the key index before messages are accepted, and the
+   index is not read later.
+3. An id is recent for WINDOW_MS by the clock of the process that applied the record, which stores the end of
+   the log at the beginning of each of the last TURNS_KEPT turns of TURN_MS. At startup, when there are no
+   turns yet, store times are used (`broker.spine.store_times`). In a cluster, store times may come from
+   clocks of several machines, an hour apart, so a node begins with the last TAKEOVER_BYTES of the log and
+   uses its own clock from then on. Clients stop their attempts sooner, for example after three attempts of 3
+   s. A message that is repeated later is stored again.
 4. Timers and half messages have separate id tables, which keep ids much longer but expire by the clock. For
    WINDOW_MS after a startup or a takeover, the ids of timers and half messages are therefore also looked up
    here.
@@ -104,10 +104,11 @@ class Repeats:
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next turn if the current turn is over, with each flush and after a backward clock step.
+        """Begin the next turn if the current turn is over.
 
-        Records appended since the last call belong to the turn before, so their ids are kept longer than
-        necessary. A turn ends at most TURN_MS from now, even if the clock was set back.
+        The method is called with each flush, and after the clock was set back. Records appended since the
+        last call belong to the previous turn, so their ids are kept longer than necessary. A turn ends at
+        most TURN_MS from now, even if the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)

@@ -1,4 +1,4 @@
-"""Sends, by which a message is checked, assigned to a queue, and stored according to its attributes.
+"""The send path, which checks a message, assigns it to a queue, and stores it according to its attributes.
 
 A repeated message with the same id and content is not stored, and its sender gets the first receipt
 (`broker.repeats`). The ids of timers and half messages are kept much longer, for `dedupe_ms`, in the tables
@@ -182,7 +182,8 @@ class Sending:
     def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
         """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
-        A plain message is neither a timer nor a half message. `stored` contains its encoded properties.
+        A plain message is neither a timer nor a half message. `stored` contains the encoded properties of the
+        message.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -267,7 +268,7 @@ class Sending:
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
-        """Return the pending timer with the same key (`keyed`), which a message replaces, or None.
+        """Return the pending timer with the key `keyed` that a message replaces, or None.
 
         Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
         pending.

@@ -1,4 +1,4 @@
-"""The receipts of recently sent half messages, by which a client's retry stores no second half message.
+"""The receipts of recently sent half messages, so that a client's retry stores no second half message.
 
 If a half message has the topic, message id, and content of one that was stored within `dedupe_ms`, it is not
 stored again, and its sender gets the first receipt. A row contains the offset of the half message, and the

@@ -1,4 +1,4 @@
-"""Views of half messages for operators: lists of open and expired half messages, and any one by its id."""
+"""Views of half messages for operators: lists of open and expired half messages, and look-ups by id."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Transactions:
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """The offset up to which half messages were searched for records that no keep file contains."""
+        """The offset up to which half messages have been checked for records that no keep file contains."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         """Store a message as a half message, to be committed to the queue `queue_id` of its topic."""
@@ -155,8 +155,8 @@ class Transactions:
     ) -> EndReceipt:
         """End a transaction, or confirm that the transaction has already ended in the same way.
 
-        Raise `TransactionEnded` if it has ended in another way, or `InvalidTransactionId` if the id is
-        unknown.
+        Raise `TransactionEnded` if the transaction has ended in another way, or `InvalidTransactionId` if the
+        id is unknown.
         """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
@@ -257,8 +257,8 @@ class Transactions:
     def read_due(self, now_ms: int) -> list[CheckBack]:
         """Expire half messages that have used up their check-backs, and return the check-backs of the others.
 
-        An expiry contains the message id, so the half message is read; `CHECKS_READ_PER_TICK_BYTES_MAX`
-        limits the bytes read per call.
+        The record of an expiry contains the message id, so the half message must be read. A call reads at
+        most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
         """
         read_bytes, questions = 0, []
         while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -318,7 +318,7 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the message of a half message for a check-back, or None if damage has destroyed it."""
+        """Return the content of a half message for a check-back, or None if damage has destroyed it."""
         record = self._read(half_offset)
         if record is None:
             self._to_read.append(half_offset)  # the next tick ends the half, which cannot be checked back
@@ -348,7 +348,7 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """Make half messages that wait for a producer due, because a producer may be available now."""
+        """Schedule the waiting half messages of a topic at once, because a producer may be available now."""
         self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def unasked_since_ms(self) -> int | None:
@@ -446,7 +446,7 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an outcome. A commit also executes the verb of its message and sets its timer.
+        """Append the record of an outcome. A commit also executes the verb and sets the timer of its message.
 
         Raise `StoreDamaged`, before anything is appended, if the names of timers cannot be read.
         """
@@ -469,7 +469,7 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Make up to `count_max` half messages that wait for a producer of a topic due at `now_ms`."""
+        """Schedule up to `count_max` half messages of a topic that wait for a producer at `now_ms`."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
@@ -504,7 +504,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId`, which does not reveal the real topic, unless a half has this topic."""
+    """Raise `InvalidTransactionId`, without naming the real topic, unless a half message has this topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

@@ -184,7 +184,7 @@ _FIELDS: Final = {
     "month": _Field("month", 1, 12, _MONTH_NAMES, first_name=1),
     "day_of_week": _Field("weekday", 0, 7, _WEEKDAY_NAMES, wraps=True),
 }
-"""The fields by their names in CronTrigger, in the order of a line with six fields."""
+"""The fields of a cron line by their names in CronTrigger, in the order of a line with six fields."""
 _FOREIGN: Final = (
     (
         r"\?",

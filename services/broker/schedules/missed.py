@@ -6,8 +6,9 @@
     all     all before the newest `missed_max` due runs
 
 A schedule that runs every second may have missed years of runs, so runs are never counted from the cursor on.
-The cost is a number of calendar searches (`searches`), of 25 us each: the policy `once` takes about 45 for a
-binary search, and the policy `all` about 5 per run that is sent, or up to 40 if the runs occur in bursts.
+The cost is counted in calendar searches of 25 us each (`searches`). The policy `once` takes about 45 searches
+for a binary search. The policy `all` takes about 5 searches per run that is sent, or up to 40 if the runs
+occur in bursts.
 """
 
 from __future__ import annotations

@@ -69,7 +69,10 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The recurrence of the message. Raise `IllegalSchedule` if it cannot be read on this host."""
+        """The recurrence of the message.
+
+        Raise `IllegalSchedule` if the recurrence cannot be read any more.
+        """
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:

@@ -92,7 +92,7 @@ class _Running:
     pending: tuple[int, int | None] | None = None
     """The cursor and the next occurrence after it, or None if a change requires a new computation."""
     unreadable: str = ""
-    """The reason why the next occurrence cannot be computed, not recorded as time zones may change."""
+    """The error in the computation of the next occurrence, not recorded as time zones may change."""
 
 
 class Schedules:
@@ -137,7 +137,8 @@ class Schedules:
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
         """Store a schedule in place of any schedule with the same name, unless both are equal.
 
-        Raise `IllegalSchedule`, `DiskFull`, or an error of sending the message of the schedule.
+        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is nearly full, or an error
+        of the send of its message.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -262,9 +263,9 @@ class Schedules:
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _Running) -> bool:
-        """Return whether another decision fits into the budget of this tick, and reserve it.
+        """Return whether the budget of this tick allows another decision, and reserve the decision.
 
-        The first decision of a tick always fits.
+        The first decision of a tick is always allowed.
         """
         searches = missed.searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
@@ -273,7 +274,7 @@ class Schedules:
         return True
 
     def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the due run; if not, record the runs given up before the first kept run."""
+        """Return whether to send the due run. If not, record which runs are given up."""
         if not self._is_late(one, due_ms, now_ms):
             return True
         # One decision covers all runs that are due now. The runs that the policy keeps are late as well, and

@@ -83,9 +83,9 @@ class Access:
     def add_user(self, name: str, sealed: str, renews: bool, now_ms: int) -> int:
         """Store a new user or, if `renews` is true, replace the secret of an existing user.
 
-        Return the offset that must be durable before the answer. Raise `UserExists` if a new user
-        already exists, `UserNotFound` if a user with a new secret does not exist, or `ClientMistake` if the
-        name is illegal or there are too many users.
+        Return the offset that must be durable before the answer is sent. Raise `UserExists` if the name of a
+        new user is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if the name
+        is illegal or there are too many users.
         """
         check_user_name(name)
         if renews:
@@ -99,9 +99,9 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user with all rules and tokens, and return the offset that must be durable first.
+        """Remove a user with all rules and tokens of the user.
 
-        Raise `UserNotFound` if the user does not exist.
+        Return the offset that must be durable before the answer is sent, or raise `UserNotFound`.
         """
         self.check_known(name)
         durable_at = self._append(UserRemoved(name), now_ms)
@@ -110,7 +110,7 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules, and return the offset that must be durable before the answer.
+        """Store rules, and return the offset that must be durable before the answer is sent.
 
         Raise `UserNotFound` if a user does not exist, or `ClientMistake` if a rule is illegal or a user would
         have too many rules.
@@ -127,8 +127,7 @@ class Access:
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
         """Remove the stored rules that have the same keys as `rules`.
 
-        Return the offset that must be durable before the answer. Raise `RuleNotFound` if no stored rule has
-        such a key.
+        Return the offset that must be durable before the answer is sent, or raise `RuleNotFound`.
         """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
@@ -164,10 +163,10 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token of a user that expires after `kept_ms` or, if that is None, never.
+        """Store a token of a user, with the lifetime `kept_ms` or, if `kept_ms` is None, without expiry.
 
-        Return the offset that must be durable before the answer. Raise `UserNotFound` if the user does not
-        exist, or `ClientMistake` if there are too many tokens or the id of the token is in use.
+        Return the offset that must be durable before the answer is sent. Raise `UserNotFound` if the user
+        does not exist, or `ClientMistake` if there are too many tokens or the id of the token is in use.
         """
         self.check_known(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -187,7 +186,7 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Remove a token, and return the offset that must be durable before the answer.
+        """Remove a token, and return the offset that must be durable before the answer is sent.
 
         Raise `TokenNotFound` if the token does not exist.
         """

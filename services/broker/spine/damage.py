@@ -6,8 +6,9 @@
     Timers.read_row, queue files, gaps ------+
 
 1. Damage is reported where bytes are read, not where an error is caught, so a caller may catch `StoreDamaged`
-   or skip a record without losing the report. Within `services/broker`, only the functions above read the
-   log, an index, or a partition (tests/unit/services/broker/spine/test_damage.py checks this in the source).
+   or skip a record without losing the report. Within `services/broker`, only the functions in the drawing
+   read the log, an index, or a partition (tests/unit/services/broker/spine/test_damage.py checks this in the
+   source).
 2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
    result of a repair replaces the entry of the damaged file and is reported again (`settle`).
 3. A gap in a queue is reported unless it is explained by known damage of the log that follows the entry
@@ -15,12 +16,12 @@
    from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
    before the gap counts as the explanation. A search by tags stops at a gap, since the lost message may have
    had any tag. A group skips a gap only in `Groups.pass_over_gap`, which reports the gap.
-4. The list contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further unreadable records
-   only increment `unreadable_records`.
+4. The list of damage contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further
+   unreadable records only increment `unreadable_records`.
 
 A listener receives all known entries first, and then each new entry during the call that finds the damage.
-The list costs nothing while there is no damage. Weak spot: damage found by worker threads (checkpoints,
-checks, and `explain`) is reported only when the event loop receives the result of the worker.
+The list of damage costs nothing while there is no damage. Weak spot: damage found by worker threads
+(checkpoints, checks, and `explain`) is reported only when the event loop receives the result of the worker.
 """
 
 from __future__ import annotations

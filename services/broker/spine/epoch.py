@@ -1,6 +1,6 @@
 """The epoch of a log: a counter of leadership changes, which is 0 while the store is not in a cluster.
 
-The shared log determines the leader and the epoch in which its leadership begins. These rules follow:
+The shared log determines the leader and the epoch in which its leadership begins. Rules of the epoch:
 
 1. An epoch begins with a record, the first one that the new leader appends, so that every reader of the log
    can see where the epoch begins. Epoch numbers ascend, so a late call of an earlier leader cannot restore an
@@ -14,8 +14,8 @@ The shared log determines the leader and the epoch in which its leadership begin
    only identify a message.
 
 The body of a `TW_SYS_EPOCH` record is JSON with the members "epoch", "node" (the leader of the epoch), and
-"version" (the finalized version of `sharedlog.versions`). This record and all later records are applied by
-the rules of that version (`commitlog.applied_limits`).
+"version" (the finalized version of `sharedlog.versions`). The record and all records after it are applied by
+the rules of the "version" (`commitlog.applied_limits`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Epoch:
     def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
         """Begin a newer epoch after all earlier records have become durable.
 
-        Return the offset that must be durable before the answer. `node` is the leader of the epoch, and
-        `version` is the finalized version of the cluster.
+        Return the offset that must be durable before the epoch is used. `node` is the leader of the epoch,
+        and `version` is the finalized version of the cluster.
 
         The caller has verified that this node leads, so a number that does not ascend is a bug.
         """

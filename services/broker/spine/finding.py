@@ -1,4 +1,4 @@
-"""Look up messages by key or message id: the index gives candidates, which the records confirm or reject.
+"""Look up messages by key or message id: candidates from the index are checked against the records.
 
 A look-up finds all records stored for a key: a delayed message is found as a pending timer and as its
 delivery, and a message of a transaction is found as a half message and as its commit.
@@ -58,7 +58,7 @@ class Finding:
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return messages of several queues in log order, each from its offset on ({queue id: offset})."""
+        """Return messages of several queues in log order, from the {queue id: offset} in `places` on."""
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)

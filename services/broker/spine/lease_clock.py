@@ -5,8 +5,9 @@
 
 A consumer measures a lease with its own clock, which is not affected by steps of the broker's system clock.
 Therefore `Lease.visible_ms`, `Lease.renewed_until_ms`, and the timers that end leases
-(`services.broker.spine.scheduler`) use elapsed time while a core runs. All other times are in the broker's
-time, including `leased_ms`, which is part of the receipt handle, and the times in answers and records.
+(`services.broker.spine.scheduler`) use elapsed time while a core runs. Times other than lease ends are in the
+broker's time, including `leased_ms`, which is part of the receipt handle, and the times in answers and
+records.
 
 Rules:
 - The core reads no clock. The shell compares the system clock with a monotonic clock at each call, and
@@ -15,7 +16,7 @@ Rules:
   are read as elapsed time, so the remaining time after a restart follows the system clock (`Leases.restore`).
 
 Weak spot: a lease record contains the end of the lease in the broker's time at the time of writing. If the
-clock is set after that and the broker then restarts, the step counts as elapsed time.
+clock is set after the record was written and the broker then restarts, the step counts as elapsed time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read messages from the log through their queues, skipping damaged and deleted messages.
 
-The first read from a queue file reads the whole file. A read from several queues at once reads up to
-`QUEUE_FILES_COMPARED_BYTES` of such files, or one file, and leaves the remaining files to the next call
+The first read from a queue file reads the whole file. A read from several queues at once reads queue files of
+up to `QUEUE_FILES_COMPARED_BYTES` in total, or one file, and leaves the remaining files to the next call
 (`Arrived.is_unfinished`). Each file is read in full only once, so repeated calls finish.
 """
 
@@ -28,7 +28,7 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""The bytes to read at once per wanted byte, since a separate read costs as much as reading some KB."""
+"""The limit of bytes read at once per wanted byte, as a separate read costs as much as some KB."""
 
 
 _Led = tuple[Entry, int, ConsumeQueue]
@@ -110,7 +110,7 @@ class Reading:
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
-        """Return up to `count` messages in log order, each queue from its offset in `places` on."""
+        """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
         reads = _FileReads()
         queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
         shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)

@@ -10,7 +10,7 @@
                                  slot nor any later slot of the bucket has been used
 
 The table uses the hash of the key index (`keyindex.hash_of`), so the table can be filled with columns of that
-index at startup, and a send computes one hash for both.
+index at startup, and a send computes one hash for the table and the index.
 
 Rules
 1. A slot is live while its offset is at or above `since`. Dead slots may be overwritten, and live slots are
@@ -24,13 +24,13 @@ Rules
    the key index until `since` has passed the dropped ids.
 4. A look-up misses no offset but may return wrong offsets: those of another id with the same bucket and tag
    (one probe in 65,000 at full load), of a message key, or of a record that the broker created. The caller
-   reads the records and compares them.
+   reads the records and compares their contents.
 
 Cost: the table takes 256 KiB at first and 16 MiB at most. A probe takes 0.2 us and a put 0.1 us, half of
 which is for the insertion as columns (one by one, an insertion took 0.5 to 0.9 us of each send). A table of
 16 MiB from the beginning made a send 0.4 us slower, because each probe missed the processor's caches. At
-1,000 messages per second, the ids of 40 s take 2 MiB in this table. At 16,000 messages per second, they fill
-a third of the largest table, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 M
+1,000 messages per second, the ids of 40 s take 2 MiB in this table. At 16,000 messages per second, the ids
+fill a third of the largest table, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 M
 entries of the index takes 0.15 s. Weak spots: after 40 s at 43,000 messages per second, `_spilled` is full
 (60 MiB), and each probe without a match reads the key index. The last doubling of the table blocks the event
 loop for about 8 ms. A slot can hold offsets of up to 1 TiB above the origin, so for every 512 GiB that a

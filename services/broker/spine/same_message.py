@@ -18,8 +18,8 @@ Rules
 4. Records that the broker derives from a message (timer deliveries, commits, redriven dead letters, and runs
    of schedules) do not count as attempts to send the message (`is_sent`).
 
-Cost: if the properties are in the same order, one comparison of bytes, and otherwise about 2 us to parse both
-sides. A message with a new id is never compared.
+If the properties are in the same order, the cost is one comparison of bytes, and otherwise about 2 us to
+parse both sides. A message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidewheel import property_names
 OF_EACH_TRY: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""The properties that may differ between attempts. The last two belong to W3C Trace Context."""
+"""The properties that may differ between attempts, including two properties of W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,

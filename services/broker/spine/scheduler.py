@@ -55,7 +55,7 @@ class Scheduler:
         self._wheel(purpose).schedule(subject << _PURPOSE_BITS | purpose, due_ms)
 
     def schedule_many(self, purpose: Purpose, subjects: Iterable[int], due_ms: int) -> None:
-        """Set timers, all due at the same time, of subjects that have no timer."""
+        """Set timers with the same due time for subjects that have no timer."""
         self._wheel(purpose).schedule_many(
             [subject << _PURPOSE_BITS | purpose for subject in subjects], due_ms
         )
@@ -75,8 +75,8 @@ class Scheduler:
     def set_back(self, now_ms: int) -> None:
         """Set the wheels back to `now_ms` if they are ahead of it, after the clock was set back.
 
-        Without this, new timers would not fire until the clock reached the old time again. Elapsed time can
-        decrease only from one core to the next core over the same store.
+        If the wheels were not set back, new timers would not fire until the clock reached the old time again.
+        Elapsed time can decrease only from one core to the next core over the same store.
         """
         self._leases = _no_later(self._leases, self._lease_clock.elapsed(now_ms))
         self._others = _no_later(self._others, now_ms)

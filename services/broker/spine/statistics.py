@@ -33,9 +33,9 @@ class Lateness:
 
 @dataclass(slots=True)
 class Traffic:
-    """The messages of one topic since startup, and the round-robin counter of its queues.
+    """The counters of messages of one topic since startup, and the round-robin counter of its queues.
 
-    A send needs one look-up for both counters.
+    A send needs only one look-up for the message counters and the round-robin counter.
     """
 
     messages: int = 0

@@ -272,7 +272,7 @@ class Store:
     def expect(self, record: Record) -> None:
         """Begin a queue with a gap if damage of the log has destroyed its first records.
 
-        Recovery and followers call this with each record, before `apply`. Every queue offset is assigned
+        Recovery and followers call `expect` with each record, before `apply`. Every queue offset is assigned
         once, and no offset is skipped. In an imported log, a record replaces the queue entries from its queue
         offset on.
         """

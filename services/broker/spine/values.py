@@ -1,7 +1,7 @@
 """The results of the broker's verbs, and the effects that a tick requests from the shell.
 
-Every answer that depends on a record has a `durable_at`. The shell sends the answer to the caller only after
-the log is durable up to that physical offset.
+Every answer that depends on a record has a `durable_at`, the physical offset up to which the log must be
+durable before the shell sends the answer to the caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SendReceipt(NamedTuple):
     """The receipt of a stored message.
 
     `queue_offset` is the offset in the queue that currently holds the message, since timers and half messages
-    are in separate queues. `replaced_offset` is the log offset of the timer that this timer replaced, or -1.
+    are in separate queues. `replaced_offset` is the log offset of the timer that the message replaced, or -1.
     """
 
     message_id: str
@@ -298,7 +298,7 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Run a step of segment deletion in a worker once the log is durable up to it, then call `retired`."""
+    """Run a step of a segment deletion in a worker when its `durable_at` is durable, and call `retired`."""
 
     retirement: Retirement
 

@@ -60,7 +60,7 @@ class CarriedVerb:
     """A verb carried by a message.
 
     `name` is a timer key or a message id. `to_ms` is the new time of a move, and 0 for other verbs. If
-    `is_strict` is true, the message must not be stored unless such a timer is known.
+    `is_strict` is true, the message must not be stored unless the broker knows the timer.
     """
 
     kind: VerbKind
