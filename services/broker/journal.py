@@ -1,15 +1,15 @@
-"""The journal: operators' acts, as messages of the topic `TW_SYS_JOURNAL`, which the broker keeps for itself.
+"""The journal: operators' acts, recorded as messages of the broker's own topic `TW_SYS_JOURNAL`.
 
     act --> its records, durable --> `note`: an entry --> durable --> the answer of the act
 
-1. Whoever has the answer of an act finds the act in the journal, also after a restart and on another leader:
-   the entry is in the log like any message. An act that a crash interrupts before its entry has no answer.
-2. The body of an entry is JSON (`Entry`), at most `ENTRY_BYTES_MAX`; its time is its store time. Entries have
-   no key, so no search for messages finds them.
-3. Retention deletes entries with the segments that they are in.
+1. An act that has been answered is in the journal, also after a restart and on another leader, because its
+   entry is in the log like any other message. An act that a crash interrupts before its entry gets no answer.
+2. The body of an entry is JSON (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of the entry is its
+   store time. Entries have no key, so no search for messages finds an entry.
+3. Retention deletes entries together with the segments that contain them.
 
-Cost: a record of some 300 bytes an act; a page reads one record an entry, newest first, and looks at no more
-than `LOOKED_AT_MAX`.
+Cost: an act takes a record of about 300 bytes. A page reads one record per entry, newest first, and examines
+at most `LOOKED_AT_MAX` entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from services.broker.spine.store import Store
 
 ENTRY_BYTES_MAX: Final = 4_096
 LOOKED_AT_MAX: Final = 1_000
-"""The entries that one page looks at."""
+"""The maximum number of entries that one page examines."""
 _TEXT_MAX: Final = 500
 _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Noted:
-    """An entry with its offset in the journal and its time, in ms since 1970."""
+    """An entry with its offset in the journal and its time in ms since 1970."""
 
     offset: int
     store_ms: int
@@ -64,7 +64,7 @@ class Noted:
 
 @dataclass(slots=True, frozen=True)
 class JournalPage:
-    """Entries, the newest first; `before` continues below them, None at the journal's beginning."""
+    """Entries, newest first. `before` is the cursor of the next page, or None at the end of the journal."""
 
     entries: list[Noted]
     before: int | None
@@ -77,16 +77,20 @@ class Journal:
         self._store, self._reading = store, reading
 
     def note(self, entry: Entry, now_ms: int) -> int:
-        """Append an entry, with its texts cut to their bounds; return the offset to make durable."""
+        """Append an entry, whose texts are cut to their maximum length.
+
+        Return the offset that must be durable before the answer is sent.
+        """
         short = Entry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
         record = Record(topic=JOURNAL_TOPIC, body=body)
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest ones.
+        """Return up to `count_max` entries below the offset `before`, or the newest entries.
 
-        `about` selects entries with that text in any field. Entries that damage destroyed are left out.
+        `about` selects the entries that contain that text in any field. Entries that damage has destroyed are
+        omitted.
         """
         found: list[Noted] = []
         queue = self._store.dispatch.look(*_QUEUE)
@@ -102,6 +106,6 @@ class Journal:
 
 
 def _entry(record: Record) -> Entry:
-    """Return the entry in a record; fields that a later release adds are left out."""
+    """Return the entry in a record, without fields that a later release has added."""
     said = json.loads(record.body)
     return Entry(*(str(said.get(field, "")) for field in Entry._fields))

@@ -1,4 +1,4 @@
-"""Changes of a topic by an operator: altered, purged, deleted; and its use, which is what they could lose.
+"""Operators' changes of a topic (alter, purge, and delete), and the use of a topic that they would affect.
 
     verb      records, in one turn                            refused while
     alter     `TopicSet`                                      messages of the old settings would be lost or
@@ -7,17 +7,18 @@
     delete    the same, a `GroupLeft` per group, and last     timers, halves or schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
-1. A message is unfinished while a group that receives the topic has not finished it; without any group, every
-   message counts. `use` counts both, and a verb checks the same counts in its own turn.
-2. A purge moves the beginning of each queue to its end, so it includes exactly the messages that were durable
-   when it was decided. Their records remain in the log until retention deletes their segments.
-3. A crash keeps a prefix of the records of a deletion: the topic is then empty and has fewer groups, and the
-   same call completes the deletion.
-4. Queue offsets of a deleted topic are never used again: a new topic of the same name continues after them,
-   so a receipt of the old topic cannot acknowledge a message of the new one.
+1. A message is unfinished while a group that receives the topic has not finished it. Without any group, every
+   message counts as unfinished. `use` returns these counts, and each verb checks the same counts when it is
+   executed.
+2. A purge moves the beginning of each queue to its end, and so covers exactly the messages that were durable
+   at the time of the decision. The records remain in the log until retention deletes their segments.
+3. After a crash during a deletion, the log contains a prefix of its records. The topic is then empty and has
+   fewer groups, and the same call completes the deletion.
+4. Queue offsets of a deleted topic are never used again. A new topic with the same name continues after these
+   offsets, so a receipt of the old topic cannot acknowledge a message of the new topic.
 
-Cost: `use` looks at each queue for each group, and at each open half. Weak spot: the next offset of each
-queue of a deleted topic remains in memory and in snapshots, some 100 bytes.
+Cost: `use` examines each queue for each group, and each open half message. Weak spot: the next offset of each
+queue of a deleted topic remains in memory and in snapshots (about 100 bytes per queue).
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import is_system
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The types of topics with message groups, which the number of queues maps to queues."""
+"""The types of topics with message groups, whose queues depend on the number of queues."""
 _NAMES_MAX: Final = 10
-"""The number of names in a refusal."""
+"""The maximum number of names in a refusal."""
 
 
 class GroupUse(NamedTuple):
-    """A group that receives a topic: its unfinished messages of it, its open dead letters of any topic."""
+    """A group that receives a topic, with its unfinished messages and its dead letters of any topic."""
 
     group: str
     unfinished: int
@@ -59,7 +60,7 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """What a change of a topic concerns; `messages` counts those of its queues, finished or not."""
+    """The use of a topic. `messages` counts all messages in the queues of the topic, finished or not."""
 
     topic: Topic
     messages: int
@@ -101,7 +102,7 @@ class TopicChanges:
         self._transactions, self._schedules = transactions, schedules
 
     def use(self, name: str) -> TopicUse:
-        """Return the use of a topic; raise `TopicNotFound`."""
+        """Return the use of a topic, or raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -115,10 +116,10 @@ class TopicChanges:
     def alter(
         self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
     ) -> Changed:
-        """Change the type or the number of queues of a topic (None: unchanged).
+        """Change the type or the number of queues of a topic, of which None leaves a setting unchanged.
 
-        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` for a change that is never possible, and
-        `TopicInUse` for one that is not possible now.
+        Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
+        `TopicInUse` if the change is not possible now.
         """
         _check_alterable(name)
         use = self.use(name)
@@ -136,14 +137,14 @@ class TopicChanges:
         return Changed(use, topic, topic.durable_at)
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
-        """Discard the durable messages of a topic; raise `TopicNotFound`, `IllegalTopic` or `TopicInUse`."""
+        """Discard a topic's durable messages, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         _check_alterable(name)
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
         return Changed(use, use.topic, self._empty(use.topic, now_ms))
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
-        """Delete a topic with its queues; raise `TopicNotFound`, `IllegalTopic` or `TopicInUse`."""
+        """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         _check_alterable(name)
         use = self.use(name)
         _check_waiting(use)
@@ -158,7 +159,7 @@ class TopicChanges:
         return Changed(use, use.topic, end_offset)
 
     def _empty(self, topic: Topic, now_ms: int) -> int:
-        """Move the beginning of each queue to its end; return the offset to make durable."""
+        """Move the beginning of each queue to its end, and return the offset that must be durable first."""
         queues = [(topic.name, queue_id, end) for queue_id, first, end in self._queues(topic) if first < end]
         if not queues:
             return 0
@@ -166,7 +167,7 @@ class TopicChanges:
         return self._store.append(record_of(cut), now_ms).end_offset
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether messages or halves of a topic are appended and not durable: no count has them."""
+        """Return whether a topic has appended messages or halves that are not durable and in no count."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -174,7 +175,7 @@ class TopicChanges:
         return False
 
     def _queues(self, topic: Topic) -> Iterator[tuple[int, int, int]]:
-        """Yield (queue id, first offset, end offset) of each queue with messages, durable ones only."""
+        """Yield (queue id, first offset, end offset) of each queue that has durable messages."""
         for queue_id, queue in self._store.dispatch.queues_of(topic.name, topic.queue_count):
             yield queue_id, queue.min_offset, queue.end_offset
 
@@ -226,7 +227,7 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
 
 
 def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> None:
-    """Raise `TopicInUse` if timers, halves or schedules would send to the topic, other than of a type."""
+    """Raise `TopicInUse` if timers, halves, or schedules will send messages of another type to the topic."""
     name, found = use.topic.name, []
     if use.timers and message_type is not MessageType.DELAY:
         found.append(f"{use.timers:,} timers (tidewheel timer cancel --all --topic {name})")
@@ -241,7 +242,7 @@ def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> No
 
 
 def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
-    """Raise `TopicInUse` if messages are unfinished, unless they may be discarded."""
+    """Raise `TopicInUse` if messages are unfinished, unless `discard` is true."""
     if use.unfinished and not discard:
         raise TopicInUse(
             f"{use.unfinished:,} messages of {use.topic.name!r} are unfinished: {_groups_of(use)}. Let them "

@@ -131,7 +131,7 @@ class Schedules:
         return self._view(self._named(name), count)
 
     def names_of(self, topic: str) -> list[str]:
-        """Return the names of the schedules that send to a topic, sorted."""
+        """Return the sorted names of the schedules that send messages to a topic."""
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:

@@ -344,7 +344,7 @@ class Store:
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
     def unflushed(self) -> Iterator[Appended]:
-        """Yield the records that are appended and not durable, in log order."""
+        """Yield the appended records that are not yet durable, in log order."""
         return iter(self._appended)
 
     @property

@@ -128,12 +128,12 @@ class Topics:
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def replace(self, topic: Topic, now_ms: int) -> Topic:
-        """Replace the settings of a topic; return the topic as stored. The caller has checked them."""
+        """Replace the settings of a topic, which the caller has checked, and return the topic as stored."""
         assert topic.name in self._topics, "only an existing topic is replaced"
         return self._write(topic, now_ms)
 
     def apply(self, fact: OfTopic, stamp: Stamp) -> None:
-        """Add, replace or delete a topic."""
+        """Add, replace, or delete a topic."""
         if isinstance(fact, TopicDeleted):
             self._topics.pop(fact.name, None)
             return
