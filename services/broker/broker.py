@@ -380,7 +380,7 @@ class Broker:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do a bounded part of the work due by `now_ms`. The next call is due at `next_due_ms`.
 
-        Timers come first and dead letters last, since a lease that ends in this tick may have been the last
+        Timers come first and dead letters last, because the end of a lease in this tick may end the last
         attempt.
         """
         self._ticked_ms = now_ms

@@ -34,7 +34,7 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class Adopted(NamedTuple):
-    """The parts that were rebuilt at startup, with reasons, and the damage of the log below the snapshot.
+    """The parts that were rebuilt at startup, with reasons, and the damage to the log below the snapshot.
 
     Queues have gaps in place of damaged records, and readers skip the gaps.
     """

@@ -12,9 +12,9 @@ long as the timeout of the device. Reads of queues use none of these files durin
 
 The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
 that loses entries, and the messages that groups had not received. At startup, files below a recorded cut are
-deleted in the same way. An earlier record, the wish, moves the end of the log, so that the second snapshot
-has a later offset than the first snapshot. The wish also marks the limit of legal deletions for recovery:
-missing records above the limit are damage.
+deleted in the same way. An earlier record, the request of a second snapshot, moves the end of the log, so
+that the second snapshot has a later offset than the first snapshot. The request also marks the limit of legal
+deletions for recovery: missing records above the limit are damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
@@ -161,7 +161,7 @@ class Housekeeping:
             raise refusal
 
     def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk space, and return the retirement to run (a keeping or a deletion), or None.
+        """Check the disk space, and return the retirement to run (a `Keeping` or a `Deletion`), or None.
 
         Return None while a checkpoint is in progress, because its snapshot may already be on disk and cover a
         part of the log that the core still reads until the checkpoint is complete.
@@ -184,7 +184,7 @@ class Housekeeping:
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for messages that groups wait for, and return the keeping after the last queue.
+        """Scan more queues for messages that groups wait for, and return the `Keeping` after the last queue.
 
         Before the scan, record the beginnings of queues that are not yet recorded, one batch per call.
         """
@@ -259,11 +259,12 @@ class Housekeeping:
         return offset in outcomes.open or offset in outcomes.expired
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """Cut the log after a keeping, with one batch of queues per call, or record the end of a deletion.
+        """Cut the log after a `Keeping`, with one batch of queues per call, or complete a `Deletion`.
 
         Return False while queues remain; the caller must then call this method again, possibly after other
-        calls. The last record cuts the log, and the keep file is read from then on. A keeping runs until the
-        last record is published, so an uncommitted cut deletes nothing. Raise OSError if the disk fails.
+        calls. The last record cuts the log, and the keep file is read from then on. A `Keeping` is in
+        progress until the last record is published, so an uncommitted cut deletes nothing. Raise OSError if
+        the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):

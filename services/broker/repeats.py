@@ -13,19 +13,19 @@ Rules
    table. At startup, the table is filled from columns of the key index before messages are accepted, and the
    index is not read later.
 3. An id is recent for WINDOW_MS by the clock of the process that applied the record, which stores the end of
-   the log at the beginning of each of the last TURNS_KEPT turns of TURN_MS. At startup, when there are no
-   turns yet, store times are used (`broker.spine.store_times`). In a cluster, store times may come from
+   the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, when there are no
+   periods yet, store times are used (`broker.spine.store_times`). In a cluster, store times may come from
    clocks of several machines, an hour apart, so a node begins with the last TAKEOVER_BYTES of the log and
-   uses its own clock from then on. Clients stop their attempts sooner, for example after three attempts of 3
-   s. A message that is repeated later is stored again.
+   uses its own clock from then on. Clients give up sooner, for example after three attempts of 3 s. A message
+   that is repeated later is stored again.
 4. Timers and half messages have separate id tables, which keep ids much longer but expire by the clock. For
    WINDOW_MS after a startup or a takeover, the ids of timers and half messages are therefore also looked up
    here.
 5. A refusal means that nothing is stored, so `broker.sending` looks for a first attempt before refusing a
    message.
-6. Only one turn begins at a time, however late its first flush is, because a forward step of the clock looks
-   like an idle broker, and messages stored before the step must stay known. After a backward step, the
-   current turn ends at most TURN_MS later.
+6. Only one period begins at a time, even if its first flush is late, because a forward step of the clock
+   looks like an idle broker, and messages stored before the step must stay known. After a backward step, the
+   current period ends at most TURN_MS later.
 7. If the table cannot be filled because a file of the key index is damaged, the damage is reported, and the
    index is also read for each id until all recent ids have been added since startup.
 
@@ -66,7 +66,7 @@ TAKEOVER_BYTES: Final = 1 << 30
 
 
 class Repeats:
-    """The turns of recent ids, and the search for the first attempt of a repeated send."""
+    """The periods of recent ids, and the search for the first attempt of a repeated send."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
@@ -74,7 +74,7 @@ class Repeats:
         """The ids of recent messages, which `recover` sets."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
-        """The end of the log at the beginning of each kept turn, oldest first."""
+        """The end of the log at the beginning of each kept period, oldest first."""
         self._begun_ms = 0
         """The time at which this process began to accept messages."""
         self._began_with_recent = False
@@ -104,10 +104,10 @@ class Repeats:
         self._began_with_recent = self._since[0] < self._store.log.end_offset
 
     def pass_time(self, now_ms: int) -> None:
-        """Begin the next turn if the current turn is over.
+        """Begin the next period if the current period is over.
 
         The method is called with each flush, and after the clock was set back. Records appended since the
-        last call belong to the previous turn, so their ids are kept longer than necessary. A turn ends at
+        last call belong to the previous period, so their ids are kept longer than necessary. A period ends at
         most TURN_MS from now, even if the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:

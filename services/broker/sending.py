@@ -6,7 +6,7 @@ of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with 
 is a different message.
 
 A client may send a message several times, and treats the last answer as the result. A refusal must therefore
-mean that no attempt has stored the message, so conditions that change (room, clock, settings, and topics)
+mean that no attempt has stored the message, so conditions that change (space, clock, settings, and topics)
 lead to a refusal only for messages that are not repeats. An illegal message was illegal in every attempt.
 """
 

@@ -15,7 +15,7 @@ is in memory.
 A half message and its commit are appended directly from the message with its facts, without building or
 parsing a `Record` (`send`, `_commit`).
 
-Weak spots: a half message that is not in memory counts as rolled back if damage of the log has destroyed its
+Weak spots: a half message that is not in memory counts as rolled back if damage to the log has destroyed its
 committed record. Each open half message has a timer (`Purpose.CHECK`), an entry in `unasked` or `_to_read`,
 or a check-back in progress, which `check_asked` completes. If a caller takes a check-back and never calls
 `check_asked`, check-backs for that half message stop until a restart.

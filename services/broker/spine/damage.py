@@ -11,7 +11,7 @@
    source).
 2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
    result of a repair replaces the entry of the damaged file and is reported again (`settle`).
-3. A gap in a queue is reported unless it is explained by known damage of the log that follows the entry
+3. A gap in a queue is reported unless it is explained by known damage to the log that follows the entry
    before the gap. Without the report the loss would go unnoticed, since a later recovery reads the log only
    from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
    before the gap counts as the explanation. A search by tags stops at a gap, since the lost message may have
@@ -55,7 +55,7 @@ class FoundDamage:
         self._places: dict[Hashable, Damaged] = {}
         self._listeners: list[Listener] = []
         self._known_ends = list[int]()
-        """The end offsets of known damage of the log, in ascending order."""
+        """The end offsets of known damage to the log, in ascending order."""
         self.unreadable_records = 0
         """The number of reads of damaged records."""
 
@@ -103,11 +103,11 @@ class FoundDamage:
             self._known_ends.insert(at, one.end_offset)
 
     def is_told(self, behind: int, until: int) -> bool:
-        """Return whether any known damage of the log ends after offset `behind` and at or before `until`."""
+        """Return whether any known damage to the log ends after offset `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Report a gap in a queue that was caused by damage of the log before `physical_offset`."""
+        """Report a gap in a queue that was caused by damage to the log before `physical_offset`."""
         if physical_offset <= self._log.first_offset:
             return
         what = (

@@ -44,7 +44,7 @@ class Arrived(NamedTuple):
 
 
 class _EnoughReadError(Exception):
-    """The call has read as many bytes of queue files as one call may read."""
+    """The limit of queue file bytes that one call may read has been reached."""
 
 
 class _FileReads:
@@ -90,8 +90,8 @@ class Reading:
     def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
         """Read the records of the first entries at once, as long as they are close together in the log.
 
-        The entries are in log order. Return {log offset: record}, with None for records that need a call of
-        `record`.
+        The entries are in log order. Return {log offset: record}, with None for records that must be read
+        with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -104,7 +104,7 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the messages at `count` offsets without damaged messages, or fewer if they are large."""
+        """Return the messages at `count` offsets, except damaged messages, or fewer if they are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._shown(((entry, offset, queue) for entry, offset in found), count)
@@ -174,7 +174,7 @@ class Reading:
 
 
 def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
-    """Yield entries until the call has read as many bytes of queue files as it may read."""
+    """Yield entries until the limit of queue file bytes that one call may read is reached."""
     with suppress(_EnoughReadError):
         yield from found
 

@@ -117,7 +117,7 @@ class Store:
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
         """Return the record of a queue entry, or raise `StoreDamaged` if the record is unreadable.
 
-        The error is reported as damage of the log, because the entry itself has passed its check.
+        The error is reported as damage to the log, because the entry itself has passed its check.
         """
         try:
             return self._led(queue_offset, entry)
@@ -270,7 +270,7 @@ class Store:
             ids.newest[id_digest] = offset  # an inlined call of `RecentIds.put`
 
     def expect(self, record: Record) -> None:
-        """Begin a queue with a gap if damage of the log has destroyed its first records.
+        """Begin a queue with a gap if damage to the log has destroyed its first records.
 
         Recovery and followers call `expect` with each record, before `apply`. Every queue offset is assigned
         once, and no offset is skipped. In an imported log, a record replaces the queue entries from its queue
