@@ -1,7 +1,7 @@
 """Data derived from the log: the queues and the key index, which are adopted at startup.
 
 The queues and the key index are adopted as named by the snapshot, or else rebuilt from the log up to the
-snapshot. The replay of the records after the snapshot then adds these records to both.
+snapshot. The replay of later records then adds these records to the queues and the key index.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ long as the timeout of the device. Reads of queues use none of these files durin
 
 The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
 that loses entries, and the messages that groups had not received. At startup, files below a recorded cut are
-deleted in the same way. An earlier record, the request of a second snapshot, moves the end of the log, so
+deleted in the same way. An earlier record, the request for a second snapshot, moves the end of the log, so
 that the second snapshot has a later offset than the first snapshot. The request also marks the limit of legal
 deletions for recovery: missing records above the limit are damage.
 

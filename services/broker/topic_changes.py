@@ -8,12 +8,12 @@
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
 1. A message is unfinished while a group that receives the topic has not finished it. Without any group, every
-   message counts as unfinished. `use` returns these counts, and each verb checks the same counts when it is
-   executed.
+   message counts as unfinished. `use` returns the counts of messages, and each verb checks these counts when
+   it is executed.
 2. A purge moves the beginning of each queue to its end, and so covers exactly the messages that were durable
    at the time of the decision. The records remain in the log until retention deletes their segments.
-3. After a crash during a deletion, the log contains a prefix of its records. The topic is then empty and has
-   fewer groups, and the same call completes the deletion.
+3. After a crash during a deletion, the log contains a prefix of its records: the topic is empty and has fewer
+   groups, and a repeated call completes the deletion.
 4. Queue offsets of a deleted topic are never used again. A new topic with the same name continues after these
    offsets, so a receipt of the old topic cannot acknowledge a message of the new topic.
 
@@ -46,7 +46,7 @@ from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import is_system
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The types of topics with message groups, whose queues depend on the number of queues."""
+"""The topic types with message groups, whose assignment to queues depends on the number of queues."""
 _NAMES_MAX: Final = 10
 """The maximum number of names in a refusal."""
 

@@ -89,7 +89,7 @@ class Topics:
         """Create a topic, or return the existing topic if it has the same settings.
 
         Raise `TopicExists` if the settings differ, `IllegalTopic` if the name is illegal, `ClientMistake` if
-        the number of queues is out of range, or `TooManyTopics`.
+        the number of queues is out of range, or `TooManyTopics` if the limit is reached.
         """
         check_topic_name(name)
         if not 1 <= queue_count <= limits.QUEUE_COUNT_MAX:
