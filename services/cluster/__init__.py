@@ -1,1 +1,1 @@
-"""A broker as one node of a cluster: follows the leader through a shared log, or leads."""
+"""A broker as one node of a cluster, which leads or follows the leader through a shared log."""

@@ -1,14 +1,14 @@
-"""Client settings for commands: each node keeps a file in its store with the addresses of all nodes.
+"""Client settings for commands: each node has a file in its store with the addresses of all nodes.
 
-    STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this one first; `http_ca`: nodes.pem
+    STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this node first; `http_ca`: nodes.pem
     STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
 
-Nodes create their own certificates, so no authority signs them, and other machines do not have them. Nodes
-trust the certificates in the shared log (`peers`); these files give them to commands. The files of all nodes
-differ only in the order, hold no secret (of the token only the path, which should be the same on all nodes),
-and may be copied to other machines.
+Nodes create their own certificates, so no authority signs these certificates, and other machines do not have
+them. Nodes trust the certificates in the shared log (`peers`), and commands read them from these files. The
+files of all nodes differ only in the order of the nodes. They contain no secret, and may be copied to other
+machines; they refer to the token only by its path, which should be the same on all nodes.
 
-Weak spot: a node that has not announced itself yet is missing from the files of others, unless it leads.
+Weak spot: a node that has not announced itself yet is missing from the files of other nodes, unless it leads.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The URL of each node's HTTP interface, and its certificate there, as PEM; "" for http://."""
+"""By URL of each node's HTTP interface, the node's certificate as PEM; "" for http://."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the settings file for commands; `token` is the file of the token that they send."""
+    """Return the settings file for commands, which send the token in the file `token`."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -45,7 +45,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write both files, the certificates first; raise OSError."""
+    """Write both files, the certificates first. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -58,7 +58,7 @@ async def keep(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Write both files again whenever their content changes, until cancelled."""
+    """Write both files again whenever their content changes, until the task is cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())
@@ -66,6 +66,6 @@ async def keep(
             try:
                 await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
-            except OSError as error:  # a full disk: the old files remain
+            except OSError as error:  # the old files remain, for example on a full disk
                 log.warning("the file for commands was not written", reason=str(error))
         await pause(LOOK_SECONDS)

@@ -1,10 +1,10 @@
-"""The acts of a node that follows or stands: calls to the engine and the replica, ordered by the election.
+"""The acts of a follower or candidate: calls to the engine and the replica, requested by the election.
 
 Each method carries out one act and returns its answer to the election; `Acts` itself keeps no result. An act
-waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; `look` and
-`complain` run concurrently with it. The simulation calls the same methods.
+waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only `look`
+and `complain` run concurrently with another act. The simulation calls the same methods.
 
-The replica belongs to these acts from `open` on, and to the event loop once the node leads
+These acts own the replica from `open` on, until the node leads: then the event loop owns the replica
 (`services.cluster.leading.lead`).
 """
 
@@ -48,7 +48,7 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, crc_at
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of shared log records, BEATs included, after a checkpoint at which the next one is due."""
+"""The number of shared log records after a checkpoint, BEATs included, at which the next one is due."""
 
 
 class Clocks(NamedTuple):
@@ -59,7 +59,7 @@ class Clocks(NamedTuple):
 
 
 class Acts:
-    """The acts of the node `me`; `tell` receives inputs during an act, with their time."""
+    """The acts of the node `me`; `tell` receives inputs of the election during an act, with their time."""
 
     def __init__(
         self,
@@ -78,22 +78,22 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.Clocks(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The certificate of this node, as of its last look; used in the loop."""
+        """The certificate of this node, as of its last look; accessed in the loop only."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The replica opened last; None while a copy replaces it; used in the loop."""
+        """The replica opened last, or None while a copy replaces it; accessed in the loop only."""
 
     def begins(self, act: Act) -> None:
-        """Release the replica, in the loop, if an act replaces it."""
+        """Release the replica if an act replaces it. The caller is in the event loop."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.note(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def ends(self, answer: Input) -> None:
-        """Apply, in the loop, the replica or the certificate in an answer."""
+        """Apply the replica or the certificate in an answer. The caller is in the event loop."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.recall(answer.replica.last_led)
@@ -107,7 +107,7 @@ class Acts:
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return where the shared log cannot be read on, if that is why an act failed; in the loop."""
+        """Return the unreadable record if it made an act fail; else None. The caller is in the event loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -115,15 +115,17 @@ class Acts:
         return Unreadable(record, fold.end, error.detail)
 
     def open(self, _: Any = None) -> Opened:
-        """Open the replica; raise a `StoreError`, or OSError."""
+        """Open the replica. Raise a `StoreError` if it is unusable, or OSError if the disk fails."""
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.opened(replica)
         return Opened(replica.fold.epoch, replica.fold.leads, seen_by(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
-        """Take the present records of the log, up to some MiB; first check the records read before if asked.
+        """Take the next records of the log, up to some MiB at once.
 
-        Raise `Unknown`, `Halted`, `Trimmed`, `NoCluster`, or OSError if the replica is void.
+        With `must_check`, first check that the log still has the records that were read before. Raise
+        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails;
+        the replica is void after an OSError.
         """
         replica = self.open_replica
         if must_check:
@@ -135,11 +137,11 @@ class Acts:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Take the present records of the log, up to some MiB; see `read`."""
+        """Take the next records of the log, up to some MiB at once; raise the errors of `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
-        read_ms = self.clocks.monotonic()  # silence is measured from the read, not from the folding
+        read_ms = self.clocks.monotonic()  # silence is measured from the end of the read, before the fold
         for one in up_to_gap(self.engine, fold, found):
             if self.witness.is_another(one):
                 self.witness.require_kept(self.engine, fold)
@@ -154,29 +156,32 @@ class Acts:
         return ReadDone(len(found), seen_by(fold), fold.is_founded, is_listed, self._health.unfit())
 
     def has_many_records(self, replica: Replica) -> bool:
-        """Return whether the records after the checkpoint are too many to keep for it."""
+        """Return whether the log has so many records after the checkpoint that the next one is due."""
         shared = replica.core.shared_in_checkpoint
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def complain(self, complaint: tuple[int, int]) -> None:
-        """Note in the shared log that clients call, and that the leader of an epoch does not answer."""
+        """Append a complaint to the shared log: the leader of an epoch does not answer calls of clients."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(Unknown, Refused):  # the complaint is repeated
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
     def look(self, has_read_all: bool) -> LookDone:
-        """Check the free disk space, and the copy; raise `StoreDamaged`, or OSError."""
+        """Check the free disk space and the copy.
+
+        Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
+        """
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
         shown = self.look_after_copy(replica, has_read_all)
         return LookDone(seen_by(replica.fold), has_room, shown)
 
     def look_after_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Announce a new checkpoint, once it is read back; return the current certificate of this node.
+        """Announce a new checkpoint after it was read back, and return the current certificate of this node.
 
-        Raise `StoreDamaged`, or OSError.
+        Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
         replica.require_sound(has_read_all=has_read_all)
         replica.sync()
@@ -184,7 +189,10 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH after the records read; raise `Refused`, `Unknown`, or OSError."""
+        """Append an EPOCH, unless the log has newer records of a leader that this node has not read.
+
+        Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
+        """
         self.open_replica.require_may_stand()
         fold = self.open_replica.fold
         me = self.me._replace(certificate=self.show().certificate)
@@ -195,9 +203,10 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read on; after the EPOCH, check that it is the newest, and that earlier records are still there.
+        """Read on, and check that the EPOCH of this node is the newest and that no earlier record is lost.
 
-        Raise `Unknown`; raise `Halted` also if a record that this process has read before is lost.
+        Raise `Unknown` if the engine does not answer, or `Halted` if a record is lost which this process has
+        read before.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -208,9 +217,10 @@ class Acts:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch the copy of another node, one beyond the unreadable record `where` if that is the reason.
+        """Fetch the copy of another node; with `where`, a copy that reaches past this unreadable record.
 
-        Raise `Unknown`, `TooOld`, `CopyRefused`, or OSError.
+        Raise `Unknown` if the engine does not answer, `TooOld` if the cluster has a newer version,
+        `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.look(where)
         if found.epoch is not None:
@@ -218,7 +228,7 @@ class Acts:
         return Copied(self.copying.get(found, where))
 
     def shown_over_http(self) -> str:
-        """Return the certificate of this node's HTTP interface, as PEM; "" for http://."""
+        """Return the certificate of this node's HTTP interface as PEM, or "" for http://."""
         return self.shown.certificate if self.me.http.startswith("https:") else ""
 
 

@@ -1,35 +1,35 @@
-"""The evidence of accepted records that a node's copy carries: a machine without I/O, clock or settings.
+"""The evidence of accepted records in a node's copy: a state machine without I/O, clock or settings.
 
-A copy holds the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`) keeps
-that end, the chain there, and the last record of a leader that was folded. With it a node distinguishes an
-engine that has lost records, or was restored from a backup, from one that it has not read that far yet. The
-bytes after the checkpoint remain until the shared log has been read past the evidence and agrees.
+A copy contains the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`)
+records this end, the chain at the end, and the last record of a leader that was folded. With the evidence, a
+node detects an engine that has lost records or was restored from a backup. The bytes after the checkpoint
+remain until the node has read the shared log past the evidence and the two agree.
 
     state      the copy                                      what ends it
     OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
     AGREED     holds nothing that the shared log lacks       -
 
-Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine: if it is
-missing or replaced, the node halts after some time.
+Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine. If the record
+is missing or was replaced, the node halts after some time.
 
-An accepted flush, compared with the bytes on disk at its place (`MEETS`):
+Each accepted flush is compared with the bytes on disk at its offset (`MEETS`):
 
     on disk              below the accepted end                at or above it
     the same bytes       advance                               advance
     no sound record      write: lost in a power cut            cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-The record of the evidence, once the fold has taken or skipped it (`CopyProof.read`):
+The record of the evidence decides the state once the fold has taken or skipped it (`CopyProof.read`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-Stores of versions without evidence have a file `durable` with the accepted end of a follower. The first start
-converts it to evidence with NO_RECORD: AGREED once the history is as long, and was compared with the bytes on
-disk.
+A store of a version without evidence has a file `durable` with the accepted end of a follower. The first
+start converts this file to evidence with NO_RECORD. The state is AGREED once the history is as long as the
+evidence, and was compared with the bytes on disk.
 
-AGREED is required to lead and to write new evidence. Another node's copy, or the whole shared log, may
-replace this copy only if it covers the evidence (`REPLACES`):
+A node in another state than AGREED may neither lead nor write new evidence. The copy of another node, or the
+whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACES`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
@@ -39,9 +39,9 @@ replace this copy only if it covers the evidence (`REPLACES`):
     not so far                     -                       same                     take if all are there
                                    -                       anything else            refuse
 
-Cost: some comparisons a record, and one read of the bytes on disk for each flush after a checkpoint. Weak
-spot: after a power cut the evidence may be a second old, or ahead of the bytes (`evidence_file`); a loss of
-records that only that second covers cannot be detected.
+Cost: some comparisons for each record, and one read from disk for each flush after a checkpoint. Weak spot:
+after a power cut the evidence may be one second old, or ahead of the bytes (`evidence_file`), so the loss of
+records of this second cannot be detected.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
 
 NO_RECORD: Final = 0
-"""The record number of evidence that has only an end: the first record of the log is not a leader's."""
+"""The record number of evidence that has only an end: no leader writes the first record of the log."""
 
 
 class Evidence(NamedTuple):
-    """The accepted history as a node knows it: `record` is the last record of a leader that was folded.
+    """The accepted history that a node has read: `record` is the last folded record of a leader.
 
-    `end` and `chain` are those of the history after that record; `crc` is the CRC-32 of its bytes. With
-    NO_RECORD only `end` counts.
+    `end` and `chain` describe the history after that record, and `crc` is the CRC-32 of the record's bytes.
+    If `record` is NO_RECORD, only `end` is valid.
     """
 
     cluster: bytes
@@ -72,7 +72,7 @@ class Evidence(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The position, as a part of a sentence."""
+        """The position of the evidence, as a part of a sentence."""
         of_record = f", with record {self.record} of the shared log" if self.record != NO_RECORD else ""
         return f"up to byte {self.end} of the log{of_record}"
 
@@ -85,7 +85,7 @@ class State(Enum):
 
 
 class Look(Enum):
-    """The record of the evidence, as found in the engine."""
+    """The result of looking up the record of the evidence in the engine."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -94,7 +94,7 @@ class Look(Enum):
 
 
 class InPlace(Enum):
-    """The bytes on disk where an accepted flush belongs."""
+    """The result of comparing an accepted flush with the bytes on disk at its offset."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -102,7 +102,7 @@ class InPlace(Enum):
 
 
 class Trace(Enum):
-    """The chain at the evidence, as known to another copy that has read past its record."""
+    """The result of comparing the chain of the evidence with the history of another copy."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -111,7 +111,7 @@ class Trace(Enum):
 
 
 class Verdict(Enum):
-    """The action of a node."""
+    """The action of a node after a comparison with the evidence."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -131,7 +131,7 @@ MEETS: Final = {
     (InPlace.OTHER, True): Verdict.HALT,
     (InPlace.OTHER, False): Verdict.SET_ASIDE,
 }
-"""By the bytes on disk, and whether they are below the accepted end."""
+"""The action for a flush, by the bytes on disk and whether they are below the accepted end."""
 REPLACES: Final = {
     **{(Trace.SAME, look): Verdict.TAKE for look in Look},
     **{(Trace.ANOTHER, look): Verdict.REFUSE for look in Look},
@@ -145,7 +145,7 @@ REPLACES: Final = {
 class Read(NamedTuple):
     """The progress of a fold: the end and chain of the history, and the offset of the next record.
 
-    `last` is the offset and the CRC-32 of the last record taken; None if there is none.
+    `last` is the offset and the CRC-32 of the record that was taken last, or None before the first record.
     """
 
     end: int
@@ -155,10 +155,11 @@ class Read(NamedTuple):
 
 
 class CopyProof:
-    """The evidence of one node's copy. Evidence of another cluster, as before a restore, is ignored.
+    """The evidence of one node's copy, and the state of the copy.
 
-    `claimed` is the evidence in the file, `checkpoint` the start of the fold, `trace` the fold's knowledge of
-    the chain at the evidence. Raise `Halted` if the checkpoint is of another history.
+    `claimed` is the evidence in the file, `checkpoint` is the start of the fold, and `trace` is the result of
+    comparing the two. Evidence of another cluster, as from before a restore, is ignored. Raise `Halted` if
+    the checkpoint is of another history.
     """
 
     def __init__(self, cluster: bytes, claimed: Evidence | None, checkpoint: Read, trace: Trace) -> None:
@@ -172,11 +173,11 @@ class CopyProof:
 
     @property
     def accepted_end(self) -> int:
-        """The log offset up to which the history is known to be accepted; 0 without evidence."""
+        """The log offset up to which the history is known to be accepted, or 0 without evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
     def meet(self, in_place: InPlace, offset: int) -> Verdict:
-        """Return the action for the bytes at `offset`, the first difference from an accepted flush.
+        """Return the action for the bytes at `offset`, where the disk first differs from an accepted flush.
 
         Raise `Halted` if the copy and the shared log have two histories.
         """
@@ -189,9 +190,10 @@ class CopyProof:
         return verdict
 
     def read(self, read: Read) -> None:
-        """Check the fold after it has taken a record; raise `Halted` if it contradicts the evidence.
+        """Check the fold after it has taken a record; raise `Halted` if the fold contradicts the evidence.
 
-        In a sound log the fold is then in the same state as when the evidence was written.
+        At the record of the evidence, the fold of a sound log has the state with which the evidence was
+        written.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -204,7 +206,7 @@ class CopyProof:
         self.state = State.AGREED
 
     def accepted(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return the evidence to write once the copy has all up to `end`; None if there is no news.
+        """Return new evidence for a copy that contains all bytes up to `end`, or None if nothing has changed.
 
         `led` is the offset and the CRC-32 of the newest record of a leader that the fold has taken.
         """
@@ -218,7 +220,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the shared log was read past the evidence, and agrees."""
+        """Whether the node has read the shared log past the evidence, and the two agree."""
         return self.state is State.AGREED
 
     def _lost(self, read: Read) -> Halted:
@@ -236,7 +238,7 @@ def _is_before(read: Read, claimed: Evidence) -> bool:
 
 
 def traced(fold: Fold, claimed: Evidence | None) -> Trace:
-    """Return the chain at the evidence, compared with a fold from a checkpoint."""
+    """Compare the chain of the evidence with a fold from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return Trace.NOT_READ
     if claimed.record == NO_RECORD:
@@ -249,5 +251,5 @@ def traced(fold: Fold, claimed: Evidence | None) -> Trace:
 
 
 def covers(claimed: Evidence | None, trace: Trace, look: Look) -> Verdict:
-    """Return whether a copy may replace one with this evidence."""
+    """Return whether another copy, or the whole shared log, may replace a copy with this evidence."""
     return Verdict.TAKE if claimed is None else REPLACES[trace, look]

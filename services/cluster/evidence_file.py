@@ -1,6 +1,7 @@
-"""The file `evidence`: the accepted history as a node knows it, on its disk (`services.cluster.evidence`).
+"""The file `evidence`, which records the accepted history that a node has read (`services.cluster.evidence`).
 
-The file has three slots of 4,096 bytes, so that no two share a sector or page. A slot, big-endian:
+The file has three slots of 4,096 bytes each, so no two slots share a sector or a page. The fields of a slot
+are big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -15,22 +16,24 @@ The file has three slots of 4,096 bytes, so that no two share a sector or page. 
     68     4      CRC-32 of the 68 bytes before
 
 Rules
-1. Leader and follower write after each flush and each BEAT that the shared log has accepted, unsynced, once
-   the bytes up to `end` are in the log's files.
-2. Once a second the log's files and then this file are synced. The slot written before is then on disk.
-3. A slot on disk is not overwritten until another one is on disk: writes between two syncs go to one slot,
-   and writes during a sync to the third. So a power cut may tear two slots, and the third is valid.
-4. Each opening writes a new file, syncs it, and renames it: the writes of a dead process may be in memory
-   only. A failed sync ends the copy (`services.cluster.replica`), and so leads to an opening.
+1. The leader and the followers write a slot, without a sync, after each flush and each BEAT that the shared
+   log has accepted, once the bytes up to `end` are in the log's files.
+2. Once a second, the node syncs the log's files and then this file. The slot written before is then on disk.
+3. A slot on disk is not overwritten until another slot is on disk: all writes between two syncs go to the
+   same slot, and all writes during a sync go to the third slot. So a power cut may tear two slots, but the
+   third slot is valid.
+4. Each opening writes a new file, syncs it, and renames it, because the last writes of a killed process may
+   be in memory only. A failed sync makes the copy void (`services.cluster.replica`), and so leads to an
+   opening.
 
 Losses: a killed process loses only the flush in progress. A power cut loses the writes since the last sync,
-up to a second and the duration of a sync. The evidence is then older; if the system wrote its slot before the
-log, its end is beyond the last sound record. Neither is mistaken for a sound copy: bytes below the end that
-are no record are written again from the shared log, and `cluster restore` reports the missing ones. As long
-as the engine keeps accepted records, none of them is lost.
+at most those of one second plus the duration of a sync. The evidence on disk is then too old. If the system
+wrote the slot before the log, the end in the evidence is even beyond the last sound record. In both cases the
+copy is not mistaken for a sound one: damaged bytes below the end are written again from the shared log, and
+`cluster restore` reports missing bytes. No accepted record is lost as long as the engine keeps it.
 
-Cost: one write of 72 bytes a flush, two syncs a second. Weak spot: if all slots are damaged, the accepted end
-is unknown, and the node halts (`EvidenceSpoiled`); a restore then takes all sound records.
+Cost: one write of 72 bytes for each flush, and two syncs a second. Weak spot: if all slots are damaged, the
+accepted end is unknown, and the node halts (`EvidenceSpoiled`); a restore then takes all sound records.
 """
 
 from __future__ import annotations
@@ -58,28 +61,31 @@ class EvidenceSpoiled(Halted):
 
 
 class EvidenceFile:
-    """The file on `disk`, newly written with its content; `write` and `sync` may run in two threads."""
+    """The file on `disk`, written anew with `evidence`; `write` and `sync` may run in two threads."""
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot of the next write. The slot before it is on disk, or is being synced."""
+        """The slot of the next write. The previous slot is on disk, or is being synced."""
         self._is_unsynced = False
-        """Whether the slot was written since the last sync; without a write, a sync keeps the slot."""
+        """Whether the slot was written since the last sync; otherwise the next sync does not change slots."""
         self.written = evidence
-        """The evidence written last."""
+        """The evidence that was written last; None if the file does not exist yet."""
         if evidence is not None:
             self._begin(evidence)
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Return the file of a store, which need not exist yet; raise `Halted`, or OSError."""
+        """Return the evidence file of a store; the file may be missing.
+
+        Raise `Halted` if the file is damaged, or OSError if the disk fails.
+        """
         number, evidence = _newest(disk)
         return cls(disk, evidence, number)
 
     def write(self, evidence: Evidence) -> None:
-        """Write new evidence, unsynced; raise OSError."""
+        """Write new evidence without a sync. Raise OSError if the disk fails."""
         with self._lock:
             if self.written is None:
                 self._begin(evidence)
@@ -90,7 +96,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the writes; raise `SyncFailed`, after which the file must be opened again."""
+        """Sync the writes. Raise `SyncFailed` on an error, after which the file must be opened again."""
         with self._lock:
             if not self._is_unsynced:
                 return
@@ -98,7 +104,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Create the file durably; the process may be killed at any point."""
+        """Create the file durably and atomically, even if the process is killed."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")
@@ -108,7 +114,10 @@ class EvidenceFile:
 
 
 def read(disk: Disk) -> Evidence | None:
-    """Return the evidence in a store; None if there is no file. Raise `Halted`, or OSError."""
+    """Return the evidence in a store, or None if the file is missing.
+
+    Raise `Halted` if the file is damaged, or OSError if it cannot be read.
+    """
     return _newest(disk)[1]
 
 
@@ -136,7 +145,7 @@ def encode(number: int, evidence: Evidence) -> bytes:
 
 
 def decode(slot: bytes) -> tuple[int, Evidence] | None:
-    """Return the number and the content of a slot; None if the slot is damaged."""
+    """Return the number and the content of a slot, or None if the slot is damaged."""
     head, crc = slot[: _SLOT.size], slot[_SLOT.size : _SLOT.size + _CRC.size]
     if len(crc) < _CRC.size or _CRC.unpack(crc)[0] != zlib.crc32(head) or not head.startswith(_MAGIC):
         return None

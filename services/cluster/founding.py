@@ -1,26 +1,28 @@
-"""A cluster founded on an existing store: that of a single broker, or of a node whose cluster was lost.
+"""Founding of a cluster on the store of a single broker, or on that of a node whose cluster was lost.
 
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
-The GENESIS has the offset at which the history continues. Earlier data is only in this store, so every other
-node copies it first (`copies.transfer`), and the shared log is trimmed by the usual rules only.
+The GENESIS has the offset at which the history continues. Only this store has earlier data, so every other
+node first copies the store (`copies.transfer`), and the shared log is trimmed by the usual rules.
 
     create --from    the whole store of a single broker
     restore          a node's store: all sound records up to the end of its evidence; all sound records if the
                      evidence is damaged or was not kept (`Left`). Records that the cluster accepted later are
-                     lost, as are damaged records before. The refusal states how much: the operator must name
-                     the offset, and the number of damaged bytes (`LossNotAccepted`). These remain in place
-                     (`holes`). Sound bytes after the offset are set aside (`tail`)
+                     lost, as are damaged records before. The refusal states the size of the loss: the
+                     operator must name the offset and the number of damaged bytes (`LossNotAccepted`). The
+                     damaged bytes remain in place (`holes`). Sound bytes after the offset are set aside
+                     (`tail`)
 
 Rules
-1. The store is written before the log, and gets its node name last: a kill in between leaves a broker's
-   store, and a shared log without a record, which is no cluster.
-2. The epoch continues from the store's: handles of older epochs keep their meaning.
-3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if it has
-   at least as much; else it is deleted, as is an order to refetch: a restored store must not be replaced.
+1. The store is written before the log, and its node name is written last. If the process is killed in
+   between, the store is still that of a single broker, and a shared log without records is not a cluster.
+2. The epoch continues from the epoch of the store, so handles of older epochs keep their meaning.
+3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if the copy
+   is at least as long as the store. Otherwise the copy is deleted. An order to refetch is also deleted: no
+   other copy may replace a restored store.
 
-Cost: `restore` reads the whole log. Weak spot: without evidence it may take records that the cluster has
-never accepted.
+Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may take records that the cluster
+has never accepted.
 """
 
 from __future__ import annotations
@@ -71,11 +73,12 @@ class Founded(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The part of its cluster's log that a node's store still has, as CommitLog offsets.
+    """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
-    The store has all sound records up to `end`; `damaged` are the ranges between them. `checkpoint` is the
-    newest. The log is known to be accepted up to `accepted_end`; if there is no evidence, for the reason in
-    `unproven`, at least that far, and all sound records count. Else bytes up to `beyond_end` are not taken.
+    A restore takes all sound records up to `end`, but not the damaged ranges `damaged` between them, nor
+    sound bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is
+    known to be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven` is the
+    reason, the accepted end may be higher, and all sound records are taken.
     """
 
     checkpoint: int
@@ -86,7 +89,7 @@ class Left(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """The number of damaged bytes in keep files, which hold the halves of segments that retention deleted."""
+    """The number of damaged bytes in keep files, which hold the halves of segments deleted by retention."""
 
     @property
     def damaged_bytes(self) -> int:
@@ -95,16 +98,16 @@ class Left(NamedTuple):
 
     @property
     def missing_bytes(self) -> int:
-        """The number of bytes known to be accepted without sound bytes in the store."""
+        """The number of bytes that are known to be accepted, and are missing or damaged in the store."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of bytes taken without evidence that the cluster has accepted them."""
+        """The number of bytes that a restore takes without evidence that the cluster has accepted them."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that a restore reports."""
+        """Return the facts that a restore reports as JSON."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -152,7 +155,7 @@ class Left(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """A restored cluster: its id, the start of its log, the data that the store still had, and its node."""
+    """A restored cluster: its id, the start of its log, the remaining data of the store, and its node."""
 
     cluster: bytes
     end: int
@@ -161,9 +164,10 @@ class Restored(NamedTuple):
 
 
 def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> Founded:
-    """Found a cluster on the store of a single broker, which becomes that of `node`.
+    """Found a cluster on the store of a single broker, which becomes the store of `node`.
 
-    Raise `ClusterExists`, `Unknown`, a `StoreError`, or `ConfigurationError` for a store of a virtual clock.
+    Raise `ClusterExists` if the shared log has a cluster, `Unknown` if the engine does not answer, a
+    `StoreError` if the store cannot be used, or `ConfigurationError` for a store with a virtual clock.
     """
     with locked(root, is_node=False) as disk:
         return Founded(*_found(engine, root, disk, node, now_ms, None))
@@ -177,10 +181,11 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> Restored:
-    """Found a cluster on the remaining data of a node's store, which becomes that of `node`; None: its own.
+    """Found a cluster on the remaining data of a node's store, which becomes the store of `node`.
 
-    Raise `LossNotAccepted` unless `accepted_loss` is the offset after which all is lost, and
-    `accepted_damage` the number of damaged bytes before it, if there are any; or a `StoreError`.
+    If `node` is None, the store keeps the name of its node. Raise `LossNotAccepted` unless `accepted_loss` is
+    the offset after which all records are lost, and `accepted_damage` is the number of damaged bytes before
+    this offset. Raise a `StoreError` if the store cannot be used.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -205,7 +210,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the name of the node that owns a store; raise `ConfigurationError`."""
+    """Return the name of the node that owns a store; raise `ConfigurationError` if there is no name."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -214,7 +219,7 @@ def name_in(root: Path) -> str:
 
 
 def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return the operator's numbers that differ from those of the store."""
+    """Return a description of the operator's numbers that differ from those of the store."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -224,7 +229,7 @@ def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None)
 
 
 def _trouble_at(engine: SharedLog) -> str:
-    """Return the reason why no cluster can be founded at the URL; "" if one can."""
+    """Return the reason why no cluster can be founded at the URL, or "" if there is no obstacle."""
     try:
         _require_nothing_there(engine)
     except TidewheelError as error:
@@ -233,7 +238,7 @@ def _trouble_at(engine: SharedLog) -> str:
 
 
 def _require_nothing_there(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster, or the error of the engine."""
+    """Raise `ClusterExists` if the shared log has a cluster; errors of the engine are passed on."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -243,7 +248,7 @@ def _require_nothing_there(engine: SharedLog) -> None:
 
 @contextmanager
 def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store, and provide its disk."""
+    """Lock a store and provide its disk during a block."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -257,10 +262,10 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def what_is_left(disk: Disk) -> Left:
-    """Return the remaining data of a node's store: all sound records known to be accepted.
+    """Return the remaining data of a node's store: all sound records that are known to be accepted.
 
     Without evidence of the accepted end, as in a store of an older program, all sound records count. The
-    whole log is read. Raise a `StoreError`, or OSError.
+    whole log is read. Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -286,16 +291,16 @@ def what_is_left(disk: Disk) -> Left:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Replace the store by a pending copy if its move has begun, or if it has at least as much."""
+    """Replace the store by a pending copy if its move has begun, or if the copy is at least as long."""
     copy_end = transfer.waiting_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= what_is_left(disk).end:
         transfer.take_over(disk)
 
 
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store with its remaining data, cut its log there, and record the damage in `holes`.
+    """Recover a store with its remaining data, cut its log after them, and record the damage in `holes`.
 
-    Raise a `StoreError`, or OSError.
+    Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
@@ -316,8 +321,8 @@ def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Dam
 def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
     """Return the first bytes of the log as damage if they are missing and retention has not deleted them.
 
-    The extent of retention is in the checkpoint, and in records of retention after it. If a power cut lost
-    such a record and not the deletion, bytes that retention has deleted are reported as damage.
+    The checkpoint, and records of retention after it, give the bytes that retention has deleted. If a power
+    cut lost such a record but not the deletion, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -330,7 +335,7 @@ def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> l
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset at which the files end; 0 without files."""
+    """Return the log offset at which the files end, or 0 if there are no files."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 
@@ -371,5 +376,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(layout.EVIDENCE)  # of the lost cluster: kept until now, as its log may return without its end
+    disk.delete(layout.EVIDENCE)  # kept until now: the log of the lost cluster may return without its end
     return cluster, position.end

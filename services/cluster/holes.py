@@ -1,22 +1,23 @@
 """The file `holes`: damage of a node's log and keep files that an operator has accepted (`cluster restore`).
 
 A restore also takes the sound records after damage. The damaged bytes remain unchanged in place, and the
-broker skips them like any damage (docs/damage.md). The file prevents a node from treating them as new damage
-of its disk, for which it would need the copy of another node: no node has these bytes.
+broker skips them like any damage (docs/damage.md). Because of this file, a node does not treat the known
+holes as new damage of its disk. New damage requires the copy of another node, but no node has the bytes of a
+hole.
 
     holes   JSON: log, a list of [first offset, end offset], ascending and apart; keep, the number of damaged
             bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
 
 Rules
-1. Only a restore writes the file, before the new cluster begins. Each copy passes it on to other nodes.
+1. Only a restore writes the file, before the new cluster begins. Each copy of the store contains the file.
 2. Damage outside of the holes makes the copy void.
 3. A read of a message or a queue entry reports one damaged place, and after a restore also the gap that a
    hole has left in a queue. So the whole segment is read before the copy counts as damaged.
 
-Cost: one read of a small file for each opening and each copy; one read of a segment for each damaged place
-that a read has met. Weak spot: timers and halves whose records are in a hole are reported, and do not make
-the node fetch a copy; neither do those that a damaged timer file has cost this node alone. A damaged `holes`
-file counts as empty: the node then needs a copy, or another restore.
+Cost: one read of a small file for each opening and each copy, and one read of a segment for each damaged
+place that a read has found. Weak spot: lost timers and halves are reported, but do not make the node fetch a
+copy, whether their records are in a hole or only this node lost them in a damaged timer file. A damaged
+`holes` file counts as empty: the node then needs a copy or another restore.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ class Holes(NamedTuple):
 
     @property
     def are_there(self) -> bool:
-        """Whether there is any damage."""
+        """Whether the store has any damage that an operator has accepted."""
         return bool(self.log or self.keep_bytes)
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes of a store; none if the file is missing or damaged. Raise OSError."""
+    """Return the holes of a store, without any if the file is missing or damaged.
+
+    Raise OSError if the file cannot be read.
+    """
     size = disk.size(layout.HOLES)
     content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
     if crc != _crc(content):
@@ -54,7 +58,10 @@ def read(disk: Disk) -> Holes:
 
 
 def write(disk: Disk, holes: Holes) -> None:
-    """Write the known damage durably; delete the file if there is none. Raise OSError."""
+    """Write the holes durably, or delete the file if there are no holes.
+
+    Raise OSError if the disk fails.
+    """
     found = {
         "log": [[one.first_offset, one.end_offset] for one in joined(holes.log)],
         "keep": holes.keep_bytes,
@@ -70,7 +77,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Create missing segments as zeros, to make the log contiguous. Raise OSError."""
+    """Fill missing segments with zeros to make the log contiguous. Raise OSError if the disk fails."""
     there = layout.segment_offsets(disk)
     for one in damaged:
         at = one.first_offset
@@ -86,7 +93,7 @@ def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None
 
 
 def joined(damaged: Iterable[Damage]) -> list[Damage]:
-    """Return damaged ranges, ascending, with adjacent ones joined: a scan splits them by segment."""
+    """Join adjacent damaged ranges, which a scan splits by segment, and return all in ascending order."""
     found: list[Damage] = []
     for one in damaged:
         if found and found[-1].end_offset >= one.first_offset:
@@ -98,8 +105,8 @@ def joined(damaged: Iterable[Damage]) -> list[Damage]:
 def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     """Return the damage of the log from `since` up to `end`, without the holes.
 
-    A record begins at `since`, unless that offset is of another history; then its whole segment is read.
-    Raise a `StoreError`, or OSError.
+    If no record begins at `since`, because the offset is of another history, the whole segment is read.
+    Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # `since` may be in a segment that retention has deleted
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))

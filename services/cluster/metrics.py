@@ -1,4 +1,4 @@
-"""Prometheus metrics of a node, whether it leads or follows."""
+"""Prometheus metrics of a node, both as a leader and as a follower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measured
 
 LOOK_EACH_MS: Final = 2_000
-"""The minimum time between measurements of progress for `cluster status`: each visits all message groups."""
+"""The minimum time between measurements of progress, each of which visits all message groups."""
 
 
 class ClusterMetrics(Collector):
@@ -37,13 +37,13 @@ class ClusterMetrics(Collector):
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
-        """The broker of this node; None while it does not lead."""
+        """The broker of this node, or None while this node does not lead."""
         self._looked_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
     @property
     def unanswered(self) -> str:
-        """The reason why the shared log does not answer, or its refusal; "" if it answers."""
+        """The reason why the shared log does not answer or refuses calls; "" if it answers."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
@@ -67,7 +67,7 @@ class ClusterMetrics(Collector):
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
-        """Return overdue work if this node leads, for JSON; measured at most every LOOK_EACH_MS."""
+        """Return the overdue work of a leader for JSON, measured at most once in LOOK_EACH_MS."""
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.unwell is not None or live.broken.done():
             self._looked_ms, self._progress = None, None
@@ -77,7 +77,7 @@ class ClusterMetrics(Collector):
         return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metric families."""
+        """Yield all metric families of the node."""
         role = GaugeMetricFamily("tidewheel_cluster_role", "1 for what the node does.", labels=("role",))
         for one in Role:
             role.add_metric((one.value,), int(one is self._node.role))
@@ -108,7 +108,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _paces(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield the lag of the node, and its last takeover."""
+        """Yield the lag, the clock and the last takeover of the node."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -136,7 +136,7 @@ class ClusterMetrics(Collector):
             yield took_over
 
     def _scrubbed(self) -> Iterator[Metric]:
-        """Yield the faults that a leader has found in the shared log, and the ages of the passes."""
+        """Yield the faults that a leader has found in the shared log, and the ages of the scrub passes."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."

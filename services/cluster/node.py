@@ -1,17 +1,19 @@
-"""A node in an asyncio loop: carries out the acts of its election, and serves its state to other components.
+"""A node in an asyncio loop, which carries out the acts of its election and serves its state to other
+modules.
 
     election --act--> worker thread, timer or lead --answer--> election
     worker thread --record that was read--> election
     operator, process, core --order, failure, request for a proof--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) decides, and runs in the loop; one `give` is one input.
-2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The core belongs to them
-   while the node follows, and to the loop while it leads (`services.cluster.leading.lead`).
-3. Tasks beside the current act (a look, a BEAT, a question to clients, a follower's report to its leader) end
-   with the role in which they began: their answers would be outdated.
-4. A failure without a row in the election is a bug, as is any other error of the node itself: it ends `run`,
-   and with it the process.
+1. The election (`services.cluster.election.machine`) makes all decisions and runs in the loop; each call of
+   `give` passes one input to it.
+2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The worker threads own the
+   core while the node follows, and the loop owns it while the node leads (`services.cluster.leading.lead`).
+3. Concurrent tasks (a look, a BEAT, a question to clients, and a follower's report to its leader) end with
+   the role in which they began, because their answers would be outdated.
+4. A failure without a row in the table of the election is a bug, as is any other error of the node itself. A
+   bug ends `run`, and with it the process.
 """
 
 from __future__ import annotations
@@ -61,7 +63,11 @@ class TookOver(NamedTuple):
 
 
 class ClusterNode:
-    """One node. `me` is the content of its EPOCHs, updated by `show`; `clock` is wall time in ms."""
+    """A node of a cluster.
+
+    `me` is the content of its EPOCHs, `show` returns its current certificate, and `clock` returns the wall
+    time in ms.
+    """
 
     def __init__(
         self,
@@ -85,21 +91,21 @@ class ClusterNode:
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
-        """The lead of this node, from its confirmation by the log until clients are no longer served."""
+        """The lead of this node, from the confirmation of its EPOCH until the node stops serving clients."""
         self.took_over: TookOver | None = None
-        """The last takeover by this node."""
+        """The last takeover by this node; None if there was none."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
-        """Callback that returns whether any client answers this node."""
+        """The callback that checks whether any client answers this node."""
         self.let_go: Callable[[], None] = _noop
-        """Called after a replica was replaced: the old core is garbage, in reference cycles."""
+        """The callback after a replica was replaced: the old core is garbage with reference cycles."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
-        """When the shared log was read last; 0 for never."""
+        """The time of the last read of the shared log, in ms; 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Follow and lead until the node leaves; raise any bug."""
+        """Follow and lead until the node leaves. Raise the error if the node meets a bug."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -138,7 +144,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _told_of(self) -> tuple[Role, int, str | None]:
-        """Return the values whose changes others wait for."""
+        """Return the role, the epoch and the leader, for whose changes other tasks wait."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -184,7 +190,7 @@ class ClusterNode:
             self.give(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Apply an answer before the election takes it."""
+        """Apply an answer to the node before it is passed to the election."""
         self.acts.ends(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -212,7 +218,7 @@ class ClusterNode:
             self.give(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input to the election that a worker thread has produced during an act."""
+        """Pass an input from a worker thread to the election while the act is still in progress."""
         self._loop.call_soon_threadsafe(self.give, given, now_ms)
 
     def _break(self, bug: BaseException) -> None:
@@ -252,7 +258,7 @@ class ClusterNode:
         lead = self._led
         try:
             answer = await lead.end()
-        except FAILURES:  # a full disk prevents the last checkpoint, not the hand-over
+        except FAILURES:  # a full disk prevents only the last checkpoint, and not the hand-over
             await self._let_go(lead, to)
             raise
         await self._let_go(lead, to)
@@ -267,13 +273,13 @@ class ClusterNode:
             self._break(bug)
 
     def _proof_wanted(self) -> None:
-        """Request a proof in the loop's next turn: it serves all requests until then."""
+        """Request a proof in the next iteration of the loop, for all requests of this iteration."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
 
     def _ask_for_proof(self) -> None:
-        if self.role is Role.LEADING:  # else it is requested once the lead has begun
+        if self.role is Role.LEADING:  # else the proof is requested once the lead has begun
             self._is_proof_asked = False
             self.give(inputs.ProofWanted())
 
@@ -291,42 +297,51 @@ class ClusterNode:
 
     @property
     def known_leader(self) -> Member | None:
-        """The leader; None also if the log names this node and it does not lead, as after a restart."""
+        """The leader, or None if the leader is not known.
+
+        The result is also None if the log names this node and this node does not lead, as after a restart.
+        """
         return self.election.leadership.known(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The reason why the shared log gives no answer; "" while it answers, or is not in use."""
+        """The reason why the shared log gives no answer; "" while it answers, or while it is not used."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each broken record at which another node waits; none unless this node leads."""
+        """A sentence for each broken record at which another node waits.
+
+        The list is empty if this node does not lead.
+        """
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
-        """Return the epoch and its leader, once this node knows them; raise TimeoutError if not in time."""
+        """Return the epoch and its leader as soon as both are known.
+
+        Raise TimeoutError if no leader is known after `seconds`.
+        """
         async with asyncio.timeout(seconds):
             while (leader := self.known_leader) is None:
                 await self._changed.wait()
         return self.epoch, leader
 
     async def moved_from(self, epoch: int) -> None:
-        """Return once this node has read another epoch."""
+        """Wait until this node has read an EPOCH other than `epoch`."""
         while self.epoch == epoch:
             await self._changed.wait()
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The next record of each node that has announced its holding."""
+        """The number of the next record that each node with an announced holding needs."""
         return {node: one.next_record for node, one in self._held().items()}
 
     @property
     def reached_at(self) -> dict[str, str]:
-        """The URL of each node's HTTP interface, this node's first, and its certificate there, as PEM."""
+        """By URL of each node's HTTP interface, the node's certificate as PEM; this node is the first."""
         held, leader = self._held(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
@@ -342,14 +357,14 @@ class ClusterNode:
         return self.lead is not None and self.lead.is_followed_by(secret)
 
     def position_told(self, node: str, end: int, unfit: str | None) -> None:
-        """Record the report of a follower; ignore it if this node no longer leads."""
+        """Record the report of a follower, or ignore the report if this node no longer leads."""
         if self.lead is not None:
             self.lead.position_told(node, end, unfit)
 
     async def _tell_leader(self) -> None:
-        """Report this node's position to the leader periodically; failures have no effect here.
+        """Report this node's position to the leader periodically, and ignore failures.
 
-        Use the node's own threads: forwarded requests that wait for the leader may occupy all others.
+        The reports use the node's own threads, because forwarded requests may occupy all other threads.
         """
         while True:
             await asyncio.sleep(followers.TELL_SECONDS)
@@ -372,16 +387,16 @@ _MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _taken_for_granted() -> bool:
-    """Assume that clients are reached, if there is no check."""
+    """Return True: without a check, the node assumes that clients can reach it."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing, if no callback is set."""
+    """Do nothing, as the default of a callback."""
 
 
 def is_no_history(error: Exception) -> bool:
-    """Return whether a node halts because the shared log is inconsistent, or gone."""
+    """Return whether a node halts because the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 

@@ -1,10 +1,11 @@
-"""All nodes of a cluster share one key of users' secrets: a leader opens secrets that earlier leaders sealed.
+"""The check that all nodes have the same key of users' secrets: a leader opens secrets of earlier leaders.
 
-An EPOCH has the id of its writer's key (`services.auth.vault.id_of`), which reveals nothing of the key
-itself; the id of no key is "". A node whose key differs from that of the last leader halts before it stands.
+An EPOCH contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about the
+key itself; the id is "" for a node without a key. A node whose key differs from the key of the last leader
+halts before it stands for election.
 
-To change its key, or to get its first one, a cluster is stopped, and the last leader is started first: it may
-differ from its own last EPOCH.
+To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first: its
+key may differ from the key in its own last EPOCH.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from services.cluster.errors import OtherKey
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `OtherKey` if the key of `node` differs from that of the last leader; `leads` is its EPOCH."""
+    """Raise `OtherKey` if the key of `node` differs from the key of the last leader, in its EPOCH `leads`."""
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:
         return

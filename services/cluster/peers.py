@@ -1,22 +1,22 @@
-"""Connections between nodes: over TLS if the other node serves it, with its certificate pinned.
+"""Connections between nodes: over TLS if the other node offers TLS, with its certificate pinned.
 
     a node announces its          certificate in the shared log: only the first of its chain, as PEM, which is
                                   public (EPOCH and BEAT of the leader, CHECKPOINT of nodes that give copies)
-    a node that connects to it    trusts exactly that certificate, whatever its issuer: nodes trust the shared
-                                  log already, and no authority is involved
+    a node that connects to it    trusts exactly that certificate, from any issuer: nodes trust the shared log
+                                  already, and no authority is involved
     there is no certificate       if only its own machine reaches the node, and its ports take plaintext
 
-A renewed certificate is announced within seconds. A connection in that time meets an unknown certificate,
-sends nothing, and is retried (`forwarding`). With `--tls-clients` a node is also a TLS client of the others,
-and presents its certificate as such: those authorities must have issued it.
+A node announces a renewed certificate within seconds. Until then, a new connection finds an unknown
+certificate, sends nothing, and is retried (`forwarding`). With `--tls-clients`, a node is also a TLS client
+of the other nodes and presents its certificate as such, so one of those authorities must have issued it.
 
-A network that drops packets silently leaves half-open connections. So a connection attempt is given up after
-`CONNECT_SECONDS`, and a connection without any traffic, not even TCP acknowledgements, after
-`SILENT_SECONDS`; the answer of a live node may take as long as the caller allows.
+A network that drops packets silently leaves half-open connections. So a connection attempt is abandoned after
+`CONNECT_SECONDS`. An open connection is abandoned after `SILENT_SECONDS` without any traffic, including TCP
+acknowledgements; the answer of a live node may take as long as the caller allows.
 
-Cost: a handshake a connection, in HTTP one a request; some 50 us of CPU time on either node a gRPC call. Weak
-spot: gRPC also compares a host name, so it is given one from the certificate; a certificate without a name
-cannot be a node's.
+Cost: one handshake for each connection, and in HTTP for each request; some 50 us of CPU time on both nodes
+for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the certificate; so
+a certificate without a name cannot be used.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""The maximum length of a certificate, which is in the shared log, and so in every checkpoint."""
+"""The maximum length of a certificate, which is stored in the shared log and in every checkpoint."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -43,7 +43,7 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""Socket options, if the system has them: keepalive probes to a silent peer, a second apart."""
+"""The socket options for keepalive probes to a silent peer, one each second, if the system has them."""
 
 
 class OtherCertificate(ConnectionError):
@@ -51,7 +51,7 @@ class OtherCertificate(ConnectionError):
 
 
 class Identity(NamedTuple):
-    """A node's certificate, as announced to others; its chain and key, if it is a client with TLS."""
+    """The announced certificate of a node, and its chain and key if the node is a TLS client."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -59,12 +59,18 @@ class Identity(NamedTuple):
 
 
 def follow(files: TlsFiles) -> Callable[[], Identity]:
-    """Return a function that returns the current certificate of the files; raise `ConfigurationError`."""
+    """Return a function that returns the current certificate of the files.
+
+    Raise `ConfigurationError` if the files cannot be used.
+    """
     return Following(files, shown).current
 
 
 def shown(files: TlsFiles) -> Identity:
-    """Return the certificate of a node with these TLS files; raise `ConfigurationError`, or OSError."""
+    """Return the certificate of a node with these TLS files.
+
+    Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -83,7 +89,7 @@ def shown(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a host name or address from a certificate; "" if there is none."""
+    """Return a host name or an address from a certificate, or "" if the certificate has no name."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -100,7 +106,8 @@ def name_in(certificate: str) -> str:
 def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return a connection to the HTTP interface at `url`, of the node with this certificate.
 
-    An answer may take up to `seconds`. Raise `OtherCertificate`, or another OSError; nothing was sent then.
+    An answer may take up to `seconds`. Raise `OtherCertificate` if the peer has another certificate, or
+    another OSError if the connection fails. No request was sent if an error is raised.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -124,7 +131,7 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable keepalive probes, which end a connection to a silent peer."""
+    """Enable keepalive probes, which close the connection to a silent peer."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -134,7 +141,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Post facts to another node; return whether it accepted them."""
+    """Post facts to another node, and return whether the node accepted them."""
     try:
         connection = connected_to(url, certificate, seconds)
     except OSError:
@@ -149,7 +156,7 @@ def post(
 
 
 def other_certificate(where: str, reason: str) -> str:
-    """Return the sentence for an address with another certificate than the one in the shared log."""
+    """Return the error message for an address whose certificate is not the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -157,16 +164,16 @@ def other_certificate(where: str, reason: str) -> str:
 
 
 def _trusting(certificate: str) -> ssl.SSLContext:
-    """Return a context that accepts exactly one certificate, whatever host names it has."""
+    """Return a context that accepts exactly one certificate, with any host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not be self-signed
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed
     context.load_verify_locations(cadata=certificate)
     return context
 
 
 def _require_let_in(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Do a handshake with this node's own server, as another node will; raise `ConfigurationError`."""
+    """Try a handshake with this node's own server; raise `ConfigurationError` if the handshake fails."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     client.load_cert_chain(files.certificate, files.key)

@@ -1,28 +1,31 @@
-"""A node's copy of the cluster's store: what the shared log has accepted, folded into a core of its own.
+"""A node's copy of the cluster's store: a core that contains the accepted records of the shared log.
 
-    open    go back to the newest checkpoint -> recover the core from that
+    open    go back to the newest checkpoint -> recover the core from the checkpoint
     take    record of the shared log -> fold; an accepted flush -> the same bytes into the log's files -> core
-    lead    begin -> the core writes to the shared log from now on, and this copy follows its own records
+    lead    begin -> the core writes to the shared log, and the copy follows the records of its own node
 
 Rules
-1. At a start nothing behind the newest checkpoint is believed, whatever its CRC: sound bytes may lie there
-   that the cluster never accepted, and after a power cut holes. The core begins there, and the rest is folded
-   again from the shared log. Until that agrees the bytes stay in place (`tail`): they may be all there is.
-   What they prove is decided by `evidence`, which each accepted flush writes anew.
-2. A checkpoint holds the fold (`SHARED`) and the core at one place of the history. It is taken between two
-   flushes, of accepted records only.
-3. A core that follows appends nothing and does nothing that is due: both are the leader's to decide, and come
-   as records. What this node finds by itself (damage, room on the disk) does not change the history.
-4. What retention cuts off is decided by a record and done where the record stands: halves that are open then
-   go to the keep file of this node, and a checkpoint is taken before, so that no timer needs the log below.
-   Segments are deleted when this node's two checkpoints cover them.
-5. A start is often followed by another one. So a checkpoint is taken at the end of the catch-up after an
-   opening, and at the first look of a lead, where AGAIN_BYTES of log or more follow the newest one.
-6. A copy that met a failure of its disk is void, as a core is: it is opened again. One that has lost what
-   only other machines have (`StoreDamaged`) is replaced by another node's (`services.cluster.copies`).
+1. At startup, a node does not trust any bytes after its newest checkpoint, even if their CRC is correct. They
+   may be sound records that the cluster never accepted, and a power cut may have left holes between them. The
+   core begins at the checkpoint, and the node folds all later records again from the shared log. The bytes
+   after the checkpoint remain in place until the shared log confirms them (`tail`), because they may be the
+   only copy. The module `evidence` decides which bytes are accepted, and each accepted flush updates it.
+2. A checkpoint holds the fold (`SHARED`) and the core at the same point of the history. A checkpoint is taken
+   between two flushes, and contains accepted records only.
+3. The core of a follower appends no records and does no work that is due: the leader decides both, and the
+   follower receives the decisions as records. Damage or a full disk of a single node does not change the
+   history.
+4. The leader decides each cut of the log by retention, and every node carries it out when it takes the record
+   of the cut. A node takes a checkpoint first, and copies the open halves to its keep file, so no timer needs
+   the log below the cut. A segment is deleted once both checkpoints of the node cover it.
+5. A node that has just started may soon be restarted. So a node takes a checkpoint at the end of the catch-up
+   after an opening, and at the first look of a lead, if AGAIN_BYTES of log or more follow the newest one.
+6. After an error of its disk a copy is void, as a core is, and is opened again. A copy that has lost records
+   which only other machines have (`StoreDamaged`) is replaced by a copy of another node
+   (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, as a start does; no more memory than the leader. Weak
-spot: going back to the checkpoint reads up to `SNAPSHOT_LOG_BYTES_MAX` of the shared log again at each start.
+Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot:
+each start reads the shared log again from the newest checkpoint on, up to `SNAPSHOT_LOG_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -52,37 +55,38 @@ from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 LEASE_MS_MIN: Final = 30_000
-"""The least time for which a recorded lease stands after a takeover, in which no consumer could acknowledge.
+"""The minimum time for which a recorded lease remains valid after a takeover.
 
-A takeover lengthens a lease once; see `services.broker.groups.leases`."""
+Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
+`services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of log that are worth a checkpoint where they would be read again by the next start: 0.4 s of it."""
+"""The minimum size of the log after a checkpoint that is worth another one: a start reads it in 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""What became of records after which the evidence is written anew."""
+"""The outcomes of records after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""Parts of a store that are derived from nothing else (`services.broker.spine.values.Damaged`)."""
+"""The parts of a store that cannot be derived from other parts (`services.broker.spine.values.Damaged`)."""
 
 
 class SharedPart:
-    """The fold, as a part of the core's snapshots."""
+    """The part of the core's snapshots that contains the fold."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the core has not taken in yet what the fold has accepted last."""
+        """Whether the core does not contain the last accepted flush of the fold yet."""
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps."""
+        """Return the fold as JSON for a snapshot."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Take a snapshot's part over."""
+        """Replace the fold by the fold of a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
 class Replica:
-    """A node's copy of the cluster's store; make it with `Replica.open`."""
+    """A node's copy of the cluster's store; `Replica.open` creates it."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -93,16 +97,17 @@ class Replica:
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[Damaged] = set()
-        """What was told of damage, and comes of the holes that an operator has accepted."""
+        """The reported damage that is due to holes which an operator has accepted."""
         self.sink: SharedSink | None = None
-        """Where the core writes while this node leads."""
+        """The sink for the core's records while this node leads; None while it follows."""
         self._is_settled = False
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
-        """Open the copy on `disk`, at its newest checkpoint; raise a `StoreError`, `Halted`, or OSError.
+        """Open the copy on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` where something is gone that nothing on this machine replaces.
+        Raise `StoreDamaged` if data is lost that cannot be restored on this machine, another `StoreError` or
+        `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.take_over(disk)
         _keep_what_was_published(disk, cluster)
@@ -118,25 +123,26 @@ class Replica:
 
     @property
     def fold(self) -> Fold:
-        """What this node has read of the shared log."""
+        """The fold of the records that this node has read from the shared log."""
         return self._shared.fold
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """The accepted bytes behind the newest checkpoint on disk: this node reads them again at a start."""
+        """The number of accepted bytes after the newest checkpoint, which the next start reads again."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
     def last_led(self) -> tuple[int, int] | None:
-        """The offset and the CRC-32 of the newest record of a leader's that this copy has ever folded."""
+        """The offset and the CRC-32 of the newest record of a leader that this copy has ever folded."""
         claimed = self._proof.claimed
         is_known = claimed is not None and claimed.record != NO_RECORD
         return (claimed.record, claimed.crc) if claimed is not None and is_known else None
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
-        """Raise `StoreDamaged` if something of the copy is gone that nothing on this machine replaces.
+        """Raise `StoreDamaged` if the copy has lost data that cannot be restored on this machine.
 
-        Only a copy that has read all there was when it was opened knows how far its log was cut before.
+        The start of the log is checked only with `has_read_all`: the records that the shared log had when the
+        copy was opened may include a cut by retention.
         """
         for one in tuple(self.core.damage):
             if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_of_holes(one):
@@ -146,13 +152,13 @@ class Replica:
             raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
 
     def _is_of_holes(self, one: Damaged) -> bool:
-        """Return whether damage comes of holes in the log; its segment has none beside them then."""
+        """Return whether the damage is due to known holes only: its segment has no other damage then."""
         if not self._holes.are_there or one in self._of_holes:
             return self._holes.are_there
         if one.part == "log":
             log = self.core.store.log
             first, end = log.first_offset, log.durable_offset
-            if one.path:  # without one it is any place of the log
+            if one.path:  # damage without a path may be anywhere in the log
                 first = int(one.path[-layout.OFFSET_DIGITS :])
                 end = min(log.segments.end_of(first), end)
             if first not in log.segments.first_offsets:
@@ -165,11 +171,13 @@ class Replica:
         return True
 
     def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Take the next record of the shared log; raise `Halted`, or OSError: then the copy is void.
+        """Take the next record of the shared log.
 
-        What a flush holds is held to the CRC and place of each record before anything is written.
+        Check the CRC and the offset of each record of a flush before any of the flush is written.
 
-        Raise `Trimmed` at a GENESIS that begins behind bytes that this node has not got.
+        Raise `Trimmed` if the record is a GENESIS whose history begins after bytes that this node lacks.
+        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails; the copy is void
+        after an OSError.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -192,23 +200,25 @@ class Replica:
         return step
 
     def sync(self) -> None:
-        """Take what was accepted to disk, then the evidence of it; raise OSError: then the copy is void.
+        """Sync the accepted log to disk, and then its evidence.
 
-        Any thread may call this, one at a time.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails: the
+        copy is void then.
         """
         written = self._evidence.written
         if written is None:
             return
-        end = min(written.end, self.core.end_offset)  # evidence of before may be ahead of what was read again
+        end = min(written.end, self.core.end_offset)  # after a start the evidence may be ahead of the core
         for first in self.core.store.log.segments.touched(self._synced_end, end):
             self._disk.sync(layout.segment_path(first))
         self._evidence.sync()
         self._synced_end = max(self._synced_end, end)
 
     def require_may_stand(self) -> None:
-        """Make the copy one that may lead, once its fold has read all; raise `Unknown` if it may not.
+        """Prepare a copy that has read the whole shared log to lead; raise `Unknown` if it may not lead.
 
-        What lies behind the end was never accepted, and is set aside. Raise OSError: then the copy is void.
+        Bytes after the end of the log were never accepted, and are set aside. Raise OSError if the disk
+        fails; the copy is void then.
         """
         if not self._proof.may_lead:
             raise Unknown(
@@ -218,7 +228,10 @@ class Replica:
         self._tail.end_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
-        """Write a checkpoint, and delete the segments that two of them cover; raise OSError."""
+        """Write a checkpoint, and delete the segments that both checkpoints cover.
+
+        Raise OSError if the disk fails.
+        """
         done = self.core.checkpoint(now_ms)
         done.write(self._disk)
         self.core.checkpointed(done)
@@ -226,9 +239,10 @@ class Replica:
         self.core.mending.read_on(self._disk, now_ms)
 
     def settles(self) -> bool:
-        """Return whether a checkpoint is to be taken now that the copy is up to date, or has led for a while.
+        """Return whether a checkpoint is due because the copy is up to date, or has led for a while.
 
-        That is true once for an opening and once for a lead, and never before the evidence is reached.
+        The result is true at most once for each opening and each lead, and only after the shared log was read
+        up to the evidence.
         """
         if self._is_settled or not self._proof.may_lead:
             return False
@@ -236,9 +250,9 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core decide: the fold has just read that this node leads.
+        """Start to lead: the core writes to the shared log, whose newest EPOCH is that of this node.
 
-        Its first record is the epoch, which names `node` and the finalized version.
+        The first record of the core is the epoch, with the name `node` and the finalized version.
         """
         self.require_may_stand()
         self._is_settled = False
@@ -250,7 +264,10 @@ class Replica:
         self.core.receiving.keep_lengthened(now_ms)
 
     def _keep_evidence(self) -> None:
-        """Write what the shared log has accepted, once it is in this log's files; raise OSError."""
+        """Write evidence of the accepted records, which must be in the log's files.
+
+        Raise OSError if the disk fails.
+        """
         fold = self.fold
         fresh = self._proof.accepted(fold.epoch, fold.end, fold.chain, fold.last_led)
         if fresh is not None:
@@ -258,7 +275,10 @@ class Replica:
 
 
 def _keep_what_was_published(disk: Disk, cluster: bytes) -> None:
-    """Make evidence, durably, of what readers were told of a store whose version kept none; raise OSError."""
+    """Write evidence for a store of a version without evidence, from the offset published to readers.
+
+    Raise OSError if the disk fails.
+    """
     if disk.size(layout.EVIDENCE) >= 0:
         return
     published = layout.published(disk)
@@ -268,20 +288,23 @@ def _keep_what_was_published(disk: Disk, cluster: bytes) -> None:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that a node may go back to; 0 if there is none."""
+    """Return the offset of the newest checkpoint that contains a fold; return 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
 def go_back_to_checkpoint(disk: Disk) -> int:
-    """Let readers of a node's store stop at its newest checkpoint; return its offset. Raise OSError."""
+    """Publish the newest checkpoint as the end of a node's store, and return the offset of the checkpoint.
+
+    Raise OSError if the disk fails.
+    """
     offset = newest_checkpoint(disk)
     layout.republish_durable(disk, offset, may_go_back=True)
     return offset
 
 
 def _cuts(encoded: bytes) -> bool:
-    """Return whether a record is one of retention that cuts the log."""
+    """Return whether a record is a retention record that cuts the log."""
     if _RETENTION not in encoded:
         return False
     return any(isinstance(fact, LogCut) and fact.is_done for fact in facts_of(decode(encoded)))

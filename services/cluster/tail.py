@@ -2,20 +2,20 @@
 
     checkpoint          accepted end                      end of the files
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
-        ^ flushes from the shared log are compared with the bytes at their place, then written there
+        ^ flushes from the shared log are compared with the bytes at their offset, then written there
 
-`services.cluster.evidence` decides the action; this module compares, and carries it out:
+This module compares the bytes, and `services.cluster.evidence` decides the action to carry out:
 
-    advance, write   the flush is written at its place, also over equal bytes: these may be in memory only.
+    advance, write   the flush is written at its offset, also over equal bytes: these may be in memory only.
                      Zeros that close a segment are written as well
     set aside        the sound records from there on go to the file `aside/<20 digits of their offset>`, up to
                      ASIDE_BYTES_MAX, synced; the previous file is deleted. Then they are cut
     cut              later segments are deleted, the last one first; the segment is cut there and allocated
 
-After a cut, or past the end of the files, comparison ends.
+The comparison ends after a cut, or at the end of the files.
 
-Cost: a read of each flush after the checkpoint, once for each opening. Weak spot: only the last tail that was
-set aside is kept, up to its first damage; in a restore, up to its last sound record.
+Cost: one read of each flush after the checkpoint, for each opening. Weak spot: only the last tail that was
+set aside is kept, up to its first damage or, in a restore, up to its last sound record.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Tail:
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The log offset of the end of the files: flushes after it are not in the tail."""
+        """The log offset of the end of the files; flushes after this offset are not in the tail."""
         self.is_there = self._end > end_offset
-        """Whether there are bytes left to compare with."""
+        """Whether the tail has bytes that were not compared yet."""
 
     def meet(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Prepare the tail for a flush that the shared log has accepted, and that is written next.
+        """Prepare the tail for the write of the next accepted flush.
 
-        Raise `Halted` if the tail is of another history, or OSError.
+        Raise `Halted` if the tail is of another history, or OSError if the disk fails.
         """
         if not self.is_there:
             return
@@ -69,9 +69,9 @@ class Tail:
         self.is_there = self.is_there and self._end > flush[-1].end
 
     def end_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Cut the tail at `offset`, the end of the accepted records; set sound records after it aside.
+        """Cut the tail at `offset`, the end of the accepted records, and set later sound records aside.
 
-        The part set aside ends at `sound_until`; by default, at the end of the contiguous sound records.
+        The part to be set aside ends at `sound_until`, by default at the end of the contiguous sound records.
         """
         if not self.is_there:
             return
@@ -94,7 +94,10 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[InPlace, int]:
-        """Compare the bytes at a flush's place; return the result, and the offset of the first difference."""
+        """Compare a flush with the disk; return the result and the offset of the first difference.
+
+        Without a difference, the offset is the end of the flush.
+        """
         unsound_at: int | None = None
         differing = (part for part in flush if not self._is_equal(part))
         for offset, piece, zeros in (one for part in differing for one in _pieces(part)):
@@ -109,7 +112,10 @@ class Tail:
         return (InPlace.EQUAL, flush[-1].end) if unsound_at is None else (InPlace.UNSOUND, unsound_at)
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether BYTES without zeros, in one segment, are on disk; False if in doubt."""
+        """Return whether the bytes on disk equal a record of BYTES without zeros, in one segment.
+
+        Return False for other records.
+        """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
         return is_in_one and self._disk.read(path, position, len(part.body)) == part.body
@@ -123,7 +129,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the zeros after a piece are on disk, or the file ends before."""
+        """Return whether only zeros follow a piece on disk; the file may end before them."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -142,7 +148,7 @@ class Tail:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear the rest of the segment from `offset` on, if `offset` is not the start of a segment."""
+        """Clear the rest of a segment from `offset` on, unless the segment starts at `offset`."""
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return
@@ -153,7 +159,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Keep records that are not known to be accepted; if the disk is full, log it and continue."""
+        """Write records that are not known to be accepted to the folder `aside`; log an error of the disk."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -174,7 +180,7 @@ class Tail:
 
 
 def _pieces(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield (log offset, bytes, count of zeros after them) of each record of BYTES, blanks included."""
+    """Yield (log offset, bytes, count of following zeros) for each record of BYTES, blanks included."""
     at, body = 0, part.body
     while at < len(body):
         length, magic = _HEAD.unpack_from(body, at)

@@ -1,4 +1,4 @@
-"""The tasks of a node: one act at a time, and concurrent tasks, which end with the role."""
+"""The tasks of a node: one act at a time, and concurrent tasks, which end with the role of the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """Tasks in a loop; a task that has ended is forgotten, and `broken` receives its error."""
+    """The running tasks of an event loop; `broken` receives the error of a task that fails."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken
@@ -16,7 +16,7 @@ class Tasks:
         self._beside: set[asyncio.Task[None]] = set()
 
     def start(self, coroutine: Coroutine[Any, Any, None], *, is_beside: bool) -> None:
-        """Start a task; one with `is_beside` ends with the role."""
+        """Start a task; with `is_beside`, the task ends with the role of the node."""
         task = self._loop.create_task(coroutine)
         for kept in (self._all, self._beside) if is_beside else (self._all,):
             kept.add(task)
@@ -28,17 +28,17 @@ class Tasks:
             self._broken(error)
 
     def end_beside(self) -> None:
-        """Cancel the tasks beside the act: their answers would be outdated."""
+        """Cancel the concurrent tasks, whose answers would be outdated."""
         for task in self._beside:
             task.cancel()
 
     async def beside_ended(self) -> None:
-        """Wait until no task runs beside the act."""
+        """Wait until all concurrent tasks have ended."""
         if self._beside:
             await asyncio.wait(self._beside)
 
     async def end(self) -> None:
-        """Cancel all tasks, and wait for their ends."""
+        """Cancel all tasks, and wait until they have ended."""
         for task in self._all:
             task.cancel()
         if self._all:
