@@ -1,1 +1,1 @@
-"""Answers of a node to clients while another node leads."""
+"""Forwarding of client calls and HTTP requests by a node while another node leads."""

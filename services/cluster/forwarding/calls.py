@@ -1,4 +1,4 @@
-"""Forwarding of client calls by a node that does not lead: each call is sent, as bytes, to the leader.
+"""Forwarding of client calls to the leader, by a node that does not lead: each call is sent as bytes.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
@@ -6,25 +6,27 @@
                       near (RETRY_MARGIN_SECONDS); only then UNAVAILABLE, also if a leader refuses a call that
                       an earlier leader may have carried out (WRITES)
     Telemetry         a stream to the leader for each stream of a client; after a change of leaders, a new
-                      one, which begins with the kept state of the client (`presence`)
+                      stream, which begins with the kept state of the client (`presence`)
 
 Rules
-1. The leader authorizes calls and decides their outcomes; this node parses messages only for presence.
-2. A forwarded call is never forwarded again (FORWARDED): two nodes that each take the other for the leader
-   answer UNAVAILABLE, and the node of the client retries.
-3. A repeated call is one without an answer: its message is stored once, by id and content
-   (`services.broker.repeats`). A refusal promises only that its own attempt did nothing: an earlier attempt
-   without an answer may still be queued at a leader, and a leader looks for the results of earlier leaders
-   only for sends. So the client is answered that the outcome is unknown.
-4. Telemetry and SyncLiteSubscription of a node's own clients are handled here also while it leads (`switch`),
-   and answered by its broker, `local`: so a client's stream outlives the lead of its node.
-5. A stream ends when the leader ends it, unless that steps down: then it answers other nodes UNAVAILABLE. The
-   leader's status counts, whatever the result of a write (`services.cluster.forwarding.leader_stream`).
-6. A leader behind a network that drops packets silently counts as unresponsive: a connection without TCP
-   acknowledgements, or answers to keepalive pings, for SILENT_MS is closed, and its calls are retried.
+1. The leader authorizes calls and decides their outcomes; this node parses messages only to keep the state of
+   clients.
+2. A forwarded call is never forwarded again (FORWARDED). If two nodes both assume that the other node leads,
+   they answer UNAVAILABLE, and the node of the client retries.
+3. Only a call without an answer is repeated, and a repeated message is stored once, by id and content
+   (`services.broker.repeats`). A refusal by a leader only means that the refused attempt had no effect. An
+   earlier attempt may still be queued at an earlier leader, and a leader searches for the results of earlier
+   leaders only for sends. So the node reports an unknown outcome to the client.
+4. Telemetry and SyncLiteSubscription calls of a node's own clients are handled here also while the node leads
+   (`switch`), and its broker, `local`, answers them. So the stream of a client outlives the lead of its node.
+5. A stream ends when the leader ends it. If the leader steps down, it ends streams of other nodes with
+   UNAVAILABLE, and they continue with the next leader. The status from the leader takes precedence over the
+   error of a write (`services.cluster.forwarding.leader_stream`).
+6. A leader behind a network that drops packets silently counts as unresponsive. A connection is closed if the
+   peer sends no TCP acknowledgement or answer to keepalive pings for SILENT_MS; its calls are retried.
 
-Cost: a round trip and some 300 us of CPU time a call (`benchmarks/cluster.py`). Weak spot: the leader limits
-connections by the node's address, and clients by their own (`vouching`).
+Cost: one round trip and some 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak spot: the
+leader limits connections by the address of the node, but clients by the address of the client (`vouching`).
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field of a forwarded call: the epoch for which it was sent."""
+"""The header field that marks a forwarded call, with the epoch of the leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""The delay after a failed attempt, at first and at most; the next EPOCH ends the delay."""
+"""The first and the maximum delay after failed attempts; a new EPOCH ends the delay."""
 CALL_SECONDS: Final = 30.0
 """The timeout of a call without a deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
@@ -76,16 +78,16 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""Statuses after which the leader may or may not have received the call."""
+"""The statuses after which the leader may or may not have received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
-"""Prefixes of the header fields that are forwarded to the leader."""
+"""The prefixes of the header fields that are forwarded to the leader."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""Methods whose refusal promises that nothing was done; field 1 of their replies is the status."""
+"""The methods whose refusal means that the call had no effect; field 1 of their replies is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
@@ -116,7 +118,7 @@ class Moved(Exception):
 class Attempt:
     """A call to the leader of an epoch: its channel, header fields and timeout.
 
-    `local` is the broker of this node, if this node leads.
+    `local` is the broker of this node if this node leads; else None.
     """
 
     channel: grpc.aio.Channel
@@ -131,11 +133,14 @@ class Attempt:
     has_answered: bool = False
     """Whether the client has received a reply that another attempt would repeat."""
     not_its_own: str = ""
-    """Why the answering peer is not known to be the leader."""
+    """The reason why the peer could not be verified to be the leader; "" if there is none."""
 
     @contextmanager
     def may_fail(self) -> Iterator[None]:
-        """Suppress failures of the block that allow another attempt, unless the client has a reply."""
+        """Suppress failures of the block after which another attempt is allowed.
+
+        Raise the failure if the client has received a reply already.
+        """
         try:
             yield
         except Moved:
@@ -144,7 +149,7 @@ class Attempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_not_its_own(error):
                 self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
-            else:  # a peer responds, perhaps with another certificate: clients get its error
+            else:  # a peer responds, perhaps with another certificate, and clients get its error
                 self.reach.answered(monotonic_ms())
             if self.has_answered or not _may_ask_again(error):
                 raise
@@ -164,7 +169,7 @@ class Asked(NamedTuple):
 
 
 class Forwarding:
-    """Answers the calls of all connections through the leader known to `node`.
+    """The service that answers the calls of all connections through the leader known to `node`.
 
     `key` is the cluster's key for users' secrets, empty without authentication; `clock` is wall time in ms.
     """
@@ -179,15 +184,15 @@ class Forwarding:
         self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
         self.presence = Presence()
         self.local: Serving | None = None
-        """The broker of this node; None while it does not lead."""
+        """The broker of this node, or None while this node does not lead."""
 
     def lead(self, serving: Serving) -> None:
-        """Answer through the broker of this node; stop calling the previous leader."""
+        """Answer calls through the broker of this node, and close the channels to the previous leader."""
         self.local = serving
         self._channels.close_idle()
 
     def lead_no_more(self) -> None:
-        """Answer through the leader elsewhere."""
+        """Answer calls through another node, which leads."""
         self.local = None
 
     async def close(self) -> None:
@@ -195,13 +200,13 @@ class Forwarding:
         await self._channels.close()
 
     def leave(self) -> None:
-        """End the Telemetry streams, which do not end by themselves."""
+        """End all Telemetry streams, which clients keep open indefinitely."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()
             connection.end(stream_id)
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path; None if there is none."""
+        """Return the method of a path, or None if the path is unknown."""
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
@@ -223,7 +228,7 @@ class Forwarding:
         connection.start(call.stream_id, self._guarded(asked, talk))
 
     async def _guarded(self, asked: Asked, serve: Callable[..., Awaitable[None]], *given: bytes) -> None:
-        """Serve a call; end it with a status if that fails."""
+        """Serve a call, and end it with a status if the service raises an error."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -261,7 +266,7 @@ class Forwarding:
                     return
 
     async def _sync_here(self, asked: Asked, message: bytes) -> None:
-        """Answer a SyncLiteSubscription from another node through the broker of this one."""
+        """Answer a SyncLiteSubscription from another node through the broker of this node."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
@@ -271,7 +276,7 @@ class Forwarding:
     # Presence of clients.
 
     async def _sync_lite(self, asked: Asked, message: bytes) -> None:
-        """Forward a client's subscription, and keep it if the leader accepts it."""
+        """Forward the subscription of a client, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -292,7 +297,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _talk(self, asked: Asked) -> None:
-        """Forward a stream both ways; when a leader ends it, continue the client's with the next leader."""
+        """Forward a stream in both directions, and continue it with the next leader after a change."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.came(client_id)
         said = Heard(kept)
@@ -316,7 +321,10 @@ class Forwarding:
             del self._talks[connection, stream_id]
 
     async def _converse(self, attempt: Attempt, asked: Asked, said: Heard, kept: Kept) -> None:
-        """Send a client's messages to the leader, and its replies to the client, until the replies end."""
+        """Send the client's messages to the leader and the leader's replies to the client.
+
+        Return when the leader has sent its last reply.
+        """
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
             told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
@@ -333,13 +341,13 @@ class Forwarding:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
-        """Send the subscriptions of a stream's client to a leader, until it has accepted them."""
+        """Send the subscriptions of a client to a leader until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
             said, left = left, []
-            for key in said:  # a refused one does not hold up the others
+            for key in said:  # a refused subscription does not delay the others
                 async with kept.lock:
                     message = whole_set(key, kept.lite[key]) if key in kept.lite else None
                     if message is not None and not await _was_synced(attempt, sync, message):
@@ -348,7 +356,10 @@ class Forwarding:
                 await asyncio.sleep(REPEAT_SECONDS)
 
     async def _export(self, asked: Asked) -> None:
-        """Forward a stream of client metrics to one leader; the client opens another for the next."""
+        """Forward a stream of client metrics to one leader.
+
+        After a change of leaders, the client opens a new stream.
+        """
         said = Heard(Kept())
         hearing = asyncio.create_task(said.hear(asked.connection, asked.stream_id))
         try:
@@ -363,7 +374,10 @@ class Forwarding:
             hearing.cancel()
 
     async def _talk_here(self, asked: Asked) -> None:
-        """Answer another node's stream through the broker of this one; end UNAVAILABLE if it steps down."""
+        """Answer a stream from another node through the broker of this node.
+
+        End the stream with UNAVAILABLE if this node steps down.
+        """
         local, connection = self.local, asked.connection
         if local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
@@ -381,7 +395,7 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call; raise `Moved` once another node leads than the called one."""
+        """Return the result of a call; raise `Moved` as soon as a node other than the called one leads."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
         try:
@@ -392,14 +406,14 @@ class Forwarding:
         finally:
             calling.cancel()
             moving.cancel()
-            # A failure refers to this frame, this frame to the task, and the task to the failure and the
-            # call. As long as the call exists, gRPC reconnects its closed channel.
+            # An exception refers to this frame, the frame to the task, and the task to the exception and the
+            # call. As long as the call exists, gRPC reconnects the closed channel of the call.
             del calling
 
     async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
-        """Yield attempts at the leader until the deadline is near; then raise TimeoutError.
+        """Yield attempts to call the leader until the deadline is near; then raise TimeoutError.
 
-        `stands`: the call continues with the next leader, so this node vouches for it.
+        With `stands`, the call continues with the next leader, so this node vouches for the client.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -448,14 +462,14 @@ async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` for a refusal: an earlier attempt may have carried out the call."""
+    """Raise `Refused` if the reply is a refusal, because an earlier attempt may have carried out the call."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
-    """Return the answer to a SyncLiteSubscription, of this node's broker or of another leader."""
+    """Return the answer of the leader, which may be this node, to a SyncLiteSubscription."""
     if attempt.local is None:
         return await _asked_of(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -475,7 +489,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the user named in a call's signature, unverified; "" without one."""
+    """Return the user name in the signature of a call, without verification, or "" without a signature."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -483,7 +497,7 @@ def _user_of(head: Head) -> str:
 
 
 async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
-    """Send the leader's replies to the client, until the stream ends."""
+    """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
         attempt.reach.answered(monotonic_ms())
@@ -491,12 +505,12 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
 
 
 def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a call has reached no leader, rather than being refused by one."""
+    """Return whether another attempt is allowed, because no leader has refused the call."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the leader's status for the client."""
+    """Return the status for the client from the leader's error."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
@@ -508,7 +522,7 @@ def shape_of(method: Method) -> Shape:
 
 
 def _shapes() -> list[Shape]:
-    """Return the methods of RocketMQ's service, and those for clients' metrics."""
+    """Return the methods of RocketMQ's service and the methods for client metrics."""
     return [
         Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

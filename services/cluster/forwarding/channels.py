@@ -1,6 +1,7 @@
-"""gRPC channels from one node to another, over TLS if that node serves it (`services.cluster.peers`).
+"""gRPC channels between nodes, over TLS if the called node offers TLS (`services.cluster.peers`).
 
-The core of gRPC accepts a certificate as its own authority, even if another authority has signed it.
+The core of gRPC accepts a certificate as its own authority, even if another authority has signed the
+certificate.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""Texts by which gRPC reports a failed handshake."""
+"""The texts with which gRPC reports a failed handshake."""
 
 
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to the protocol port of the node with this certificate; plaintext without one."""
+    """Return a channel to the protocol port of the node with this certificate; "" means plaintext."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)

@@ -1,4 +1,4 @@
-"""The HTTP interface of a node: its own status and copy, and forwarding of other requests to the leader.
+"""The HTTP interface of a node: the node's own status and copy, and forwarded requests for the leader.
 
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
@@ -13,14 +13,15 @@ other paths                  the leader, once; its answer unchanged. A request w
 no leader, or no answer      503, with a sentence
 the caller disconnects       the request at the leader ends, too: so does a long poll there
 
-Each forwarded request holds one of HTTP_FORWARDED_MAX threads until it is answered: long polls through a
-follower are few, unlike those of gRPC (`calls.py`). Further requests are refused.
+Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until it is answered, and further requests
+are refused. So a follower can forward only few long polls of HTTP at once, unlike those of gRPC (`calls.py`).
 
-This node's own answers are behind the same gate as a broker's HTTP (`services.ops.gate`), with the users and
-tokens of this node's copy, which may lag by moments. Requests between nodes are not: they are authenticated
-by a secret from the shared log. For a forwarded request, the gate here checks all but the token, as host and
-origin refer to this node. The request is forwarded byte for byte (a decoded path is a different path), with
-the caller's token and none of this node's, so the leader authorizes it like a direct one.
+This node's own answers are behind the same gate as the HTTP interface of a broker (`services.ops.gate`). The
+gate uses the users and tokens in this node's copy, which may lag behind the leader for a moment. Requests
+between nodes bypass the gate, and are authenticated by a secret from the shared log. The gate of this node
+checks a forwarded request except for the token, as host and origin refer to this node. The request is
+forwarded byte for byte, because a decoded path may be a different path. The request keeps the token of its
+caller and gets no token of this node, so the leader authorizes it like a direct request.
 """
 
 from __future__ import annotations
@@ -79,14 +80,14 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""How long a leader may still answer after another began to lead."""
+"""How long an earlier leader may still answer after another node has begun to lead."""
 COPIES_MAX: Final = 2
-"""The number of nodes that may fetch a copy at the same time."""
+"""The maximum number of nodes that may fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""Header fields about the requested host, which is not the leader's, and this node's own field."""
+"""Header fields that refer to the host of this node, not to the leader, and the node's own field."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""Methods that change nothing, and may be repeated at the next leader."""
+"""The methods without effects, whose requests may be repeated at the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
@@ -100,7 +101,7 @@ class Passed(NamedTuple):
 
 
 class ClusterHttp:
-    """The application of a node whose store is in the folder `root`."""
+    """The HTTP application of a node whose store is in the folder `root`."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The application of the broker; None while this node does not lead."""
+        """The application of the broker, or None while this node does not lead."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -136,16 +137,16 @@ class ClusterHttp:
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
-        else:  # the leader's gate receives a body that is complete here
+        else:  # this node reads the whole body before it forwards the request
             await self._passing(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the leader's answer to a request that passed the gate."""
+        """Send the leader's answer to a request that has passed the gate of this node."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that passed the gate."""
+        """Answer a request that has passed the gate, on behalf of this node."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -165,9 +166,9 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens of this node's copy; raise `NoLeader` without a copy.
+        """Return the users and tokens of this node's copy; raise `NoLeader` if there is no copy.
 
-        The thread that follows changes them concurrently; each check reads a table once.
+        A worker thread that applies records changes the tables concurrently; each check reads a table once.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -183,7 +184,7 @@ class ClusterHttp:
         )
 
     def _is_own(self, path: str) -> bool:
-        """Return whether this node, and not the broker that leads here, answers a probe."""
+        """Return whether the node answers a probe, instead of the broker that runs on it."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -205,7 +206,7 @@ class ClusterHttp:
     # Orders of an operator.
 
     async def _ordered(self, request: Request) -> Response:
-        """Carry out an operator's order, or forward it to the leader."""
+        """Carry out an order of an operator, or forward the order to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -233,7 +234,7 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                async with aclosing(Chunks(transfer.stream(self._root))) as chunks:  # it holds files open
+                async with aclosing(Chunks(transfer.stream(self._root))) as chunks:  # closes the open files
                     await (await self._copy(chunks))(request.scope, request.receive, send)
             finally:
                 self._copy_count -= 1
@@ -264,11 +265,11 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _position(self, request: Request) -> Response:
-        """Record the position of a follower, from a caller with the secret of the epoch."""
+        """Record the position of a follower, if the caller has the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            # The port may be public: the body is read only after the secret was verified.
+            # The port may be public, so the body is read only after the secret was verified.
             if not self._node.follows_me(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
@@ -284,7 +285,7 @@ class ClusterHttp:
     # Answers of the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's answer; end the request there if the caller disconnects."""
+        """Return the leader's answer to a request, and end the request there if the caller disconnects."""
         if FORWARDED in request.headers:
             return refused("This node does not lead, and the request was forwarded to it. Send it again.")
         try:
@@ -318,7 +319,7 @@ class ClusterHttp:
                 connection = await self._in_thread(
                     connected_to, leader.http, leader.certificate, CALL_SECONDS
                 )
-            except OSError as error:  # nothing was sent, so another leader may get it
+            except OSError as error:  # nothing was sent, so the request may go to another leader
                 said = str(error)
                 if not isinstance(error, OtherCertificate):
                     self._node.election.reach.failed(epoch, began_ms, monotonic_ms())
@@ -342,10 +343,10 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's answer; raise OSError if another node leads and this one stays silent.
+        """Return a leader's answer; raise OSError if another node leads and the called node does not answer.
 
-        The machine of a paused leader keeps its connections open. A leader that was ordered to move has
-        LAST_WORD_SECONDS to answer that order.
+        If the process of a leader is paused, its connections remain open. A leader that was ordered to move
+        the lead has LAST_WORD_SECONDS to answer the order.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.moved_from(epoch))
@@ -368,10 +369,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """The items of a generator that worker threads run, one step at a time.
+    """The items of a generator, which worker threads run one step at a time.
 
-    A coroutine that waits for a step is cancelled when the peer disconnects, while the thread continues. So
-    the generator is closed only when no thread runs it.
+    A coroutine that waits for a step is cancelled when the peer disconnects, while the thread of the step
+    continues. So the generator is closed only after the last step has ended.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -379,24 +380,24 @@ class Chunks:
         self._step: asyncio.Future[bytes | None] | None = None
 
     async def next(self) -> bytes | None:
-        """Return the next item; None at the end."""
+        """Return the next item, or None at the end."""
         self._step = asyncio.ensure_future(asyncio.to_thread(next, self._stream, None))
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator."""
+        """Close the generator after the current step."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
 
 
 async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Move the lead to another node; return the new leader."""
+    """Move the lead to another node, and return the new leader."""
     return {"leader": (await orders.move(node, await named(request))).told()}
 
 
 async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Forget a node; return its name."""
+    """Forget a node, and return the name of that node."""
     name = await named(request)
     if not name:
         raise NoNode('Say which: {"node": NAME}.')
@@ -405,7 +406,7 @@ async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a version; return it."""
+    """Finalize a version of the cluster, and return the version."""
     wanted = await only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -420,7 +421,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def named(request: Request) -> str:
-    """Return the node named in the body; "" if there is none. Raise `NoNode`."""
+    """Return the node name in the body, or "" if the body has none; raise `NoNode` if the body is invalid."""
     name = await only_field(request, "node", "")
     if not isinstance(name, str):
         raise NoNode('The body is {"node": NAME}, and no more.')
@@ -428,7 +429,10 @@ async def named(request: Request) -> str:
 
 
 async def only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that the body may have; `usual` if it is missing. Raise `NoNode`."""
+    """Return the only field that the body may have, or `usual` if the field is missing.
+
+    Raise `NoNode` if the body is invalid or has other fields.
+    """
     body = await body_of(request)
     try:
         found = json.loads(body) if body else {}
@@ -440,19 +444,19 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
 
 
 def not_reached(leader: Member, error: OSError) -> str:
-    """Return the sentence for a leader that cannot be connected to."""
+    """Return the error message for a failed connection to the leader."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
 
 
 def hang_up(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection, which ends the wait of another thread on it."""
+    """Shut down a connection, so that another thread stops waiting for its answer."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def passed_on(request: Request, body: bytes) -> Passed:
-    """Return a request to forward, in the encoding of its caller."""
+    """Return the request to be forwarded, in the encoding of its caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -463,7 +467,10 @@ def passed_on(request: Request, body: bytes) -> Passed:
 
 
 def called(connection: http.client.HTTPConnection, passed: Passed, epoch: int) -> Response:
-    """Send a request to another node and return the answer; raise OSError or HTTPException."""
+    """Send a request to another node and return the answer.
+
+    Raise OSError or HTTPException if there is no answer.
+    """
     try:
         connection.putrequest(passed.method, passed.target, skip_accept_encoding=True)
         own = ((FORWARDED.encode(), str(epoch).encode()), (b"content-length", str(len(passed.body)).encode()))
@@ -479,5 +486,5 @@ def called(connection: http.client.HTTPConnection, passed: Passed, epoch: int) -
 
 
 def refused(sentence: str) -> Response:
-    """Return a refusal in the format of the HTTP interface."""
+    """Return a refusal with status 503, in the error format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -1,13 +1,15 @@
-"""A stream to the leader that ends with the leader's status, whatever the result of writes to it.
+"""A stream to the leader that ends with the leader's status, and not with the error of a failed write.
 
     the leader ends the stream --> a write fails --> gRPC reports INTERNAL instead of the leader's status
                                                  --> here the leader's status counts
 
-A leader that steps down ends the stream with UNAVAILABLE, and the client's stream continues with the next
-one. INTERNAL would end the client's stream, and its kept state would be lost. gRPC for asyncio reports its
-own status before or after the leader's (github.com/grpc/grpc/issues/36066), so each status is recorded.
+A leader that steps down ends the stream with UNAVAILABLE, and the stream of the client continues with the
+next leader. The status INTERNAL would end the stream of the client, and the kept state of the client would be
+lost. gRPC for asyncio reports its own status before or after the status from the leader
+(github.com/grpc/grpc/issues/36066), so this class records each status.
 
-Weak spot: gRPC's own status is recognized by its text. If no other status arrives, the leader is asked again.
+Weak spot: the status of gRPC itself is recognized by its text. If no other status arrives, the call is
+retried.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Word(NamedTuple):
 
 
 class LeaderStream:
-    """A bidirectional call, of bytes."""
+    """A bidirectional call to the leader, with messages as bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -41,7 +43,10 @@ class LeaderStream:
         call.add_done_callback(self._ended)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Send `messages` to the leader, and yield its replies; raise `AioRpcError` unless it ends OK."""
+        """Send `messages` to the leader and yield its replies.
+
+        Raise `AioRpcError` if the leader ends the call with a status other than OK.
+        """
         saying = asyncio.create_task(self._say(messages))
         try:
             async for reply in self._call:
@@ -58,14 +63,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _say(self, messages: AsyncIterator[bytes]) -> None:
-        """Send all messages, until the leader ends the call; the reader receives the status."""
+        """Send all messages until the leader ends the call, whose status the reader receives."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _ended(self, call: Any) -> None:
-        """Record a status of the call: gRPC calls this with each, in order of arrival."""
+        """Record the status of the call; gRPC calls this method for each status, in order of arrival."""
         word = Word(at_once(call.code()), at_once(call.details()) or "")
         if not (self._word.done() or is_of_a_write(word)):
             self._word.set_result(word)
@@ -79,12 +84,12 @@ class LeaderStream:
 
 
 def is_of_a_write(word: Word) -> bool:
-    """Return whether a status is gRPC's own, for a failed write."""
+    """Return whether gRPC itself has set the status, for a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
 def at_once(asked: Any) -> Any:
-    """Return the result of a coroutine that does not wait, like those of an ended call."""
+    """Return the result of a coroutine that ends without waiting, like those of an ended call."""
     try:
         asked.send(None)
     except StopIteration as returned:

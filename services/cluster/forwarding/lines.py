@@ -1,8 +1,8 @@
-"""The channels to other nodes: to each as many as its open calls need.
+"""The gRPC channels to other nodes: for each node, as many channels as the open calls need.
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC queues further calls
-without notice. A send queued after long polls and Telemetry streams of many clients, which rarely end, would
-wait forever. So a channel gets at most `CALLS_MAX` calls, and then the next one is opened.
+silently. A send that is queued after long polls and Telemetry streams of many clients, which rarely end,
+would wait forever. So a channel carries at most `CALLS_MAX` calls, and then the pool opens another channel.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time before a keepalive ping to the leader: as often as a broker allows."""
+"""The idle time before a keepalive ping to the leader, slightly above the minimum that a broker allows."""
 SILENT_MS: Final = 3_000
-"""How long a leader may leave a ping unanswered, or sent data unacknowledged."""
+"""How long the answer to a ping, or the acknowledgement of sent data, may take."""
 OPTIONS: Final = [
-    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is not for connections between nodes
+    ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment names a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.enable_retries", 0),
@@ -46,17 +46,17 @@ Key = tuple[str, str, Identity]
 
 @dataclass
 class PooledChannel:
-    """A channel and the number of calls that are open on it."""
+    """A channel, and the number of open calls on the channel."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """The channels of a node: to the last called node, and to others while calls are open on them.
+    """The channels of a node: those to the last called node, and other channels with open calls.
 
     gRPC keeps reconnecting an unused channel while its peer is down, or has another certificate. So channels
-    to earlier leaders, and to renewed certificates, are closed.
+    to earlier leaders, or for outdated certificates, are closed.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Provide a channel with room for a call during the block."""
+        """Provide a channel for one call during a block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -83,11 +83,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls: no node is to be called for now."""
+        """Close all channels without open calls, because this node leads and calls no other node."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close the channels to other targets that have no open calls."""
+        """Close all channels to targets other than `key` that have no open calls."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

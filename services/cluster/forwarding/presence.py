@@ -1,30 +1,30 @@
-"""The state of clients that each node keeps, and sends to the next leader on their behalf.
+"""The state of clients that each node keeps, and sends to the next leader on behalf of the clients.
 
     a client's Telemetry stream is open at this node --> a new leader's EPOCH
         --> a stream to that leader, which begins with the client's settings (`Heard`)
         --> its subscriptions to lite topics, as one SyncLiteSubscription each (`Kept`)
 
 Rules
-1. A client is present while its Telemetry stream is open at a node, leader or not; its state is dropped with
-   its last stream. So no disconnected client is reported.
-2. Of the client's messages on the stream, its last settings are repeated. Its answers are not: the asking
-   leader is gone, and another question may have the same nonce.
-3. Topics to which the client has sent count as declared: Python's client declares no such topics, and only
-   declared producers of a topic get check-backs. Then the settings follow unchanged, for the leader to keep.
-4. Subscriptions to lite topics are sent as the whole accepted set, less those that the leader has revoked:
-   COMPLETE_ADD takes none from other clients. Positions (`OffsetOption`) are not repeated: the group's
-   offsets are in the log.
-5. A subscription that was not accepted is sent again after `REPEAT_SECONDS`, while the stream is open.
+1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower.
+   The state of a client is dropped with its last stream, so no disconnected client is reported.
+2. The node repeats the last settings that a client has sent on the stream. The node does not repeat a
+   client's answers: the leader that sent the question is gone, and another question may have the same nonce.
+3. Topics to which the client has sent count as declared: the Python client declares no topics, and only
+   declared producers of a topic get check-backs. The unchanged settings follow, and the leader stores these.
+4. Subscriptions to lite topics are sent as the whole accepted set, without those that the leader has revoked;
+   COMPLETE_ADD does not affect other clients. Positions (`OffsetOption`) are not repeated, because the
+   offsets of the group are in the log.
+5. A subscription that was not accepted is sent again after `REPEAT_SECONDS` while the stream is open.
 
-Nothing else is repeated. An open stream is sufficient for the leader to renew leases, without heartbeats
-(`services.rpc.clients.clients`), so under a stable leader there is no periodic traffic. Heartbeats add
-nothing to settings, except from Java's client before 5.0.4, which sends one each 10 s. Waiting receives are
-retried with the next leader (`services.cluster.forwarding.calls`).
+No other state is repeated. The leader renews leases as long as a stream is open, even without heartbeats
+(`services.rpc.clients.clients`), so there is no periodic traffic under a stable leader. Heartbeats add
+nothing to settings, except those of the Java client before 5.0.4, which sends one every 10 s. Waiting
+receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
-Cost: a look at the first bytes of each SendMessage, and of each client its settings, `TOPICS_MAX` names and
-its lite topics: `KEPT_BYTES_MAX` of them on a node. Weak spot: the next leader learns of a client without
-Telemetry stream only by its next call, and of lite topics beyond the limit when the client repeats them,
-within 30 s.
+Cost: parsing the first bytes of each SendMessage, and for each client the memory for its settings,
+`TOPICS_MAX` names and its lite topics, which are limited to `KEPT_BYTES_MAX` for each node. Weak spot: the
+next leader detects a client without a Telemetry stream only at its next call. The next leader gets lite
+topics beyond the limit when the client repeats them, within 30 s.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""The number of topics kept to which a client has sent."""
+"""The maximum number of topics that are recorded for a client because it has sent to them."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
@@ -66,11 +66,11 @@ class Kept:
     def __init__(self) -> None:
         self.streams = 0
         self.topics: dict[bytes, None] = {}
-        """In wire format (`Resource`)."""
+        """The topics to which the client has sent, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
-        """Lite topics by user, group and topic."""
+        """The lite topics of the client, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """Held while subscriptions are sent, by the client or for it, to have one order on all nodes."""
+        """The lock that serializes the subscriptions of the client, so that all nodes see the same order."""
 
 
 class Presence:
@@ -81,13 +81,13 @@ class Presence:
         self._lite_bytes = 0
 
     def came(self, client_id: str) -> Kept:
-        """Count a stream of a client, and keep the client's state from its first one on."""
+        """Count a new stream of a client, and create the client's state at its first stream."""
         kept = self._kept.setdefault(client_id, Kept())
         kept.streams += 1
         return kept
 
     def went(self, client_id: str) -> None:
-        """Count the end of a stream; drop the client's state with its last one."""
+        """Count the end of a stream, and drop the client's state after its last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -95,7 +95,7 @@ class Presence:
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
     def find(self, client_id: str) -> Kept | None:
-        """Return the state of a client; None if it has no stream here."""
+        """Return the state of a client, or None if the client has no stream at this node."""
         return self._kept.get(client_id)
 
     def sent(self, client_id: str, message: bytes) -> None:
@@ -110,7 +110,7 @@ class Presence:
     def subscribed(self, client_id: str, kept: Kept, user: str, language: str, message: bytes) -> None:
         """Record a SyncLiteSubscription that was answered with OK."""
         if self._kept.get(client_id) is not kept:
-            return  # its last stream ended meanwhile
+            return  # the last stream of the client has ended meanwhile
         request = SyncLiteSubscriptionRequest.FromString(message)
         key = user, request.group.SerializeToString(), request.topic.SerializeToString()
         before = kept.lite.pop(key, {})
@@ -143,7 +143,7 @@ class Presence:
 
 
 class Heard:
-    """The messages of a client on a Telemetry stream, sent to successive leaders."""
+    """The messages of a client on a Telemetry stream, for successive leaders."""
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
@@ -152,7 +152,7 @@ class Heard:
         self._is_over = self._was_told = False
 
     async def hear(self, connection: Connection, stream_id: int) -> None:
-        """Receive the client's messages, until its end of the stream."""
+        """Receive the client's messages until the client ends the stream."""
         async for message in connection.messages(stream_id):
             if is_settings(message):
                 self._settings = message
@@ -161,7 +161,7 @@ class Heard:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader; for a leader after the first, the client's settings first."""
+        """Yield the messages for a leader, starting with the client's settings after a change of leaders."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -176,7 +176,7 @@ class Heard:
 
 
 def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return a client's settings, preceded by a version that also declares the topics it has sent to."""
+    """Return a client's settings, preceded by settings that also declare the topics to which it has sent."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -207,7 +207,7 @@ def is_taken(reply: bytes) -> bool:
 
 
 def is_settings(message: bytes) -> bool:
-    """Return whether a client's message has its settings."""
+    """Return whether a client's message contains the settings of the client."""
     try:
         return bool(TelemetryCommand.FromString(message).HasField("settings"))
     except DecodeError:
@@ -223,14 +223,14 @@ def is_topic(resource: bytes) -> bool:
 
 
 def size_of(lite_topics: Iterable[str]) -> int:
-    """Return the approximate number of bytes kept of lite topics."""
+    """Return the approximate memory of these lite topics, in bytes."""
     return sum(len(one) + LITE_BYTES for one in lite_topics)
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage, if it is the first field.
+    """Return the topic of the first message in a SendMessage, if the topic is the first field.
 
-    Return b"" otherwise: protobuf allows another order of fields, which no client uses.
+    Return b"" otherwise: protobuf allows another order of fields, but no client uses it.
     """
     try:
         at = 1

@@ -1,7 +1,7 @@
-"""Dispatch of the calls at a node's port: to the broker while the node leads, else to the leader elsewhere.
+"""Dispatch of the calls at a node's port: to its broker while the node leads, else to the leading node.
 
-A connection outlives a change of leaders; each call is dispatched when it arrives. Telemetry and
-SyncLiteSubscription always go through `Forwarding`, which keeps their state for the next leader.
+Connections remain open when the leader changes, and each call is dispatched when it arrives. Telemetry and
+SyncLiteSubscription calls always go through `Forwarding`, which keeps the client's state for the next leader.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Switch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Answer through the broker of this node."""
+        """Answer further calls through the broker of this node."""
         self._service = serving
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Answer through the leader elsewhere."""
+        """Answer further calls through another node, which leads."""
         self._service = self._forwarding
         self._forwarding.lead_no_more()
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method of a path; None if there is none."""
+        """Return the method of a path, or None if the path is unknown."""
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
@@ -66,7 +66,7 @@ class Switch:
     def _looked_up(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up the method of a call in `service`; end the call if it is unknown there."""
+        """Return the method of a call in `service`, or end the call if the method is unknown there."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

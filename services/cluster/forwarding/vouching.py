@@ -1,16 +1,17 @@
-"""Vouching for forwarded calls: the node signs their origin, their arrival, and that the client still waits.
+"""Signed statements of a node about a forwarded call: its origin, its arrival, and that the client waits.
 
-A client signs the date of a call, which is valid for some minutes (`services.auth.signature`). Its Telemetry
-stream is open for days, and is opened at each new leader with the client's original signature. So the node
-adds the time of the call's arrival and the current time, signed with the key of the cluster. The leader
-compares the client's date with the first, and accepts no statement older than `WINDOW_MS`.
+A client signs the date of a call, and the signature is valid for some minutes (`services.auth.signature`).
+The Telemetry stream of a client is open for days, and the node opens it again at each new leader with the
+client's original signature. So the node adds the time at which the call arrived and the current time, signed
+with the key of the cluster. The leader compares the date of the client with the arrival time, and refuses a
+statement older than `WINDOW_MS`.
 
-The client's signature is verified as usual: a user with a void secret is refused. An eavesdropper can replay
-the header within the window, so nodes on untrusted networks use TLS (`services.cluster.peers`).
+The client's signature is verified as usual, so a user with an invalid secret is refused. An eavesdropper can
+replay the header within the window, so nodes on untrusted networks must use TLS (`services.cluster.peers`).
 
-With each call a node also sends the client's address and connection (ORIGIN), by which the leader counts
-clients (`services.rpc.clients.client_room`). The proof uses the key; without --auth-key, the cluster's id,
-which is in the shared log. A call without a valid proof counts by the connection on which it arrived.
+With each call, a node also sends the client's address and connection (ORIGIN), by which the leader counts
+clients (`services.rpc.clients.client_room`). The proof uses the key of the cluster or, without --auth-key,
+the cluster id from the shared log. The leader counts a call without a valid proof by its own connection.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def origin_said(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the header value with the client's address and connection at a node."""
+    """Return the header value with the address of a client and the connection of the client at a node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return the origin of a forwarded call; None without a valid proof of a node."""
+    """Return the origin of a forwarded call, or None if the proof of the node is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -50,7 +51,10 @@ def vouch(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: i
 
 
 def came_ms_of(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return when a call arrived at the forwarding node; None without a valid and recent proof."""
+    """Return the time at which a call arrived at the forwarding node, in ms since 1970.
+
+    Return None if the proof is missing, invalid or too old.
+    """
     came, _, rest = fields.get(VOUCHED, "").partition(".")
     said, _, proof = rest.partition(".")
     if not key or not all(one.isascii() and one.isdecimal() and len(one) < 16 for one in (came, said)):

@@ -1,23 +1,24 @@
-"""The lag of each follower, and its fitness to lead, as the leader knows them.
+"""The lag of each follower, and its fitness to lead, according to the reports to the leader.
 
     follower --every TELL_SECONDS: its name, the end of the log it has folded, why it is unfit--> leader
 
-A follower reports over the leader's HTTP, not in the shared log, which would grow by one engine commit a
-report. The secret of the epoch authenticates the report. Only nodes that have folded the EPOCH know it, so a
-report to an earlier leader is refused.
+A follower reports over the HTTP interface of the leader. In the shared log, each report would cost one commit
+of the engine. The secret of the epoch, which a node derives from the EPOCH, authenticates the report, so an
+earlier leader refuses it.
 
     lag in bytes    the leader's accepted end, less the end that the follower reported last
     lag in ms       the time since the follower had all records: since the last moment at which the leader's
                     end was within the end reported later. It grows if the follower is slow, or is gone
 
 Rules
-1. A node in the shared log without a report lags by all that its copy lacks, since the leader began. A lag is
-   never zero for want of reports.
+1. The lag of a node without a report is the difference between the leader's end and the node's announced
+   copy, since the start of the lead. A missing report never results in a lag of zero.
 2. A forgotten node is not counted.
-3. Only followers report; a node whose report is older than FRESH_MS may be gone, and is not fit (`health`).
+3. Only followers report. A node whose last report is older than FRESH_MS may be gone, and is not fit to lead
+   (`health`).
 
-Cost: one request a follower and TELL_SECONDS; in memory, the leader's end at up to MARKS_MAX moments. Weak
-spot: the lag in ms of a follower that keeps up rises to TELL_SECONDS before it returns to zero.
+Cost: one request for each follower in TELL_SECONDS, and memory for the leader's end at up to MARKS_MAX times.
+Weak spot: the lag in ms of a follower without delay rises to TELL_SECONDS before it returns to zero.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 
 TELL_SECONDS: Final = 1.0
-"""The interval between reports of a follower."""
+"""The interval between two reports of a follower."""
 FRESH_MS: Final = 3_000
-"""How long a report counts as proof that a follower could lead."""
+"""The maximum age of a report that counts as proof that a follower could lead."""
 MARK_MS: Final = 100
 """The minimum interval between marks of the leader's end."""
 MARKS_MAX: Final = 36_000
-"""The limit of marks: the lag in ms of a slow follower is exact up to an hour, and then too small."""
+"""The maximum number of marks; a lag in ms is exact up to one hour, and reported too small beyond."""
 TOLD_SECONDS: Final = 2.0
-"""How long a follower waits for the leader's answer to a report."""
+"""The time for which a follower waits for the leader's answer to a report."""
 PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
 
 
 def tell(leader: Member, node: str, fold: Fold, health: Health) -> None:
-    """Report to the leader a follower's end, why it is unfit, and the skew of its clock.
+    """Report the end, the fitness and the clock skew of a follower to the leader.
 
-    Wait for the answer, and ignore it.
+    Wait for the answer, and ignore its content.
     """
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit()}
     facts["clock_skew_ms"] = health.pace.skew_ms
@@ -58,14 +59,15 @@ def tell(leader: Member, node: str, fold: Fold, health: Health) -> None:
 
 
 def secret_of(fold: Fold) -> str:
-    """Return the secret of reports to the leader of the newest epoch, derived from its EPOCH alone."""
+    """Return the secret of reports to the leader of the newest epoch, derived from the EPOCH."""
     return blake2b(PATH.encode(), key=fold.holder, digest_size=_SECRET_BYTES).hexdigest()
 
 
 class _Told(NamedTuple):
-    """The last report of a follower: its end, when it was received, when it had all, and why it is unfit.
+    """The last report of a follower: its end, the time of the report, and the last time without a lag.
 
-    `unfit` is "" for a follower that may lead, None for one that does not report it.
+    `unfit` is the reason why the follower is unfit to lead, "" if it is fit, or None if it has not reported
+    its fitness.
     """
 
     end: int
@@ -75,23 +77,23 @@ class _Told(NamedTuple):
 
 
 class Followers:
-    """The leader's knowledge of its followers since it began to lead; `clock` is monotonic, in ms."""
+    """The reports of all followers since the leader began to lead; `clock` is monotonic, in ms."""
 
     def __init__(self, end: int, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._began_ms = clock()
         self._marks = [(self._began_ms, end)]
-        """When the leader's end moved, and to where; ascending."""
+        """The times at which the leader's end moved, and the ends, in ascending order."""
         self._end = end
         self._told: dict[str, _Told] = {}
 
     def moved(self, end: int) -> None:
-        """Record the end of the leader's accepted log."""
+        """Record the current end of the leader's accepted log."""
         if end > self._end:
             self._end = end
             now_ms = self._clock()
             if now_ms - self._marks[-1][0] < MARK_MS and len(self._marks) > 1:
-                # Keep the time of the first move: a follower with less lags since then.
+                # Keep the time of the first move: a follower with a lower end lags since that time.
                 self._marks[-1] = (self._marks[-1][0], end)
                 return
             self._marks.append((now_ms, end))
@@ -101,7 +103,7 @@ class Followers:
         """Record a report that a follower has just sent."""
         now_ms = self._clock()
         at = bisect_right(self._marks, end, key=lambda mark: mark[1])
-        # It had all until the first move beyond its end; without such a move, until now.
+        # The follower had no lag until the leader's end first moved past the reported end.
         had_all_ms = self._marks[at][0] if at < len(self._marks) else now_ms
         before = self._told.get(node)
         if before is not None and end >= before.end:
@@ -109,10 +111,7 @@ class Followers:
         self._told[node] = _Told(end, now_ms, had_all_ms, unfit)
 
     def fit(self) -> str:
-        """Return the follower with the least lag among those that may lead, by recent reports.
-
-        Return "" if there is none.
-        """
+        """Return the fit follower with the smallest lag by recent reports, or "" if no follower is fit."""
         since_ms = self._clock() - FRESH_MS
         fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
         return max(fit, key=lambda node: (fit[node].end, node), default="")

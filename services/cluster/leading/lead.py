@@ -1,15 +1,15 @@
-"""One lead of a node: the core decides, clients are served, followers report their positions.
+"""One lead of a node: the core decides, the node serves clients, and followers report their positions.
 
-    begin      the core writes to the shared log from now on, and is served
+    begin      the core writes to the shared log, and the node serves clients
     beat       append a BEAT; if it is not proven, the core is released (`SharedSink`)
     look       check copy, trim, clock and log, each in a worker thread, for the decisions of the election
     end        stop serving clients; `hand_over` announces it in the log, if this node still leads
 
-The election decides when each happens (`services.cluster.election.machine`). The core belongs to the event
-loop during the lead, so only calls to disk and engine run elsewhere.
+The election decides when to call each method (`services.cluster.election.machine`). The event loop owns the
+core during the lead, so only calls to the disk and the engine run in other threads.
 
-Weak spot: a takeover keeps the core as it is, so `Broker.begin` derives all its state between the EPOCH and
-the first answer.
+Weak spot: a takeover uses the core of the follower unchanged, so `Broker.begin` must derive the state of a
+leader between the EPOCH and the first answer.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Leading(Protocol):
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """Done when the core has met a bug."""
+        """The future that fails when the core meets a bug."""
 
     @property
     def answers(self) -> Answers:
-        """The waiting answers."""
+        """The answers that wait until their records are durable."""
 
     def fail(self, error: OSError) -> None:
-        """Release the core: an append was not accepted."""
+        """Release the core, because an append was not accepted."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
-"""Serve a core within a block; call the second argument once, after the core was released."""
+"""A function that serves a core within a block; it calls its second argument once the core was released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Run a function in a worker thread."""
+"""A function that runs another function in a worker thread."""
 
 
 class Told(NamedTuple):
-    """Callbacks of a lead: the core was released, a proof is wanted, the core has met a bug."""
+    """The callbacks of a lead: the core was released, a proof is wanted, or the core has met a bug."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -70,7 +70,7 @@ class Told(NamedTuple):
 
 
 class Lead:
-    """A lead with the open replica of `acts`."""
+    """One lead of a node, with the open replica of `acts`."""
 
     def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: Told) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
@@ -84,7 +84,7 @@ class Lead:
         self._is_over = False
         self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
         self.log_damage = LogDamage(acts.me.node)
-        """Records that other nodes cannot read."""
+        """The records of the shared log that other nodes cannot read."""
 
     @property
     def fold(self) -> Fold:
@@ -92,7 +92,7 @@ class Lead:
         return self._replica.fold
 
     async def begin(self) -> Begun:
-        """Serve clients; raise OSError."""
+        """Begin to serve clients. Raise OSError if the disk fails."""
         proving = Proving(self._acts.clocks.monotonic, self._told.proof_wanted)
         serving = self._serve(self._replica.core, self._told.stepped_down, proving)
         self._served = served = await self._stack.enter_async_context(serving)
@@ -105,12 +105,12 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate, if the log does not have it yet."""
+        """Return the leader's certificate if it differs from the one in the log; else an empty dictionary."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
     async def beat(self, order: Order) -> Beaten | None:
-        """Write a BEAT; return None if it was not proven, and the core was released."""
+        """Write a BEAT; if the BEAT was not proven, release the core and return None."""
         assert self._served is not None, "a lead has begun before its first BEAT"
         clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
         try:
@@ -122,9 +122,9 @@ class Lead:
         return Beaten(self._sink.proven_ms, self._news())
 
     async def look(self, has_read_all: bool) -> LookDone:
-        """Check copy, trim, clock and log.
+        """Check the copy, the trim, the clock and the log.
 
-        Raise `StoreDamaged` if the copy is void, `Halted` if the log has lost records.
+        Raise `StoreDamaged` if the copy is void, or `Halted` if the log has lost records.
         """
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.settles():
@@ -145,7 +145,7 @@ class Lead:
     def _look_at_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.look_after_copy(self._replica, has_read_all)
-        with suppress(LogDamaged):  # reported by the scrub, and by other nodes that read the record
+        with suppress(LogDamaged):  # the scrub, and other nodes that read the record, report the damage
             acts.copying.trim(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
             self.compare_clock()
@@ -154,7 +154,7 @@ class Lead:
         return shown
 
     async def _look_at_damage(self) -> None:
-        """Refuse all answers while other nodes cannot read on at a broken record (`log_damage`)."""
+        """Refuse all answers while other nodes cannot read past a broken record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
@@ -176,27 +176,31 @@ class Lead:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare this node's clock with the engine's time of the newest record; waits for the engine."""
+        """Compare this node's clock with the engine's time of the newest record, which is read."""
         began_ms = self._sink.proven_ms
         with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
-            if not self._is_over:  # else the node has stepped down, and the result is outdated
+            if not self._is_over:  # after a step-down, the result is outdated
                 self._health.pace.appended(began_ms, found)
 
     async def end(self) -> Ended:
-        """Stop serving clients; raise the bug of the core, if it has met one, else errors of the disk."""
+        """Stop serving clients.
+
+        Raise the error of the core if the core has met a bug, or an error of the disk.
+        """
         self._is_over = True
         try:
             await self._stack.aclose()
         finally:
             if self._served is not None and self._served.broken.done():
-                self._served.broken.result()  # the process ends, and the next leader stands after silence
+                self._served.broken.result()  # ends the process; another node stands after the silence
         return Ended()
 
     async def hand_over(self, to: str) -> None:
-        """Announce that this node leaves, if it still leads: its successor need not wait for silence.
+        """Announce that this node leaves, so that its successor need not wait for silence.
 
-        A leader whose own disk has failed still leads; one with an unproven append does not.
+        Only a node that still leads announces this. A leader whose disk has failed still leads, but a leader
+        with an unproven append does not.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))

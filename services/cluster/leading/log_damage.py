@@ -1,4 +1,4 @@
-"""Records of the shared log that another node cannot read: the leader's actions until a node is past them.
+"""The actions of a leader if other nodes cannot read some records of the shared log.
 
     another node   cannot read on at a record --> reports it, with the reason, in the shared log (`holdings`)
                    repeatedly requests a copy that reaches past it (`services.cluster.copies.copying`)
@@ -11,16 +11,16 @@
     COPIED   one is broken, and another node has the later ones  acknowledges, and reports the record
 
 Rules
-1. Each report is checked once. Only the leader's own check can stop answers: a node with a bad disk does not
-   stop the cluster.
-2. In HELD, new records exist only on this node, and in the engine after a record that no other node can pass.
-   So no client gets an acknowledgement.
-3. A node has the later records once it announces a checkpoint past the record, or while it reports, outside
-   of the log, an end at or past that of the leader when the fault was found.
-4. A node that has fetched its copy announces its holding without the report: no node waits then.
+1. The leader checks each report once. Answers are refused only after this check confirms the damage, so a
+   node with a bad disk does not stop the cluster.
+2. In HELD, new records exist only on this node, and in the engine after a record that no other node can read.
+   So clients get no acknowledgement.
+3. A node has the later records once it announces a checkpoint past the broken record, or while it reports
+   over HTTP an end that is at least the leader's end at the time when the fault was found.
+4. A node that has fetched its copy announces its holding without the report, and no longer waits.
 
 Cost: one read of the engine for each record that a node reports. Weak spot: if no other node is left to fetch
-a copy, answers are refused until that node is forgotten (`tidewheel cluster forget`).
+a copy, answers are refused until the reporting node is forgotten (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 WORDS_MAX: Final = 1_000
-"""The maximum number of reports remembered as checked."""
+"""The maximum number of checked reports that the leader remembers."""
 
 
 class State(StrEnum):
-    """The state of the shared log, as the leader knows it."""
+    """The state of the shared log according to the leader."""
 
     WHOLE = "whole"
     HELD = "held"
@@ -50,31 +50,31 @@ _THEN: Final = {
 
 
 class Word(NamedTuple):
-    """A report: a node, and the record at which it cannot read on."""
+    """A report of a node: its name, and the record that it cannot read."""
 
     node: str
     where: Unreadable
 
 
 class LogDamage:
-    """The broken records known to the leader `me` since it began to lead."""
+    """The broken records that the leader `me` has found since it began to lead."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault of each broken record at which a node waits."""
+        """The fault of each broken record at which a node waits, by record."""
         self._ends: dict[int, int] = {}
-        """The end of the leader's history when it found the fault of a record."""
+        """By record, the end of the leader's history at the time when the fault was found."""
         self._looked: dict[Word, None] = {}
 
     def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[Word]:
-        """Return the reports of other nodes that have not been checked."""
+        """Return the reports of other nodes that the leader has not checked yet."""
         words = (Word(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in words if one not in self._looked]
 
     def looked_into(self, word: Word, fault: str, end: int) -> None:
-        """Record the fault of a reported record ("": none), and the end of the history."""
+        """Record the fault of a reported record, "" for a sound one, and the end of the history."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -88,7 +88,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Return the state by the reports, the holdings, and the ends that nodes have just reported."""
+        """Update the state from the reports, the holdings and the recently reported ends, and return it."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -103,11 +103,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has announced no checkpoint yet from which others can read on."""
+        """Return whether this node needs a new checkpoint, from which other nodes can read on."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return the sentences for `cluster status`; none if the log is whole."""
+        """Return a sentence for `cluster status` about each fault of the log."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,11 +1,11 @@
-"""Orders of an operator to the leader: move the lead, forget a node, finalize a version.
+"""Orders of an operator to the leader: move the lead, forget a node, or finalize a version.
 
     move             --a BEAT that the leader leaves, and its successor--> that node stands at once
     forget           --a BEAT: `sharedlog.holdings` removes the node
     set-version      --a BEAT: `sharedlog.versions`, once every node supports it
 
-The leader writes each order as a BEAT between its own (`Lead.beat`), and answers once the shared log has it.
-An impossible order is refused with a sentence, and changes nothing.
+The leader writes each order in a BEAT (`Lead.beat`), and answers once the shared log has accepted the BEAT.
+An impossible order is refused with an explanation, and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sharedlog.fold import Fold
 from sharedlog.versions import missing
 
 MOVE_SECONDS: Final = 10.0
-"""How long a move waits for the next leader's EPOCH, and any other order for its BEAT."""
+"""The time for which a move waits for the next leader's EPOCH, and any other order for its BEAT."""
 
 log = structlog.get_logger()
 
 
 async def move(node: ClusterNode, to: str = "") -> Member:
-    """Move the lead to another node, to `to` if given; return the new leader.
+    """Move the lead to the node `to`, or to any other node if `to` is empty, and return the new leader.
 
-    Raise `OrderRefused` if this node does not lead, or there is no other node.
+    Raise `OrderRefused` if this node does not lead, or if no such node takes over.
     """
     _led(node)
     epoch, me = node.epoch, node.me.node
@@ -57,7 +57,10 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
 
 async def forget(node: ClusterNode, gone: str) -> None:
-    """Stop waiting for a node that is gone for good; raise `OrderRefused`."""
+    """Remove a node that is gone for good from the cluster.
+
+    Raise `OrderRefused` if this node does not lead, or if the cluster has no such node.
+    """
     fold = _led(node)
     if gone == node.me.node:
         raise OrderRefused(f"Node {gone} leads: stop it first.")
@@ -69,7 +72,10 @@ async def forget(node: ClusterNode, gone: str) -> None:
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
-    """Finalize a version, or the highest that all nodes support; return it. Raise `OrderRefused`."""
+    """Finalize the version `wanted`, by default the highest that all nodes support, and return the version.
+
+    Raise `OrderRefused` if this node does not lead, or if a node does not support the version.
+    """
     fold = _led(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
     supports[node.me.node] = node.me.supports
@@ -91,21 +97,21 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes known to a node, without forgotten ones."""
+    """Return the names of all nodes that a node has read of in the log, except for forgotten nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
 def _led(node: ClusterNode) -> Fold:
-    """Return the fold of a node that leads; else raise `OrderRefused`."""
+    """Return the fold of the leader; raise `OrderRefused` if this node does not lead."""
     if node.role is not Role.LEADING or node.lead is None:
         raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.lead.fold
 
 
 async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write facts to the shared log; raise `OrderRefused` if that is not confirmed in time."""
+    """Write facts to the shared log; raise `OrderRefused` if the write is not confirmed in time."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):

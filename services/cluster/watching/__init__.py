@@ -1,1 +1,1 @@
-"""Checks of the shared log: its settings, its answers, and its records."""
+"""Periodic checks of the shared log: its settings, its answers and its records."""

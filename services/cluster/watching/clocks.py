@@ -1,16 +1,17 @@
-"""Detection of a wrong clock, this node's or the engine's, by comparing the skews of several nodes.
+"""Detection of a wrong clock of this node or of the engine, by comparing the skews of several nodes.
 
-    the leader      each BEAT has its clock, and the engine records the time of the append
+    the leader      each BEAT has the leader's clock, and the engine records the time of the append
     a follower      reports its skew with its position (`followers`)
 
-    this node's clock is off (`pace`), another's agrees      the engine's is off
-    this node's clock is off, no other's agrees              this node's is off, or that is not known
+    this node's clock is off (`pace`), another node's agrees     the clock of the engine is off
+    this node's clock is off, no other node's agrees             the clock of this node may be off
 
-The skew of another node counts for FRESH_MS. A wrong clock of the engine makes every node count as unfit, and
-has no other effect: timers and leases use the clock of the leader.
+The skew of another node counts for FRESH_MS. If the clock of the engine is wrong, every node counts as unfit;
+there is no other effect, because timers and leases use the clock of the leader.
 
-Weak spot: two nodes whose clocks are off alike, as by one wrong time server, blame the engine. A BEAT that
-waited for its append makes the leader's clock look slow by as much.
+Weak spot: if the clocks of two nodes are wrong by the same amount, as with a wrong time server, the clock of
+the engine is reported as wrong. If the append of a BEAT is delayed, the clock of the leader appears slow by
+the same delay.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ log = structlog.get_logger()
 
 
 class Clocks:
-    """The skews of the clocks of this node and others against the engine's; `monotonic` in ms."""
+    """The skews of the clocks of all nodes against the engine's clock; `monotonic` returns ms."""
 
     def __init__(self, pace: Pace, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """By node: how far its clock is ahead of the engine's, in ms, and when that was reported."""
+        """By node, how far the node's clock is ahead of the engine's, in ms, and the time of the report."""
 
     def told(self, node: str, skew_ms: int) -> None:
         """Record the skew of another node."""
         self._told[node] = skew_ms, self._monotonic()
 
     def led(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the leader's clock from a BEAT that has it."""
+        """Record the skew of the leader from a BEAT that contains the leader's clock."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.told(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log whenever the engine's clock becomes wrong or right, until cancelled."""
+        """Log each time that the engine's clock becomes wrong or right, until the task is cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
@@ -62,7 +63,7 @@ class Clocks:
             was_off = bool(said)
 
     def engine_is_off(self) -> str:
-        """Return the sentence that the engine's clock is off, and by how much; "" without proof."""
+        """Return a warning with the error of the engine's clock, or "" if the clock is not proven wrong."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

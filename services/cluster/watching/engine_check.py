@@ -1,15 +1,15 @@
-"""The check of the engine's settings: by a leader when it takes over, and periodically after that.
+"""The check of the engine's settings by a leader, at its takeover and then periodically.
 
     checked    at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
                by any node that waits for an answer of the engine (`services.cluster.watching.unanswered`)
-    trouble    new messages are refused with it (`EngineTrouble`); all other calls continue
+    trouble    new messages are refused with `EngineTrouble`; all other calls continue
     none       new messages are accepted
     no answer  has no effect: the appends show that the engine is down
 
-A setting that became unsafe loses no stored records now, but may lose them in the next power cut: so the
-leader continues, and makes no new promises.
+An unsafe setting does not lose stored records immediately, but may lose records in the next power cut. So the
+leader continues, but does not acknowledge new messages.
 
-Weak spot: messages sent between the change of a setting and the next check were acknowledged.
+Weak spot: messages that are sent between the change of a setting and the next check are acknowledged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The interval of checks while there is trouble: the operator waits for the fix to take effect."""
+"""The shorter interval of checks while there is trouble, so that a fix takes effect soon."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""Refuse new messages with an error; None: accept them again."""
+"""A callback that refuses new messages with the given error, or accepts new messages again if it is None."""
 
 
 class EngineCheck:
-    """The watch over one engine; `trouble` queries it, in a worker thread."""
+    """The check of one engine; a worker thread calls `trouble`, which queries the engine."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """The trouble found by this node while it leads."""
+        """The trouble that this node has found while it leads."""
         self._stop: Stop | None = None
-        """The callback to refuse new messages, while this node leads."""
+        """The callback to refuse new messages, or None while this node does not lead."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Watch during the block, while this node leads; `broken` receives a bug."""
+        """Check during a block, in which this node leads; `broken` receives the error of a bug."""
         self._stop = stop
         try:
             async with watched(self._watch(), broken):
@@ -71,9 +71,9 @@ class EngineCheck:
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def look(self) -> list[str]:
-        """Check once; if this node leads, refuse or accept new messages. Return the trouble.
+        """Check the engine once, and return the trouble; if this node leads, refuse or accept new messages.
 
-        Raise `Unknown`, `Refused` or `Halted`, which have no effect.
+        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked; nothing is changed then.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,10 +1,10 @@
-"""The scrub by a leader: it verifies the shared log, some records each LOOK_SECONDS, and reports faults.
+"""The scrub by a leader, which verifies some records of the shared log every LOOK_SECONDS and reports faults.
 
     look       `sharedlog.scrub`, in a worker thread: rows by their numbers, records by their CRC
     a fault    is logged once; `/readyz`, `cluster status` and a metric show it until a later pass is complete
     no answer  is logged; the next look resumes at the same place
 
-Weak spot: a fault is reported up to one pass late, and has no other effect.
+Weak spot: a fault may be reported as late as one full pass after it occurs, and has no other effect.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay of the first look after a takeover: calls that waited for a leader come first."""
+"""The delay of the first look after a takeover, so that calls which waited for a leader come first."""
 
 log = structlog.get_logger()
 
 
 class Scrubbing:
-    """The looks at one log; `begin` returns the initial state for a lead."""
+    """The scrub of one log; `begin` returns the initial state of a scrub for each lead."""
 
     def __init__(
         self,
@@ -39,24 +39,24 @@ class Scrubbing:
     ) -> None:
         self._begin, self._executor, self._pause = begin, executor, pause
         self._scrub: Scrub | None = None
-        """The state of the looks; None while this node does not lead."""
+        """The state of the scrub, or None while this node does not lead."""
 
     @property
     def faults(self) -> list[str]:
-        """A sentence for each fault of the log that this node has found while it leads."""
+        """Descriptions of the faults that this node has found in the log while it leads."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return the sentences for `/readyz`; none for a log without faults."""
+        """Return a sentence for `/readyz` about each fault of the log."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the ages of the passes, for JSON; None while this node does not lead."""
+        """Return the faults and the ages of the passes for JSON, or None while this node does not lead."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Look during the block, while this node leads; `broken` receives a bug."""
+        """Scrub during a block, in which this node leads; `broken` receives the error of a bug."""
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):

@@ -1,14 +1,14 @@
-"""Trial sessions: a periodic check that the engine still accepts new sessions of this node.
+"""A periodic check that the engine still accepts new sessions of this node.
 
     accepted   tried again after TRY_SECONDS
     refused    reported (log, `/readyz`, `cluster status`, a metric), tried again after AGAIN_SECONDS
 
-The engine never checks the password of an open session again. So a node with an outdated password continues
-until the engine restarts or the network fails, and then all nodes fail at once. The same holds for a rule of
-pg_hba.conf, a role without LOGIN, and a limit of connections.
+The engine checks the password of a session only when the session is opened. So a node with an outdated
+password continues until the engine restarts or the network fails, and then all nodes fail at once. A changed
+rule of pg_hba.conf, a role without LOGIN, or a connection limit has the same effect.
 
-Cost: a short session of the engine in TRY_SECONDS a node, and a thread meanwhile: for some 15 s at most. Weak
-spot: refusals between two trials are not detected.
+Cost: one short session of the engine for each node in TRY_SECONDS, which occupies a thread for at most some
+15 s. Weak spot: refusals between two trials are not detected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Sessions:
-    """The trials of one node; `attempt` opens and closes a session, in a worker thread."""
+    """The trials of one node; a worker thread calls `attempt`, which opens and closes a session."""
 
     def __init__(
         self,
@@ -39,10 +39,10 @@ class Sessions:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """Why the last trial was refused; "" if it succeeded."""
+        """The reason why the last trial was refused; "" if the trial succeeded."""
 
     def sentences(self) -> list[str]:
-        """Return the sentences for `/readyz`; none while sessions are accepted."""
+        """Return the sentences for `/readyz`, an empty list while sessions are accepted."""
         if not self.refused:
             return []
         return [
@@ -50,11 +50,11 @@ class Sessions:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return the state, for JSON."""
+        """Return the result of the last trial for JSON."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:
-        """Repeat the trials until cancelled."""
+        """Repeat the trials until the task is cancelled."""
         while True:
             await self._pause(AGAIN_SECONDS if self.refused else TRY_SECONDS)
             try:

@@ -1,14 +1,15 @@
 """Diagnosis of a shared log that does not answer: a node whose call hangs checks the engine's settings.
 
     call to the engine --unanswered for ANSWER_MS--> the engine's `trouble`, again every AGAIN_SECONDS
-    failed             --> not over until a call of that kind is answered, or a new record is read
+    failed             --> reported until a call of the same kind is answered, or a new record is read
     answered           --> the report ends
 
-A PostgreSQL that waits for a missing standby answers no append, of a leader or a candidate, and a waiting
-candidate does not run the leader's check (`engine_check`). `trouble` does not wait for appends, so it can
-name the missing standby. The check has no other effect: the call keeps waiting, and its outcome counts.
+While PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates, and a
+waiting candidate does not run the check of a leader (`engine_check`). The call of `trouble` does not wait for
+appends, so its result can name the missing standby. The diagnosis has no other effect: the call continues to
+wait, and its outcome is used.
 
-Weak spot: a call that fails at once does not hang; its error is logged, and the call is retried.
+Weak spot: a call that fails immediately is not diagnosed; its error is logged, and the call is retried.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sharedlog.engine import Engine, Head, Stored
 from sharedlog.errors import Halted, Refused, Unknown
 
 ANSWER_MS: Final = 3_000
-"""How long a call may take before it is reported."""
+"""The time after which a waiting call is reported."""
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 5.0
 NOTHING_WRONG: Final = (
@@ -38,14 +39,14 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine that measures how long calls have waited; `clock` is monotonic, in ms."""
+    """An engine that measures how long its calls have waited; `clock` is monotonic, in ms."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The kinds of calls whose last result was no answer, since a new record was read."""
+        """The kinds of calls that have failed without an answer since the last read of a new record."""
         self._newest = -1
 
     @property
@@ -54,11 +55,11 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether completed calls were answered, refusals included."""
+        """Return whether the last completed calls of all kinds were answered, which includes refusals."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return how long the oldest call has waited; 0 if there is none."""
+        """Return how long the oldest open call has waited, or 0 if no call is open."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -87,7 +88,7 @@ class WatchedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`; not measured, as no caller waits for it."""
+        """See `Engine`; the time of this call is not measured, as no caller waits for a trim."""
         self._engine.trim(offset)
 
     def trouble(self) -> list[str]:
@@ -112,7 +113,7 @@ class WatchedEngine:
 
 
 class Unanswered:
-    """The watch over a node's calls; `look` queries the engine for trouble with its settings."""
+    """The diagnosis of a node's calls; `look` returns the trouble with the engine's settings."""
 
     def __init__(
         self,
@@ -126,19 +127,19 @@ class Unanswered:
 
     @property
     def seconds(self) -> float:
-        """How long the engine has owed an answer; 0 below ANSWER_MS."""
+        """How long the oldest open call has waited for the engine; 0 below ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report; "" if the engine answers."""
+        """The report for the operator; "" if the engine answers."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
 
     async def watch(self) -> None:
-        """Watch until cancelled."""
+        """Check the waiting calls periodically until the task is cancelled."""
         while True:
             await self._pause(LOOK_SECONDS)
             while self.seconds:
@@ -147,7 +148,7 @@ class Unanswered:
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
-                await self._look()  # makes a leader accept messages again
+                await self._look()  # after this check, a leader accepts messages again
 
     async def _find_out(self) -> None:
         found = await self._look()
