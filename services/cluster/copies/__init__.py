@@ -1,1 +1,1 @@
-"""Copies of a store between nodes: announced, served, fetched, replaced, taken back into the cluster."""
+"""Copies of a store between nodes: their announcement, transfer and verification, and operator commands."""

@@ -4,12 +4,15 @@
     others'    the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
 
 Rules
-1. An announced copy is sound: the snapshot file and every record of the log up to it were read back from
-   disk, and match their CRCs. Records read for an earlier announcement are not read again.
-2. An announcement is repeated if the log has another one for this node: a record may be late, or lost.
-3. A damaged copy is not announced: `StoreDamaged`, and the node fetches another's (`copying`).
+1. An announced copy is sound: the node has read back the snapshot file, and every record of the log up to the
+   snapshot, and all of them match their CRCs. Records that were read for an earlier announcement are not read
+   again.
+2. An announcement is repeated if the log has a different announcement of this node, because a record may be
+   late or lost.
+3. A damaged copy is not announced: `StoreDamaged` is raised, and the node fetches the copy of another node
+   (`copying`).
 
-Cost: each byte of the log is read back once, in a worker thread: 2 us a record of 1 KB.
+Cost: a worker thread reads back each byte of the log once, which takes 2 us for a record of 1 KB.
 """
 
 from __future__ import annotations
@@ -34,12 +37,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""How long an announcement may be in flight before it is repeated."""
+"""The time after which an announcement is repeated if it is not in the log yet."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which serves it at the URL `http` with the given certificate."""
+    """The copy of the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -47,18 +50,18 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret that another node sends to get the copy; drawn anew by each process."""
+        """The secret that another node sends to get the copy; each process draws a new secret."""
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy: a check of an abandoned copy must not apply to the next one."""
+        """The number of the copy, so that the check of an abandoned copy does not apply to the next copy."""
 
     def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return the record that announces the newest checkpoint; None if the log has it.
+        """Return the record that announces the newest checkpoint, or None if the log has this record.
 
-        A node without a checkpoint announces that it needs the whole log. Read the checkpoint back; raise
-        `StoreDamaged` if it is damaged, or OSError.
+        A node without a checkpoint announces that it needs the whole log. A new checkpoint is read back
+        first: raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -83,13 +86,13 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def checked(self, end: int) -> None:
-        """Record that the log was verified up to `end`."""
+        """Record that the log of this node was verified up to `end`."""
         self._checked_end = end
 
     def hold(self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None) -> bytes:
-        """Return the record announcing that this node has no copy, and will read on from `next_record`.
+        """Return the record that announces that this node has no copy, and will read on from `next_record`.
 
-        With `unreadable`, the record also reports where the node cannot read on, until it has the copy.
+        With `unreadable`, also report which record this node cannot read as long as it has no copy.
         """
         with self._lock:
             self.number += 1
@@ -97,7 +100,7 @@ class OwnCopy:
         return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
 
     def _held(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding of a node without a copy; its HTTP address helps to find all nodes."""
+        """Return the holding of a node without a copy, which contains the HTTP address of the node."""
         return Holding(
             next_record,
             http=self._http,
@@ -107,18 +110,18 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return the record that repeats this node's holding, and reports that it reaches no leader."""
+        """Return a record that repeats this node's holding, and reports that the node reaches no leader."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable(self, known: Holding, where: Unreadable) -> bytes:
-        """Return the record that repeats this node's holding, and reports that it cannot read on."""
+        """Return a record that repeats this node's holding, and reports which record the node cannot read."""
         return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read a checkpoint back, from the position announced before; raise `StoreDamaged`.
+        """Read a checkpoint back, from the end of the last announced one; raise `StoreDamaged` on damage.
 
-        Return False if newer checkpoints have replaced it meanwhile.
+        Return False if newer checkpoints have replaced this checkpoint meanwhile.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -128,7 +131,7 @@ class OwnCopy:
             return False
         since = min(max(self._checked_end, (known and known.end) or 0), end)
         damaged = holes.damage_beside(self._disk, replica.core.segment_bytes, since, end)
-        first_offset = replica.core.store.log.first_offset  # retention may have gone on meanwhile
+        first_offset = replica.core.store.log.first_offset  # retention may have deleted segments meanwhile
         for one in damaged:
             if one.end_offset > first_offset:
                 raise StoreDamaged(
@@ -142,16 +145,16 @@ class OwnCopy:
 
 
 def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the facts that report where a node cannot read on, in addition to its holding."""
+    """Return the facts that report an unreadable record, in addition to the holding of a node."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class Found(NamedTuple):
-    """The facts of the shared log for a node without a fold.
+    """The facts in the shared log for a node without a fold.
 
-    The first record left; the copies of other nodes from which the log can be read on (the newest first); the
-    newest EPOCH, if it is left, with its leader's current certificate; the cluster's version, as known to the
-    nodes with a copy; and this node's own holding.
+    The fields are the number of the first record in the log; the copies of other nodes after which the log
+    can be read on, with the newest copy first; the newest EPOCH in the log, with the current certificate of
+    its leader; the version of the cluster according to the nodes with a copy; and the holding of this node.
     """
 
     first: int
@@ -162,9 +165,9 @@ class Found(NamedTuple):
 
 
 def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
-    """Return the facts of the shared log for the node `name`, which needs a copy past the record `beyond`.
+    """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
 
-    Raise `Unknown`.
+    Raise `Unknown` if the engine does not answer.
     """
     first, _ = engine.bounds()
     holdings, epoch = Holdings(), None
@@ -183,7 +186,7 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1)
 
 
 def copies_told(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node, for JSON, without secrets."""
+    """Return the holding of each node for JSON, without secrets."""
     return {
         node: {
             "next_record": one.next_record,

@@ -1,4 +1,4 @@
-"""A node's handling of copies: announces its own, trims the log, and fetches the copy of another node.
+"""A node's handling of copies: announcing its own, trimming the log, and fetching the copy of another node.
 
     tell      a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
     trim      all nodes have the records before one       --> the leader makes the engine trim them
@@ -9,16 +9,18 @@
                                                               sender's disk arrives with valid checksums
 
 Rules
-1. An announcement that the engine did not accept is repeated (`OwnCopy`); a trim is retried at the next look.
-2. The newest of several copies is requested first, at each retry the next one: a copy may be damaged.
+1. An announcement that the engine did not accept is repeated (`OwnCopy`), and a trim is retried at the next
+   look.
+2. Of several copies, the newest is requested first. As a copy may be damaged, each retry begins with the next
+   copy.
 3. A copy of a version that this program does not support is not fetched.
 4. A copy, or the log from its beginning, must cover the evidence of the copy that it replaces
    (`services.cluster.evidence`).
 
-All calls wait for the engine, the disk or another node: they run in a worker thread, one at a time.
+All calls wait for the engine, the disk or another node, so they run in a worker thread, one at a time.
 
-Cost: a copy is read twice and written once; `checkpoints` and `transfer` have the costs of announcing and
-sending.
+Cost: a copy is read twice and written once. The costs of announcing and sending a copy are described in
+`checkpoints` and `transfer`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""How much of the log before the evidence is compared, if a copy has forgotten the chain there."""
+"""The size of the log before the evidence that is compared if a copy does not have the chain there."""
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
@@ -62,20 +64,21 @@ class Copying:
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """Serializes announcements of the own copy, so that none of an abandoned copy follows."""
+        """The lock of announcements: no announcement of an abandoned copy follows that of a newer one."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The unreadable record that was last reported, and the epoch of the leader at that time."""
+        """The last reported unreadable record, and the epoch of the leader at that time."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch
-        """Fetch the copy of another node: its URL, its certificate, its secret, the disk to write to.
+        """The function that fetches the copy of another node, from its URL, certificate and secret, to a
+        disk.
 
-        The last argument raises `CopyRefused` if the copy must not replace the own one.
+        The last argument raises `CopyRefused` if the fetched copy must not replace the copy of this node.
         """
         self.trimmed_below = 0
-        """The record before which this node has trimmed the shared log."""
+        """The number of the record before which this node has trimmed the shared log."""
 
     def tell(self, replica: Replica, now_ms: int) -> None:
-        """Announce a new checkpoint, once it is read back; raise `StoreDamaged`."""
+        """Announce a new checkpoint after it was read back; raise `StoreDamaged` if it is damaged."""
         number = self._own.number
         try:
             stored = self._own.to_tell(replica, now_ms)
@@ -90,7 +93,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim(self, fold: Fold) -> None:
-        """Trim the records that every node has, by the holdings in `fold`."""
+        """Trim the records that every node has, according to the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -98,9 +101,10 @@ class Copying:
                 self.trimmed_below = below
 
     def look(self, where: Unreadable | None = None) -> Found:
-        """Return the facts of the shared log for a node without a copy; raise `Unknown`, or `TooOld`.
+        """Return the facts in the shared log for a node without a copy.
 
-        With `where`, report the unreadable record once to each leader.
+        With `where`, report the unreadable record once to each leader. Raise `Unknown` if the engine does not
+        answer, or `TooOld` if this program does not support the version of the cluster.
         """
         beyond = -1 if where is None else where.record
         found = look_for_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -115,9 +119,10 @@ class Copying:
         return found
 
     def get(self, found: Found, where: Unreadable | None = None) -> str:
-        """Fetch one of the copies found, or start over with the whole log; return the source.
+        """Fetch one of the announced copies, or start over with the whole log, and return the source.
 
-        Raise `CopyRefused` if no node gives one, `Unknown`, or OSError.
+        Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not answer, or OSError if
+        the disk fails.
         """
         refusals, turn = [], self._tries % max(1, len(found.copies))
         self._tries += 1
@@ -144,7 +149,7 @@ class Copying:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if a copy, or the whole log, does not cover the evidence of the own copy."""
+        """Raise `CopyRefused` if `copy`, or the whole log if None, lacks accepted records of this node."""
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
             return
@@ -165,7 +170,7 @@ class Copying:
             )
 
     def _look_at(self, claimed: Evidence) -> Look:
-        """Look up the record of the evidence in the engine; raise `Unknown`."""
+        """Look up the record of the evidence in the engine; raise `Unknown` if the engine does not answer."""
         if claimed.record == NO_RECORD:
             return Look.TRIMMED
         crc = crc_at(self._engine, claimed.record)
@@ -174,7 +179,8 @@ class Copying:
     def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log has all accepted records that a copy lacks.
 
-        Read them all: a row lost between the copy and the evidence would be lost with the own copy.
+        All these records are read: if the engine has lost a record after the copy, only this node's copy has
+        it.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -185,7 +191,7 @@ class Copying:
         return fold.knows(Position(claimed.end, claimed.chain)) is True
 
     def opened(self, replica: Replica) -> None:
-        """Verify a fetched copy, when it is opened for the first time; raise `StoreDamaged`."""
+        """Verify a fetched copy when it is first opened; raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

@@ -1,4 +1,4 @@
-"""An operator's options for the copy of a node that halts: keep it, restore from it, or have it replaced.
+"""The options of an operator for the copy of a halted node: to keep, restore from, or replace the copy.
 
 refetch                     the file `refetch` is written; a copy that covers the evidence replaces this one
 refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the
@@ -23,7 +23,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""Advice for an operator whose shared log is inconsistent."""
+"""The advice for an operator whose shared log is inconsistent."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -31,7 +31,7 @@ _SEEN: Final = (
 
 
 def ways_on(disk: Disk) -> str:
-    """Return the accepted end of a node that halts, and advice for the operator."""
+    """Return advice for the operator of a halted node, with the accepted end of the node."""
     claimed = _claimed(disk)
     return (
         AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, said=claimed.said, end=claimed.end)
@@ -39,7 +39,7 @@ def ways_on(disk: Disk) -> str:
 
 
 def _claimed(disk: Disk) -> Evidence | None:
-    """Return the evidence of the node; None if it is missing or unreadable."""
+    """Return the evidence of the node, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceSpoiled, OSError):
@@ -47,7 +47,10 @@ def _claimed(disk: Disk) -> Evidence | None:
 
 
 def refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch another's copy at its next start; raise `LossNotAccepted`, or OSError."""
+    """Make the node fetch the copy of another node at its next start.
+
+    Raise `LossNotAccepted` if `accepted_loss` is not the accepted end, or OSError if the disk fails.
+    """
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")
         disk.sync(layout.REFETCH)

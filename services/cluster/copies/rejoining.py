@@ -1,16 +1,16 @@
-"""A copy of a node's store (`store snapshot`) rejoins the cluster: it reads on at the end of its checkpoint.
+"""Return of a copy of a node's store (`store snapshot`) to the cluster, which reads on after its checkpoint.
 
     the copy's checkpoint --next record: N--> the shared log --has N and all later records--> a node's store
 
-A snapshot opens as a single broker's store, so it is not mistaken for the node from which it was made. The
-shared log, or its engine's own backup, has the records after it.
+A snapshot opens as the store of a single broker, so it cannot be mistaken for the store of its node. The
+shared log, or a backup of the engine, has the records after the snapshot.
 
     the log begins after N     it was trimmed: the two cannot be joined (`Trimmed`)
     the log ends before N      the engine's backup is older than the snapshot (`Halted`)
     another cluster's          `Halted`
 
-Weak spot: another history of the same cluster is detected when the node reads on, which then halts. Data of
-the copy after its checkpoint is ignored: if it was accepted, the shared log has it.
+Weak spot: another history of the same cluster is detected only when the node reads on, and the node then
+halts. Data of the copy after its checkpoint is ignored: the shared log has this data if it was accepted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from sharedlog.fold import Fold
 
 
 def rejoin(engine: SharedLog, root: Path, node: str) -> int:
-    """Make a copy of a node's store that of `node`; return the next record that it reads.
+    """Make a copy of a node's store the store of `node`, and return the number of the next record to read.
 
-    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown`, with nothing changed.
+    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` without changing the store if the copy
+    and the shared log cannot be joined.
     """
     with locked(root, is_node=False) as disk:
         start = snapshot.newest(disk)

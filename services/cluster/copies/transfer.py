@@ -1,8 +1,8 @@
-"""Transfer of a node's copy of the store to another node: its newest checkpoint, as a whole or not at all.
+"""Transfer of a node's newest checkpoint to another node, which uses it only if it is complete.
 
     GET /api/cluster/copy   the files of the node's newest checkpoint, in sequence
 
-The stream:
+The stream has these fields:
 
     bytes           field
     8               "TWCOPY01"
@@ -13,8 +13,8 @@ The stream:
     length          the file's first bytes; zeros follow up to room_bytes
     16              BLAKE2b, as above
 
-The receiver keeps the files in the folder `fetched` until all of them are on disk. Then they replace the
-store, in steps that may each be interrupted by a kill or a power cut:
+The receiver stores the files in the folder `fetched` until all of them are on disk. Then the files replace
+the store, in steps that tolerate a kill or a power cut at any time:
 
     files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
     by one--> the folder is deleted
@@ -26,17 +26,17 @@ store, in steps that may each be interrupted by a kill or a power cut:
     fetched/whole, damaged on disk        as without a marker: the store stays
     fetched/moving, damaged on disk       the store is deleted, as its missing files are not known
 
-Renames of an earlier attempt may be in memory only, although they are visible: the attempt was killed before
-the sync of the folder, or the sync failed. So a start syncs the folder of a marker that it finds, and all
-folders of the copy's files before it deletes the marker.
+Renames of an earlier attempt may be visible and yet not on disk, if the process was killed before the sync of
+the folder, or if the sync failed. So at startup, the node syncs the folder of a marker that exists. Before it
+deletes the marker, the node syncs all folders of the copy's files.
 
-Files of two nodes are never mixed. Queues and key index are derived data, and are transferred if that is
-cheaper than rebuilding them (`services.store.copying_derived`).
+The files of two nodes are never mixed. Queues and the key index are derived data, and are transferred only if
+a transfer is cheaper than a rebuild (`services.store.copying_derived`).
 
-Cost: the store is sent over the network once, and is on disk twice until it is whole. Weak spot: checksums
-cover the transfer, so data corrupted on the sender's disk is transferred too; the receiver verifies the log
-before use (`copies.copying`), drops a damaged key index, and checks queues against the CRCs in the
-snapshot.
+Cost: the store is sent over the network once, and takes twice its space on disk until the transfer is
+complete. Weak spot: the checksums cover only the transfer, so data that was corrupted on the sender's disk is
+transferred too. The receiver verifies the log before use (`copies.copying`), deletes a damaged key index, and
+checks queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""The timeout for data from the other node."""
+"""The timeout of each read of data from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -80,7 +80,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The whole content of a store, except for its identity and its evidence."""
+"""The files and folders of a store, except for its identity and its evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -89,13 +89,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A whole copy that has not replaced the store yet: files 0, 1, ... are to have these paths."""
+    """A complete copy that has not replaced the store yet; `paths` are the final paths of its files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold of its checkpoint; raise `CopyRefused`."""
+        """Return the fold in the checkpoint of the copy; raise `CopyRefused` if there is none."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -106,9 +106,9 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the copy and this store have equal log bytes before `end`, of at least one record.
+        """Return whether the copy and this store have equal log bytes before `end`, with at least one record.
 
-        Compare the range that both have, up to `bytes_max`. Return False if they have no bytes in common.
+        The range that both logs have is compared, up to `bytes_max`. Return False if there is no such range.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -127,12 +127,15 @@ class FetchedCopy:
 
     @property
     def _firsts(self) -> list[int]:
-        """The first offsets of the segments of its log."""
+        """The first offsets of the segments in the log of the copy."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start of this store's segment with a log offset, and the start of the next, or `end`."""
+        """Return the start of this store's segment that contains `offset`, and the start of the next segment.
+
+        If there is no next segment, the second value is `end`.
+        """
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(
             (one for one in firsts if one > offset), default=end
@@ -143,14 +146,17 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source of bytes."""
+    """A source of the bytes of a copy."""
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes; none at the end. Raise OSError."""
+        """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
 def stream(root: Path) -> Generator[bytes]:
-    """Yield the bytes of the newest checkpoint of the store in `root`; raise a `StoreError`."""
+    """Yield the stream of the newest checkpoint of the store in `root`.
+
+    Raise a `StoreError` if the store cannot be read.
+    """
     with ExitStack() as stack:
         held = hold_store(root, stack)
         newest = held.newest
@@ -169,10 +175,10 @@ def stream(root: Path) -> Generator[bytes]:
 
 
 def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch the copy of the node whose HTTP interface is `url`; `take_over` makes it the store.
+    """Fetch the copy of the node whose HTTP interface is `url`; `take_over` makes the copy the store.
 
-    `certificate` is that of the node, if it serves HTTP over TLS; `receive` describes `require`. Raise
-    `CopyRefused` if the copy is not available, or OSError of the disk.
+    `certificate` is the certificate of the node if it serves HTTP over TLS; `receive` describes `require`.
+    Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
     """
     try:
         connection = connected_to(url, certificate, READ_SECONDS)
@@ -195,9 +201,10 @@ def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require)
 
 
 def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Write a copy next to the store until it is whole; raise `CopyRefused`, or OSError of the disk.
+    """Write a copy next to the store until the copy is complete.
 
-    `require` raises `CopyRefused` for a copy that must not replace the store.
+    `require` raises `CopyRefused` for a copy that must not replace the store. Raise `CopyRefused` also if the
+    copy is incomplete or damaged, or OSError if the disk fails.
     """
     discard(disk)
     received = _Received(source)
@@ -208,7 +215,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
         kept = f"{layout.FETCHED}/{len(paths)}"
         _keep(received, header, kept, disk)
         if header["path"].startswith(layout.KEYINDEX) and not keyindex.holds_what_was_written(disk, kept):
-            disk.delete(kept)  # corrupted on the sender's disk; an index that lacks a file is rebuilt
+            disk.delete(kept)  # the file was corrupted on the sender's disk; the receiver rebuilds the index
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
@@ -225,9 +232,9 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
 
 
 def take_over(disk: Disk) -> bool:
-    """Replace the store by a whole copy; return whether there was one.
+    """Replace the store by a complete copy, and return whether there was a copy.
 
-    Raise OSError, or `StoreDamaged` if the list of files to be moved is damaged.
+    Raise `StoreDamaged` if the list of files to be moved is damaged, or OSError if the disk fails.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
@@ -252,14 +259,14 @@ def take_over(disk: Disk) -> bool:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
         disk.sync_folder("" if folder == "." else folder)  # its subfolders may be new and unsynced
-    # The marker is deleted separately, after all moves: deletion of the folder may be interrupted.
+    # The marker is deleted first, because the deletion of the folder may be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
 
 
 def _delete_store(disk: Disk) -> None:
-    """Delete the data that a copy replaces; queue files that cannot be deleted may be left aside."""
+    """Delete the data that a copy replaces; queue files that cannot be deleted are moved aside."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
             dispatch.delete_files(disk)
@@ -268,7 +275,7 @@ def _delete_store(disk: Disk) -> None:
 
 
 def _listed(disk: Disk, path: str) -> list[str] | None:
-    """Return the file list of a marker; None if the marker is missing or invalid."""
+    """Return the file list in a marker, or None if the marker is missing or invalid."""
     if (size := disk.size(path)) < 0:
         return None
     try:
@@ -289,14 +296,14 @@ def is_moving(disk: Disk) -> bool:
 
 
 def waiting_end(disk: Disk) -> int:
-    """Return the end of the log of a whole copy that has not replaced the store; -1 without one."""
+    """Return the end of the log of a complete copy that has not replaced the store, or -1 without a copy."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def wipe(disk: Disk) -> None:
-    """Delete the store, so that the node starts empty; raise OSError."""
-    if is_moving(disk):  # killed during a move: finish it, as its rest would be a store
+    """Delete the store, so that the node starts empty. Raise OSError if the disk fails."""
+    if is_moving(disk):  # complete an interrupted move first, as its remaining files would form a store
         with suppress(StoreDamaged):
             take_over(disk)
     discard(disk)
@@ -304,7 +311,7 @@ def wipe(disk: Disk) -> None:
 
 
 def discard(disk: Disk) -> None:
-    """Delete an unwanted copy; its marker first, as the folder may be deleted only in part."""
+    """Delete an unwanted copy, the marker first, as the deletion of the folder may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -329,7 +336,7 @@ def _header(facts: dict[str, Any]) -> bytes:
 
 
 def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) -> None:
-    """Write a file of the copy, whole and synced."""
+    """Write and sync a complete file of the copy, and check its checksum."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
@@ -350,13 +357,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _Received:
-    """A received stream, and its checksum."""
+    """A received stream, and the checksum of the bytes that were read from it."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header."""
+        """Return the next header of the stream; raise `CopyRefused` if it is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -366,13 +373,13 @@ class _Received:
         return header
 
     def exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise `CopyRefused` if the stream ends before."""
+        """Return the next `count` bytes; raise `CopyRefused` if the stream ends earlier."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Raise `CopyRefused` if the bytes so far do not match the next checksum."""
+        """Raise `CopyRefused` if the bytes read so far do not match the next checksum in the stream."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -387,13 +394,13 @@ class _Received:
 
 
 class _Checked:
-    """An answer over the network, whose failures are distinguished from those of the disk."""
+    """An answer over the network, which raises `CopyRefused` for failures of the network."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes; none at the end."""
+        """Return up to `count` bytes, or b"" at the end of the answer."""
         try:
             return self._answer.read(count)
         except (OSError, HTTPException) as error:

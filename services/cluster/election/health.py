@@ -1,17 +1,17 @@
-"""The fitness of a node to lead: a correct clock, and room on its disk.
+"""The fitness of a node to lead: a correct clock, and free space on its disk.
 
     each follower --why it is unfit, or that it is fit--> leader (`followers`)
-    the leader is unfit, and a follower is fit    it leaves, and names that follower
-    the leader is unfit, and none is fit          it continues to lead, and checks again
+    the leader is unfit, and a follower is fit    the leader leaves, and names that follower
+    the leader is unfit, and no follower is fit   the leader continues to lead, and checks again
 
     unfit    its clock is off (`pace`)       the leader's clock determines when messages are delivered
              its disk has no room            a leader without room refuses new messages
 
-An unfit leader is never deposed: it leaves only if it knows of a fit node. So in a cluster whose engine has a
-wrong clock, and all nodes seem off, the leader stays. An unfit follower stands later than the others
-(`silence`).
+An unfit leader is never deposed: it leaves by itself, and only if another node has reported that it is fit.
+If the clock of the engine is wrong, all nodes appear unfit, and the leader remains. An unfit follower stands
+for election later than fit followers (`silence`).
 
-Weak spot: between a step of its clock and the hand-over, a leader delivers by the wrong clock.
+Weak spot: between a step of its clock and the hand-over, a leader delivers messages by the wrong clock.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import Pace
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""How long an unfit leader waits before it repeats a hand-over, which may have failed."""
+"""The time after which an unfit leader repeats a hand-over, as the previous hand-over may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""Free space that makes a node fit, in segments: a leader reserves one."""
+"""The free space of a fit node, in segments, one of which a leader reserves."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """A node's clock, compared with the engine's (`pace`), and the room on its disk."""
+    """The fitness of one node: its clock, compared with the engine's (`pace`), and the space on its disk."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
@@ -43,13 +43,13 @@ class Health:
         self._is_off_told = False
 
     def unfit(self) -> str:
-        """Return why this node should lead only if no other can; "" if it is fit."""
+        """Return the reason why this node should lead only if no other can, or "" if this node is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def tell_clock(self) -> None:
-        """Log when this node's clock becomes wrong, or right again."""
+        """Log a change if this node's clock has become wrong, or right again."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told
@@ -60,7 +60,7 @@ class Health:
 
 
 def has_room(disk: Disk, segment_bytes: int) -> bool:
-    """Return whether a node with this disk could lead and take new messages; raise OSError."""
+    """Return whether the disk has enough space for new messages. Raise OSError if the disk fails."""
     free_bytes, total_bytes = disk.usage()
     return (
         free_bytes >= SEGMENTS_FREE_MIN * segment_bytes and free_bytes > (1 - DISK_USED_REFUSE) * total_bytes

@@ -1,7 +1,7 @@
 """The inputs of the election: answers to its acts, records that were read, ticks and orders.
 
-Each is an immutable value from a worker thread or the loop. The machine does not use fields of type Any: they
-are for the node alone, or for a later act.
+Each input is an immutable value from a worker thread or the loop. The machine does not use fields of type
+Any, which are for the node or for a later act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Seen(NamedTuple):
-    """The progress of a node's reading, and the counts of the records it has skipped."""
+    """The progress of a node's reads, and the numbers of skipped records."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class Seen(NamedTuple):
 
 
 def seen_by(fold: Fold) -> Seen:
-    """Return the progress of a fold."""
+    """Return the progress of a fold, and the numbers of records that it has skipped."""
     return Seen(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """OPEN: the newest EPOCH in the checkpoint (0: none), its facts, the progress, and the replica."""
+    """OPEN: the epoch in the checkpoint, 0 if none, the facts of its EPOCH, the progress and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -47,38 +47,38 @@ class ReadDone(NamedTuple):
     seen: Seen
     is_founded: bool
     is_listed: bool
-    """Whether the log has this node's holding."""
+    """Whether the shared log has the holding of this node."""
     unfit: str
-    """Why this node should lead only if no other can; "" if it is fit."""
+    """The reason why this node should lead only if no other can; "" if this node is fit."""
 
 
 class Appended(NamedTuple):
-    """APPEND_EPOCH: the candidate and the offset of its EPOCH; None if the engine returns no offset."""
+    """APPEND_EPOCH: the candidate and the offset of its EPOCH, or None if the engine returns no offset."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """CONFIRM: whether the EPOCH is the newest; None until it is read back."""
+    """CONFIRM: whether the EPOCH is the newest, or None until the EPOCH is read back."""
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """SERVE: when the newest proven append began, by this node's monotonic clock."""
+    """SERVE: the time at which the newest proven append began, by this node's monotonic clock."""
 
     proven_ms: int
 
 
 class Beaten(NamedTuple):
-    """BEAT: it was proven."""
+    """BEAT: the append of the BEAT was proven."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """LOOK: for a leader also the fittest follower, and complaints: (node, (epoch, number))."""
+    """LOOK: the result, for a leader also the fittest follower and complaints, (node, (epoch, number))."""
 
     seen: Seen
     has_room: bool = True
@@ -96,18 +96,18 @@ class ClientsAsked(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """HAND_OVER: clients are no longer served."""
+    """HAND_OVER: the node no longer serves clients."""
 
 
 class CopiesFound(NamedTuple):
-    """COPY, in progress: the newest EPOCH in the log (0: none), and its facts."""
+    """COPY, in progress: the newest epoch in the log, or 0, and the facts of its EPOCH."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class Copied(NamedTuple):
-    """COPY: a copy was fetched from `source`."""
+    """COPY: the node has fetched a copy from `source`."""
 
     source: str
 
@@ -115,7 +115,8 @@ class Copied(NamedTuple):
 class Failed(NamedTuple):
     """An act has failed with an error in FAILURES.
 
-    `ways_on` is advice for the operator if the log is inconsistent, `where` the record that cannot be read.
+    `ways_on` is advice for the operator if the log is inconsistent, and `where` is the record that cannot be
+    read.
     """
 
     act: Act
@@ -125,13 +126,13 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """A record was read, with its outcome."""
+    """The node has read a record, whose outcome is `step`."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """Time has passed; from a leader, the start of its newest proven append, and its news."""
+    """Time has passed; the tick of a leader has the start of its newest proven append, and its news."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
@@ -152,13 +153,13 @@ class Leave(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The lead is to move to the named node, or to any."""
+    """An operator moves the lead to the node `to`, or to any other node if `to` is empty."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """A BEAT is to carry these facts; `written` is for the node."""
+    """An operator's order, whose facts the next BEAT contains; only the node uses `written`."""
 
     facts: Mapping[str, Any]
     written: Any = None
@@ -179,7 +180,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which an input counts; an unlisted one counts in all but HALTED and LEFT."""
+"""The stages in which an input is valid; an unlisted input is valid in all stages but HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -188,4 +189,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The same for a failure, by its act; one of LOOK always counts."""
+"""The stages in which the failure of an act is valid; a failure of LOOK is valid in all stages."""

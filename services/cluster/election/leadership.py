@@ -1,10 +1,10 @@
-"""The leader according to the shared log: the newest EPOCH, the last sign of life, and whether it left.
+"""The leader according to the shared log: the newest EPOCH, the last sign of life, and whether it has left.
 
     EPOCH of a newer epoch   its writer leads; its facts are the leader's identity
-    BEAT with `leaves`       no leader; the successor it names, or any other node, need not wait for silence
-    any other live record    the leader is alive; a BEAT may carry a renewed certificate
+    BEAT with `leaves`       no leader; the named successor, or any other node, need not wait for silence
+    any other live record    the leader is alive; a BEAT may contain a renewed certificate
 
-Pure state: each method takes the time as an argument, of a monotonic clock, in ms.
+This module performs no I/O: each method takes the time as an argument, of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -20,62 +20,68 @@ from sharedlog.fold import Outcome, Step, told_anew
 from sharedlog.record import Kind, SharedRecord
 
 _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
-"""Outcomes of records that do not prove that the newest leader is alive."""
+"""The outcomes of records that do not prove that the newest leader is alive."""
 
 
 class Leadership:
-    """The leader, as known to the node `me` from the shared log."""
+    """The leader according to the records that the node `me` has read from the shared log."""
 
     def __init__(self, me: Member, now_ms: int) -> None:
         self._me = me
         self.epoch = 0
         self.leader: Member | None = None
-        """The writer of the newest EPOCH; None if there is none, or if that node has left."""
+        """The writer of the newest EPOCH, or None if there is no EPOCH or its writer has left."""
         self.facts: Mapping[str, Any] = {}
-        """The facts of the newest EPOCH."""
+        """The facts in the newest EPOCH."""
         self.names = {me.node}
-        """All nodes that have led, and this one, without forgotten ones."""
+        """The names of this node and of all nodes that have led, without forgotten nodes."""
         self.silence = Silence(now_ms)
         self.one_name = OneName(me.node)
         self.has_read_all = False
-        """Whether the log was read to its end since the replica was opened."""
+        """Whether this node has read the log to its end since the replica was opened."""
 
     @property
     def leads_by_log(self) -> bool:
-        """Whether the log names this node as leader."""
+        """Whether this node is the leader according to the log."""
         return self.leader is not None and self.leader.node == self._me.node
 
     @property
     def rank(self) -> int:
-        """The place of this node among all known nodes, by name, from 0."""
+        """The position of this node among all known nodes, sorted by name, from 0."""
         return sorted(self.names | {self._me.node}).index(self._me.node)
 
     @property
     def why_stand(self) -> str:
-        """The reason to stand now."""
+        """The reason why this node stands for election now."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
 
     def known(self, *, leads: bool) -> Member | None:
-        """Return the leader; None also if the log names this node and it does not lead."""
+        """Return the leader, or None if it is not known.
+
+        `leads` is whether this node leads. If it does not lead, but leads according to the log, return None.
+        """
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
-        """Raise `NameTaken`, or `OtherKey` if the newest leader has another key of users' secrets."""
+        """Raise `NameTaken` if another process has this node's name and leads.
+
+        If `is_newest`, raise `OtherKey` if the leader has another key of users' secrets.
+        """
         self.one_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def know(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Record the EPOCH of a leader, unless a later one is known."""
+        """Record the EPOCH of a leader, unless a later EPOCH is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def record_taken(self, step: Step, now_ms: int) -> bool:
-        """Update the state from a record; return whether it is a new EPOCH."""
+        """Update the state from a record, and return whether the record is an EPOCH."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -96,7 +102,7 @@ class Leadership:
         self.silence.heard(now_ms)
 
     def _left(self, now_ms: int, to: str) -> None:
-        """Record that the leader leaves, to the node `to` or to any other; it may announce this twice."""
+        """Record that the leader leaves, for the node `to` or any other; a leader may announce this twice."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -1,6 +1,6 @@
-"""The answers of the shared log to a node, and the warnings about their changes.
+"""The state of the shared log's answers to a node, and warnings about changes of this state.
 
-Pure state: times are of a monotonic clock, in ms.
+This module performs no I/O; its times are of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""Warnings by count of `Seen`."""
+"""The warnings for skipped records, by field of `Seen`."""
 
 
 class LogAnswers:
-    """The newest answer; `say` writes a line to the log."""
+    """The newest answer of the shared log; `say` writes a line to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The reason of the newest failure; "" while the shared log answers."""
+        """The reason of the last failure; "" while the shared log answers."""
         self.stood_in_vain = ""
-        """Why this node could not stand though it can read; "" once any node leads."""
+        """The reason why this node can read but failed to become leader; "" once any node leads."""
         self.seen = Seen()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Record the reason why the shared log gives no answer."""
+        """Record that the shared log gives no answer, and log a new reason."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -39,13 +39,13 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Record that the shared log answers."""
+        """Record that the shared log answers, and log this after a failure."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""
 
     def note_seen(self, seen: Seen) -> None:
-        """Warn of records skipped since the last call."""
+        """Log a warning about records that were skipped since the last call."""
         for name, sentence in _WARNINGS.items():
             if (count := getattr(seen, name)) > getattr(self.seen, name):
                 self._say("warning", sentence, count=count, next_record=seen.next_record)

@@ -1,4 +1,4 @@
-"""The election as a state machine: the next act of a node, by the records and answers it has received.
+"""The election as a state machine, which determines the next act of a node from its records and answers.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
@@ -15,25 +15,27 @@
 
 The table itself is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An input
 (`services.cluster.election.inputs`) is an answer to an act, a record that was read, a tick or an order. The
-methods here translate inputs to events, and return acts, log lines included. `services.cluster.node` carries
-out the acts, as does the simulation. The machine reads no clock, no file and no network.
+methods of this module translate inputs to events, and return acts, log lines included. The node
+(`services.cluster.node`) or the simulation carries out the acts. The machine uses no clock, no file and no
+network.
 
 Rules
-1. In every stage one act is in progress, or one WAIT. Its answer counts in that stage only, and is dropped in
-   others. A tick may come early: the node then acts early. Looks, complaints, BEATs and questions to clients
-   run concurrently.
-2. Only the shared log decides which node leads. A node enters LEADING only by its own EPOCH, read back as the
-   newest, and leaves it for good after an unproven append. The core is then discarded (OPENING): it may hold
-   records that were never accepted.
-3. An engine that gives no answer is asked again without end; a log that contradicts itself is never read
-   again (HALTED). If a record is broken, the node needs a copy that reaches past it (COPYING).
-4. An order to leave ends the node in the next stage without a right to lead, or at once if it waits. A leader
-   hands over first, even if its own disk has failed, as it still leads.
-5. A node that is unfit to lead (`health`) stands later. A follower complains of a leader that does not answer
-   the calls it forwards (`reach`).
+1. In every stage, either one act or one WAIT is in progress. The answer to an act is valid in its stage only,
+   and is dropped in other stages. If a tick arrives early, the node acts early. Looks, complaints, BEATs and
+   questions to clients run concurrently.
+2. Only the shared log decides which node leads. A node enters LEADING only after it has read back its own
+   EPOCH as the newest, and an unproven append ends the lead. The core is then discarded (OPENING), as it may
+   contain records that were never accepted.
+3. A call to an engine that gives no answer is repeated indefinitely, but a node stops reading a log that
+   contradicts itself (HALTED). If a record is broken, the node needs a copy that reaches past the record
+   (COPYING).
+4. An order to leave ends the node in the next stage without a right to lead, or immediately if the node
+   waits. A leader hands over the lead first, even if its own disk has failed, as it still leads.
+5. A node that is unfit to lead (`health`) stands for election later. A follower complains about a leader that
+   does not answer forwarded calls (`reach`).
 
-Cost: a lookup and a few comparisons an input. Weak spot: the table has no guards. They are in the methods
-below, so a row gives the consequence of an event, not its conditions.
+Cost: one lookup and a few comparisons for each input. Weak spot: the table does not contain the conditions of
+an event, which are in the methods below, but only its consequences.
 """
 
 from __future__ import annotations
@@ -72,15 +74,15 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
 )
-"""Errors of acts that the machine handles (`Failed`); any other is a bug of the node."""
+"""The errors of acts that the machine handles (`Failed`); any other error is a bug of the node."""
 _HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The machine of the node `me`; all times are of one monotonic clock, in ms.
+    """The state machine of the node `me`; all times are of one monotonic clock, in ms.
 
-    `draw` returns a new holder for each EPOCH.
+    `draw` returns a new random holder for each EPOCH.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -90,31 +92,31 @@ class Election:
         self.reign = Reign(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
         self.halted = self._ways_on = ""
-        """Why this node has halted."""
+        """The reason why this node has halted; "" if it has not halted."""
         self.copying = ""
-        """Why this node needs a copy, and why it has none yet."""
+        """The reason why this node needs a copy, and why it has no copy yet."""
         self.reopened = ""
-        """Why the replica was opened again; "" once it has read the whole log."""
+        """The reason why the replica was opened again; "" once the node has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
-        """Whether to verify earlier records in the log before reading on."""
+        """Whether the next read must first verify that earlier records are still in the log."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the core of the lead is void, perhaps already before clients are served."""
+        """Whether the core of this lead is void, which may happen even before clients are served."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log, found by a look, with which this role ends."""
+        """The failure of the copy or the log that a look has found, and that ends the current role."""
         self._where: Unreadable | None = None
-        """The record that cannot be read, according to a failure."""
+        """The record that could not be read, according to the last failure."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first act."""
+        """Return the first act of the node."""
         return [Output(Act.OPEN)]
 
     def take(self, given: Input, now_ms: int) -> list[Output]:
-        """Apply an input; return the resulting acts, in order."""
+        """Apply an input, and return the resulting acts in order."""
         kind = type(given)
         if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
             return []
@@ -124,7 +126,7 @@ class Election:
         return outputs
 
     def _on(self, event: Event, argument: Any = None) -> None:
-        """Apply a row of the table."""
+        """Apply the row of the table for an event, or ignore an event without a row."""
         row = TABLE.get((self.stage, event))
         if row is None:
             return
@@ -173,7 +175,7 @@ class Election:
             self._on(Event.CURRENT, holder)
 
     def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Look and complain if due; then read on, wait, or stand."""
+        """Start a look or a complaint if it is due; then read on, wait, or stand for election."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -183,7 +185,7 @@ class Election:
             self._fail(self._failure, now_ms)
             return
         self.reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
-        # Until the whole log was read, this node's holding may be that of a discarded copy.
+        # Until the whole log is read, the holding of this node may be that of a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain(now_ms)
         if not given.records:
@@ -198,7 +200,7 @@ class Election:
             self._on(Event.CAUGHT_UP)
 
     def _complain(self, now_ms: int) -> None:
-        """Note in the shared log that clients call and the leader does not answer, if so."""
+        """Append a complaint to the shared log if the leader does not answer the calls of clients."""
         epoch = self.leadership.epoch
         if (number := self.reach.complain(epoch, now_ms)) is not None:
             self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
@@ -310,7 +312,7 @@ class Election:
         else:
             self._say("info", "stood, and another was first", reason=str(error))
             self.leadership.silence.lost()
-        self._must_check = True  # the engine may lack records that this node has read
+        self._must_check = True  # the engine may have lost records that this node has read
         self._on(Event.LOST)
 
     def _fail(self, error: Exception, now_ms: int) -> None:

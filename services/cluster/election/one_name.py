@@ -1,12 +1,13 @@
-"""Detect two processes with the same node name: the one that is not leader halts.
+"""Detection of two processes with the same node name, of which the process that does not lead halts.
 
-An EPOCH has the name of its node, and a holder drawn by the candidate's process. Once a process has read the
-whole log, appends under its own name with an unknown holder come from another process. The first ones may be
-the last appends of an earlier process of this node, or all its latest records, if the engine had returned an
-old state (a lagging standby). An append LIVES_MS after the first one proves that the other process is alive.
+An EPOCH contains the name of its node, and a random holder that the candidate's process has drawn. Once a
+process has read the whole log, an append under its own name with an unknown holder comes from another
+process. The first such appends may still come from an earlier process of this node. There may even be many,
+if the engine had returned an old state before, as a lagging standby does. If an append arrives LIVES_MS after
+the first, the other process must be alive.
 
-Times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes that both follow
-a third node are detected once one of them leads.
+Times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes with the same
+name that both follow a third node are detected only once one of them leads.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Final
 from services.cluster.errors import NameTaken
 
 LIVES_MS: Final = 3_000
-"""How long appends of an ended process may still arrive; a leader writes more often."""
+"""The time for which appends of an ended process may still arrive; a live leader writes more often."""
 
 
 class OneName:
-    """Appends of other processes with the name `node`."""
+    """The detection of appends by other processes with the name `node`."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -29,11 +30,11 @@ class OneName:
         self._has_heard = False
 
     def drew(self, holder: bytes) -> None:
-        """Record a holder of this process."""
+        """Record a holder that this process has drawn."""
         self._drawn.add(holder)
 
     def heard(self, leader: str, holder: bytes, now_ms: int) -> None:
-        """Record an accepted append of the node `leader`, later than the log at the start."""
+        """Record an accepted append of the node `leader` after this process has read the whole log."""
         if leader != self._node or holder in self._drawn:
             return
         if self._first_ms is None:
@@ -41,7 +42,7 @@ class OneName:
         self._has_heard = now_ms - self._first_ms >= LIVES_MS
 
     def check(self, address: str) -> None:
-        """Raise `NameTaken` if another process of this name leads, at `address`."""
+        """Raise `NameTaken` if another process with the name of this node leads, at `address`."""
         if self._has_heard:
             raise NameTaken(
                 f"Another process is node {self._node} of this cluster too, and leads at {address}. Give one "

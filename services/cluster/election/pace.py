@@ -5,20 +5,20 @@
                       the time since that read
     skew              this node's clock less the engine's
 
-A record that a read has found is at most as new as the read; a record that this node appended is at least as
-old as the start of the append. So the engine's time of a record is bounded by two times of a node. Both
-bounds are kept by the monotonic clock, the narrowest of the newest SAMPLES. The wall clock is read only when
-the skew is requested, so a step of it shows at once.
+A record is written before any read that returns the record, and after the start of its own append. So two
+times of a node bound the engine's time of a record. Both bounds are measured by the monotonic clock, and are
+the narrowest of the newest SAMPLES. The wall clock is read only when the skew is requested, so a step of the
+wall clock affects the skew immediately.
 
     reads              time of the read less the engine's time: an upper bound of the skew
     own appends        start of the append less the engine's time: a lower bound of the skew
 
-A clock is off if the bounds prove a difference of more than OFF_MS. A follower has no appends: it cannot
-distinguish a fast clock from SAMPLES slow reads, and then counts as off. Records appended before the node
-began to read measure the lag only, not its clock.
+A clock is off if the bounds prove a difference of more than OFF_MS. A follower has no own appends, so it
+cannot distinguish a fast clock from SAMPLES slow reads, and counts as off in both cases. Records that were
+appended before the node began to read are used to measure only the lag, and not the clock.
 
-Weak spot: there is no lag in bytes, as the size of unread records is not known. An engine whose own clock
-steps is trusted: all nodes are then off, and none is preferred.
+Weak spot: there is no lag in bytes, as the size of unread records is not known. The clock of the engine is
+trusted, so if this clock steps, the clocks of all nodes are off, and no node is preferred as leader.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sharedlog.errors import Unknown
 ASK_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""The difference above which a clock is off."""
+"""The difference from the engine's clock above which a clock is off."""
 
 
 class Pace:
-    """The measurements of one node; `clock` is wall time, `monotonic` a monotonic clock, both in ms."""
+    """The lag and the clock skew of one node; `clock` is the wall time, and both clocks return ms."""
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
         self._clock, self._monotonic = clock, monotonic
@@ -50,7 +50,7 @@ class Pace:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The bounds of the monotonic clock less the engine's."""
+        """The bounds of the difference between the monotonic clock and the engine's clock."""
 
     def read(self, found: list[Stored], end: Callable[[], int]) -> None:
         """Record the result of a read; `end` returns the offset after the last record."""
@@ -69,19 +69,22 @@ class Pace:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def appended(self, began_ms: int, found: list[Stored]) -> None:
-        """Record the newest record, just read back, by a leader whose last append began at `began_ms`."""
+        """Update the bounds of a leader from the newest record, which was just read back.
+
+        The last append of the leader began at `began_ms`.
+        """
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
             self._at_least.append(began_ms - found[-1].appended_ms)
             self._narrow()
 
     def follows(self) -> None:
-        """Record that the node no longer leads: its appends are outdated."""
+        """Drop the bounds from the node's appends, because the node no longer leads."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Publish the bounds to readers in other threads."""
+        """Publish the new bounds atomically to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -89,13 +92,13 @@ class Pace:
 
     @property
     def skew_ms(self) -> int | None:
-        """How far the clock is ahead of the engine's, at most; None if that is not known."""
+        """The upper bound, in ms, of this node's clock minus the engine's; None if the skew is not known."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 
     @property
     def is_off(self) -> bool:
-        """Whether the clock is off."""
+        """Whether this node's clock differs from the engine's by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
             return False
@@ -106,7 +109,7 @@ class Pace:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the known values, for JSON; None for unknown ones."""
+        """Return the lag and the skew for JSON, with None for unknown values."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

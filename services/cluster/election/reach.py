@@ -1,23 +1,25 @@
-"""A leader that reaches the shared log and no client: its detection, and the leader's decision to leave.
+"""Detection of a leader that reaches the shared log but no client, and the leader's decision to leave.
 
     clients --call--> follower --forwarded call--> leader        no answer for UNREACHED_MS
     follower --note: unreached, by its epoch--> shared log       a fact in the follower's holding
     leader --question--> every client that has a connection      no answer: it leaves, to that follower
 
-Such a leader writes, so silence in the log does not reveal it. A note changes no right, and readers of an
-older version skip it. Only the leader decides to leave: it asks its own clients first, so a follower that is
-partitioned, or wrong, does not depose a leader that serves clients.
+A leader that clients cannot reach still writes, so silence in the log does not reveal the failure. A
+complaint of a follower in the log does not change the right to lead, and older versions skip it. Only the
+leader decides to leave, and asks its own clients first. So a follower that is partitioned or wrong cannot
+depose a leader that serves clients.
 
 Rules
-1. A follower complains only if clients call: `failed` is called for their calls only, and the last one failed
-   within RECENT_MS.
-2. A complaint counts once, and in its epoch. It is repeated as long as it holds.
-3. Two nodes that cannot reach each other could pass the lead back and forth while neither has clients. So a
-   node that has left leaves again only after a pause, which doubles each time; it is reset once the node has
-   not left for CALM_PAUSES pauses.
+1. A follower complains only if clients call it: `failed` is called only for forwarded calls, and the last
+   call must have failed within RECENT_MS.
+2. A leader checks a complaint once, and only in the epoch of the complaint. A follower repeats its complaint
+   as long as the leader does not answer.
+3. Two nodes that cannot reach each other could pass the lead back and forth while neither of them has
+   clients. So a node that has left leaves again only after a pause, which doubles each time. The pause is
+   reset once the node has not left for CALM_PAUSES pauses.
 
-Times are of one machine's monotonic clock, in ms. Weak spot: clients of the leader that use HTTP alone have
-no connection for the question, so they are not counted.
+Times are of one machine's monotonic clock, in ms. Weak spot: clients that use only HTTP have no connection
+for a question of the leader, so the leader does not count them.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHED_MS: Final = 3_000
-"""How long the leader must leave calls unanswered before a follower complains."""
+"""The time without answers of the leader after which a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
-"""How long a follower waits before it repeats a complaint."""
+"""The time after which a follower repeats a complaint."""
 PAUSE_MIN_MS: Final = 10_000
 PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
@@ -41,16 +43,16 @@ class Reach:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """Start of the period without answers; None after an answer, or without calls."""
+        """The start of the period without answers; None after an answer, or before the first failed call."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
     def answered(self, now_ms: int) -> None:
-        """Record that the leader has answered a call, with any status."""
+        """Record that the leader has answered a call with any status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Record that a call to the leader of an epoch, begun at `began_ms`, was not answered."""
+        """Record that the leader of an epoch has not answered a call, which began at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -58,7 +60,7 @@ class Reach:
         self._failed_ms = now_ms
 
     def complain(self, epoch: int, now_ms: int) -> int | None:
-        """Number the next complaint of the leader of an epoch, and return it; None if none is due."""
+        """Return the number of a new complaint about the leader of an epoch, or None if none is due."""
         if self._since_ms is None or epoch != self._epoch:
             return None
         if now_ms - self._since_ms < UNREACHED_MS or now_ms - self._failed_ms > RECENT_MS:
@@ -70,7 +72,7 @@ class Reach:
 
 
 class Leaving:
-    """The leader's decision which complaints to check."""
+    """The leader's choice of the complaints to check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -78,7 +80,10 @@ class Leaving:
         self._pause_ms = PAUSE_MIN_MS
 
     def heed(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
-        """Record a complaint; return whether to check it: each once, and none during the pause."""
+        """Record a complaint, and return whether the leader must check it.
+
+        A complaint is checked only once, and not during the pause after this node has left.
+        """
         if self._heard.get(node) == complaint:
             return False
         self._heard[node] = complaint

@@ -1,4 +1,4 @@
-"""The lead of a node as a part of the election: BEATs, looks, and the end of the lead.
+"""The lead of a node, as a part of the election: BEATs, looks and the end of the lead.
 
     an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
     an operator's order waits                   a BEAT at once for each order, with its facts
@@ -8,7 +8,8 @@
     unfit, and a follower is fit                the lead is over: to that follower (`health`)
     a node complains, and no client answers     the lead is over: to that node (`reach`)
 
-At most one BEAT and one look are in progress. Pure state: times are of a monotonic clock, in ms.
+At most one BEAT and one look are in progress. This module performs no I/O; its times are of a monotonic
+clock, in ms.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OfReign = ProofWanted | Order | Beaten
 
 
 class Reign:
-    """The lead of the node `name`; `put` takes an act and its argument, `say` a line for the log."""
+    """The lead of the node `name`; `put` receives acts with their arguments, and `say` lines for the log."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
@@ -42,11 +43,11 @@ class Reign:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an append of this lead after its EPOCH was proven."""
+        """Whether an append after the EPOCH of this lead was proven."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Begin a lead, whose EPOCH was proven."""
+        """Begin a lead; the proven append of its EPOCH began at `proven_ms`."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -55,13 +56,13 @@ class Reign:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Write a BEAT, and look, if due."""
+        """Write a BEAT if it is due, and start a look if it is due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
     def take(self, given: OfReign, now_ms: int) -> None:
-        """Apply a request for a proof, an order, or a proven BEAT; write the next BEAT if due."""
+        """Apply a request for a proof, an order or a proven BEAT, and write the next BEAT if it is due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
         elif isinstance(given, Order):
@@ -80,20 +81,23 @@ class Reign:
     # Looks, also by a follower.
 
     def look_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Start a look if due; only one is in progress at a time."""
+        """Start a look if it is due and no other look is in progress."""
         if not self._is_looking and now_ms >= self._look_due_ms:
             self._is_looking = True
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
             self._put(Act.LOOK, has_read_all)
 
     def look_ended(self, now_ms: int | None = None) -> None:
-        """Record that no look is in progress; for a leader, restart the interval at `now_ms`."""
+        """Record that no look is in progress; if `now_ms` is given, restart the interval of looks."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def successor(self, given: LookDone, now_ms: int) -> str:
-        """Return a fit node if this one is unfit; else ask clients if another node complains."""
+        """Return a fit follower if this node is unfit to lead; else "".
+
+        In the latter case, ask this node's clients if another node complains.
+        """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
             self._handed_over_ms = now_ms
@@ -107,7 +111,7 @@ class Reign:
         return ""
 
     def is_unreached(self, given: ClientsAsked, now_ms: int) -> bool:
-        """Return whether the lead ends due to a complaint: no client answers this node either."""
+        """Return whether the lead ends because of a complaint: no client has answered this node either."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
             self._leaving.left(now_ms)

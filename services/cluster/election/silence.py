@@ -1,4 +1,4 @@
-"""The time at which a follower stands to lead: after silence in the shared log, and for no other reason.
+"""The time at which a follower stands for election, which depends only on silence in the shared log.
 
     silence             no accepted record for SILENCE_MS, plus RANK_MS times the node's rank by name, while
                         the engine answers: else a silent leader and a lost engine would look the same
@@ -9,10 +9,10 @@
                         attempt: otherwise two nodes could depose each other forever. A candidate that lost
                         the race, or was named successor, does not wait
 
-A leader that still writes is never deposed: nodes do not probe each other, so two nodes that cannot reach
-each other but reach the engine still agree.
+A leader that still writes is never deposed. Nodes do not probe each other, so two nodes that cannot reach
+each other still agree on the leader if both of them reach the engine.
 
-Times are those of reads by this node, of its monotonic clock, in ms: clocks of machines are not compared.
+Times are those of reads by this node, of its monotonic clock, in ms; the clocks of machines are not compared.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SILENCE_MS: Final = 1_500
 RANK_MS: Final = 300
 UNFIT_MS: Final = 3_000
 BEAT_MS: Final = 300
-"""How long a leader may write nothing before it writes a BEAT."""
+"""The time without any append after which a leader writes a BEAT."""
 PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
 
 
 class Silence:
-    """The last sign of life of the leader, and the time to stand."""
+    """The last sign of life of the leader, and the time at which this node stands for election."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -38,36 +38,37 @@ class Silence:
         self._pause_ms = PAUSE_MIN_MS
 
     def heard(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Record an accepted record of a leader; with `leaves`, its last one.
+        """Record an accepted record of a leader; with `leaves`, the leader has left.
 
-        `is_named`: the leader names this node as its successor.
+        With `is_named`, the leader has named this node as its successor.
         """
         self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
         if leaves:
             self._stood_ms = None
 
     def away(self, now_ms: int) -> None:
-        """Record that the engine does not answer: a leader cannot write either, so silence restarts."""
+        """Restart the silence because the engine does not answer, so a leader cannot write either."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def stood(self, now_ms: int) -> None:
-        """Record a candidacy."""
+        """Record that this node stands for election; double the pause after a failed attempt."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
     def lost(self) -> None:
-        """Record that another node was first, so the candidacy has deposed no leader."""
+        """Record that another candidate was first, so the attempt of this node has deposed no leader."""
         self._stood_ms = None
 
     def led(self) -> None:
-        """Record the success of a candidacy: records of this node were accepted."""
+        """Record the success of an attempt: the log has accepted records of this node as leader."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
     def stands_ms(self, rank: int, *, is_unfit: bool = False) -> int:
-        """Return when the node stands if no record follows; `rank` is its position by name, from 0.
+        """Return the time, in ms, at which the node stands for election if no record follows.
 
-        `is_unfit`: the node should lead only if no other can.
+        `rank` is the position of the node by name, from 0. A node with `is_unfit` should lead only if no
+        other node can.
         """
         silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
         stands_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)

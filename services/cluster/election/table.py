@@ -1,6 +1,6 @@
-"""The table of the election: the stages of a node, its act in each, and the next stage after each event.
+"""The table of the election: the stages of a node, the act in each stage, and the stage after each event.
 
-`machine` has the diagram, and the conditions under which an input is an event.
+The module `machine` has the diagram, and the conditions under which an input is an event.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the machine; each is a part of a role (`ROLES`)."""
+"""The states of the machine; each state belongs to a role (`ROLES`)."""
 Event = Enum(
     "Event",
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The events by which an input changes the stage."""
+"""The events that change the stage of the machine."""
 
 
 class Act(Enum):
-    """The acts of a node, each with its argument, if it has one."""
+    """The acts of a node, each with a description and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -59,7 +59,7 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""Acts that run beside the act of the stage."""
+"""The acts that run concurrently with the act of the stage."""
 
 
 class Wait(Enum):
@@ -73,13 +73,13 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""How often a node checks its copy, and a leader trims the log."""
+"""The interval in which a node checks its copy, and a leader trims the log."""
 EPOCH_SECONDS: Final = 3.0
-"""How long a candidate waits for its EPOCH to be read back."""
+"""The time for which a candidate waits until its EPOCH is read back."""
 
 
 class Row(NamedTuple):
-    """A row of the table: the next stage, its act, and the reason of a WAIT."""
+    """A row of the table: the next stage, the act of that stage, and the reason of a WAIT."""
 
     stage: Stage
     act: Act
@@ -94,7 +94,7 @@ class Output(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line for the log."""
+    """A line for the log of the node: its level, its text and its facts."""
 
     level: str
     event: str
@@ -107,7 +107,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""Stages in which a node may have a right to lead; a node that leaves completes them first."""
+"""The stages in which a node may have a right to lead; a node that leaves completes these stages first."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -116,14 +116,14 @@ ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""A node that has left keeps the role that it had."""
+"""The role in each stage; a node that has left keeps its last role."""
 _OPEN: Final = Row(Stage.OPENING, Act.OPEN)
 _READ: Final = Row(Stage.READING, Act.READ)
 _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return one row for each stage."""
+    """Return the same row for each of the stages, by stage and event."""
     return {(stage, event): row for stage in stages}
 
 
@@ -152,4 +152,4 @@ TABLE: Final[Mapping[tuple[Stage, Event], Row]] = {
     **_rows((*_AT_WORK, Stage.COPYING), Event.HALT, Row(Stage.HALTED, Act.HALT)),
     **_rows(WAITING, Event.LEAVE, Row(Stage.LEFT, Act.END)),
 }
-"""An event that has no row in a stage changes nothing there."""
+"""The rows by stage and event; an event without a row in the current stage is ignored."""
