@@ -5,8 +5,8 @@
 
 Nodes create their own certificates, so no authority signs these certificates, and other machines do not have
 them. Nodes trust the certificates in the shared log (`peers`), and commands read them from these files. The
-files of all nodes differ only in the order of the nodes. They contain no secret, and may be copied to other
-machines; they refer to the token only by its path, which should be the same on all nodes.
+files of all nodes differ only in the order of the nodes. The files contain no secret, and may be copied to
+other machines. They refer to the token only by its path, which should be the same on all nodes.
 
 Weak spot: a node that has not announced itself yet is missing from the files of other nodes, unless it leads.
 """
@@ -32,7 +32,7 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""By URL of each node's HTTP interface, the node's certificate as PEM; "" for http://."""
+"""The URLs of all nodes' HTTP interfaces, each with the node's certificate as PEM, or "" for http://."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
@@ -45,7 +45,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write both files, the certificates first. Raise OSError if the disk fails."""
+    """Write the certificates, and then the settings. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -66,6 +66,6 @@ async def keep(
             try:
                 await asyncio.to_thread(write, store, nodes, token)
                 written = nodes
-            except OSError as error:  # the old files remain, for example on a full disk
+            except OSError as error:  # the disk may be full, and the old files remain
                 log.warning("the file for commands was not written", reason=str(error))
         await pause(LOOK_SECONDS)

@@ -1,11 +1,11 @@
 """The acts of a follower or candidate: calls to the engine and the replica, requested by the election.
 
-Each method carries out one act and returns its answer to the election; `Acts` itself keeps no result. An act
+Each method carries out one act and returns the answer to the election, and `Acts` stores no result. An act
 waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only `look`
 and `complain` run concurrently with another act. The simulation calls the same methods.
 
-These acts own the replica from `open` on, until the node leads: then the event loop owns the replica
-(`services.cluster.leading.lead`).
+The acts own the replica from `open` on until the node leads, and the event loop owns the replica during the
+lead (`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, crc_at
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of shared log records after a checkpoint, BEATs included, at which the next one is due."""
+"""The number of shared log records, including BEATs, after which the next checkpoint is due."""
 
 
 class Clocks(NamedTuple):
@@ -78,22 +78,22 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.Clocks(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The certificate of this node, as of its last look; accessed in the loop only."""
+        """The certificate of this node at its last look; only the event loop accesses this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The replica opened last, or None while a copy replaces it; accessed in the loop only."""
+        """The open replica, or None while a copy replaces it; only the event loop accesses this attribute."""
 
     def begins(self, act: Act) -> None:
-        """Release the replica if an act replaces it. The caller is in the event loop."""
+        """Release the replica if an act replaces it. Call this method in the event loop only."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.note(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def ends(self, answer: Input) -> None:
-        """Apply the replica or the certificate in an answer. The caller is in the event loop."""
+        """Apply the replica or the certificate in an answer. Call this method in the event loop only."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.recall(answer.replica.last_led)
@@ -107,7 +107,7 @@ class Acts:
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record if it made an act fail; else None. The caller is in the event loop."""
+        """Return the unreadable record that made an act fail, or None. Call this in the event loop only."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -115,7 +115,7 @@ class Acts:
         return Unreadable(record, fold.end, error.detail)
 
     def open(self, _: Any = None) -> Opened:
-        """Open the replica. Raise a `StoreError` if it is unusable, or OSError if the disk fails."""
+        """Open the replica. Raise a `StoreError` if the store is unusable, or OSError if the disk fails."""
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.opened(replica)
         return Opened(replica.fold.epoch, replica.fold.leads, seen_by(replica.fold), replica)
@@ -124,8 +124,8 @@ class Acts:
         """Take the next records of the log, up to some MiB at once.
 
         With `must_check`, first check that the log still has the records that were read before. Raise
-        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails;
-        the replica is void after an OSError.
+        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails.
+        After an OSError, the replica is void.
         """
         replica = self.open_replica
         if must_check:
@@ -189,7 +189,7 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH, unless the log has newer records of a leader that this node has not read.
+        """Append an EPOCH, unless the log has records of a leader that this node has not read.
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """

@@ -1,9 +1,10 @@
 """The evidence of accepted records in a node's copy: a state machine without I/O, clock or settings.
 
 A copy contains the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`)
-records this end, the chain at the end, and the last record of a leader that was folded. With the evidence, a
-node detects an engine that has lost records or was restored from a backup. The bytes after the checkpoint
-remain until the node has read the shared log past the evidence and the two agree.
+records the end of the history, the chain at the end, and the last folded record of a leader. With the
+evidence, a node detects an engine that has lost records or was restored from a backup. The bytes after the
+checkpoint remain on disk until the node has read the shared log past the evidence, and the log agrees with
+the evidence.
 
     state      the copy                                      what ends it
     OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
@@ -19,16 +20,17 @@ Each accepted flush is compared with the bytes on disk at its offset (`MEETS`):
     no sound record      write: lost in a power cut            cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-The record of the evidence decides the state once the fold has taken or skipped it (`CopyProof.read`):
+The record of the evidence determines the state once the fold has taken or skipped this record
+(`CopyProof.read`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
 A store of a version without evidence has a file `durable` with the accepted end of a follower. The first
-start converts this file to evidence with NO_RECORD. The state is AGREED once the history is as long as the
-evidence, and was compared with the bytes on disk.
+start converts this file to evidence with NO_RECORD. The state becomes AGREED once the history reaches the end
+in the evidence, and was compared with the bytes on disk.
 
-A node in another state than AGREED may neither lead nor write new evidence. The copy of another node, or the
+Until the state is AGREED, a node may neither lead nor write new evidence. The copy of another node, or the
 whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACES`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
@@ -41,7 +43,7 @@ whole shared log, may replace this copy only if the replacement covers the evide
 
 Cost: some comparisons for each record, and one read from disk for each flush after a checkpoint. Weak spot:
 after a power cut the evidence may be one second old, or ahead of the bytes (`evidence_file`), so the loss of
-records of this second cannot be detected.
+records of the last second cannot be detected.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class Evidence(NamedTuple):
 
 
 class State(Enum):
-    """The relation of the copy to the shared log."""
+    """The state of the comparison between a copy and the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
@@ -158,8 +160,8 @@ class CopyProof:
     """The evidence of one node's copy, and the state of the copy.
 
     `claimed` is the evidence in the file, `checkpoint` is the start of the fold, and `trace` is the result of
-    comparing the two. Evidence of another cluster, as from before a restore, is ignored. Raise `Halted` if
-    the checkpoint is of another history.
+    comparing the evidence with the fold. Evidence of another cluster, as from before a restore, is ignored.
+    Raise `Halted` if the checkpoint is of another history.
     """
 
     def __init__(self, cluster: bytes, claimed: Evidence | None, checkpoint: Read, trace: Trace) -> None:
@@ -220,7 +222,7 @@ class CopyProof:
 
     @property
     def may_lead(self) -> bool:
-        """Whether the node has read the shared log past the evidence, and the two agree."""
+        """Whether the node has read the shared log past the evidence, and the log agrees with it."""
         return self.state is State.AGREED
 
     def _lost(self, read: Read) -> Halted:
@@ -233,7 +235,7 @@ class CopyProof:
 
 
 def _is_before(read: Read, claimed: Evidence) -> bool:
-    """Return whether a fold has not yet reached the evidence."""
+    """Return whether a fold has not reached the record of the evidence yet."""
     return read.end < claimed.end if claimed.record == NO_RECORD else read.next_offset <= claimed.record
 
 

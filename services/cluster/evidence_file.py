@@ -18,22 +18,23 @@ are big-endian:
 Rules
 1. The leader and the followers write a slot, without a sync, after each flush and each BEAT that the shared
    log has accepted, once the bytes up to `end` are in the log's files.
-2. Once a second, the node syncs the log's files and then this file. The slot written before is then on disk.
+2. Once a second, the node syncs the log's files and then this file, so the last written slot is on disk.
 3. A slot on disk is not overwritten until another slot is on disk: all writes between two syncs go to the
-   same slot, and all writes during a sync go to the third slot. So a power cut may tear two slots, but the
-   third slot is valid.
+   same slot, and all writes during a sync go to the third slot. Therefore, a power cut may damage two
+   slots, but the third slot remains valid.
 4. Each opening writes a new file, syncs it, and renames it, because the last writes of a killed process may
-   be in memory only. A failed sync makes the copy void (`services.cluster.replica`), and so leads to an
-   opening.
+   be in memory only. A failed sync makes the copy void (`services.cluster.replica`), and the copy is opened
+   again.
 
 Losses: a killed process loses only the flush in progress. A power cut loses the writes since the last sync,
-at most those of one second plus the duration of a sync. The evidence on disk is then too old. If the system
-wrote the slot before the log, the end in the evidence is even beyond the last sound record. In both cases the
-copy is not mistaken for a sound one: damaged bytes below the end are written again from the shared log, and
-`cluster restore` reports missing bytes. No accepted record is lost as long as the engine keeps it.
+at most those of one second plus the duration of a sync. After a power cut, the evidence on disk
+may be too old. If the system wrote the slot before the log, the end in the evidence may be beyond the last
+sound record. In both cases, the damage is detected: bytes below the end of the evidence are written again
+from the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long as the
+engine still has all accepted records.
 
 Cost: one write of 72 bytes for each flush, and two syncs a second. Weak spot: if all slots are damaged, the
-accepted end is unknown, and the node halts (`EvidenceSpoiled`); a restore then takes all sound records.
+accepted end is unknown, and the node halts (`EvidenceSpoiled`), and a restore takes all sound records.
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ class EvidenceFile:
         self._slot = 0
         """The slot of the next write. The previous slot is on disk, or is being synced."""
         self._is_unsynced = False
-        """Whether the slot was written since the last sync; otherwise the next sync does not change slots."""
+        """Whether the slot was written since the last sync; if not, the next sync has no effect."""
         self.written = evidence
-        """The evidence that was written last; None if the file does not exist yet."""
+        """The evidence that was written last, or None if the file does not exist yet."""
         if evidence is not None:
             self._begin(evidence)
 
@@ -96,7 +97,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the writes. Raise `SyncFailed` on an error, after which the file must be opened again."""
+        """Sync the file. Raise `SyncFailed` on an error; the file must be opened again after an error."""
         with self._lock:
             if not self._is_unsynced:
                 return
@@ -104,7 +105,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Create the file durably and atomically, even if the process is killed."""
+        """Create the file durably and atomically; the process may be killed at any time."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")
@@ -116,7 +117,7 @@ class EvidenceFile:
 def read(disk: Disk) -> Evidence | None:
     """Return the evidence in a store, or None if the file is missing.
 
-    Raise `Halted` if the file is damaged, or OSError if it cannot be read.
+    Raise `Halted` if the file is damaged, or OSError if the file cannot be read.
     """
     return _newest(disk)[1]
 

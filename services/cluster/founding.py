@@ -1,4 +1,4 @@
-"""Founding of a cluster on the store of a single broker, or on that of a node whose cluster was lost.
+"""Founding of a cluster on the store of a single broker, or of a node whose cluster was lost.
 
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
@@ -14,12 +14,13 @@ node first copies the store (`copies.transfer`), and the shared log is trimmed b
                      (`tail`)
 
 Rules
-1. The store is written before the log, and its node name is written last. If the process is killed in
-   between, the store is still that of a single broker, and a shared log without records is not a cluster.
+1. The store is written before the log, and the node name is written to the store last. If the process is
+   killed before that, the store still belongs to a single broker, and a shared log without records is not a
+   cluster.
 2. The epoch continues from the epoch of the store, so handles of older epochs keep their meaning.
 3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if the copy
-   is at least as long as the store. Otherwise the copy is deleted. An order to refetch is also deleted: no
-   other copy may replace a restored store.
+   is at least as long as the store. Otherwise, the pending copy is deleted. An order to refetch is also
+   deleted: no other copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may take records that the cluster
 has never accepted.
@@ -75,10 +76,10 @@ class Founded(NamedTuple):
 class Left(NamedTuple):
     """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
-    A restore takes all sound records up to `end`, but not the damaged ranges `damaged` between them, nor
-    sound bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is
-    known to be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven` is the
-    reason, the accepted end may be higher, and all sound records are taken.
+    A restore takes all sound records up to `end`. It takes neither the ranges `damaged` nor the sound bytes
+    from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is known to be
+    accepted up to `accepted_end`. Without evidence of the accepted end, `unproven` is the reason, the real
+    end may be higher, and all sound records are taken.
     """
 
     checkpoint: int
@@ -238,7 +239,7 @@ def _trouble_at(engine: SharedLog) -> str:
 
 
 def _require_nothing_there(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster; errors of the engine are passed on."""
+    """Raise `ClusterExists` if the shared log has a cluster, or an error if the engine does not answer."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -264,8 +265,9 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 def what_is_left(disk: Disk) -> Left:
     """Return the remaining data of a node's store: all sound records that are known to be accepted.
 
-    Without evidence of the accepted end, as in a store of an older program, all sound records count. The
-    whole log is read. Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
+    Without evidence of the accepted end, as in a store of an older program, all sound records count. This
+    function reads the whole log. Raise a `StoreError` if the store cannot be used, or OSError if the disk
+    fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -298,7 +300,7 @@ def _finish_copy(disk: Disk) -> None:
 
 
 def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store with its remaining data, cut its log after them, and record the damage in `holes`.
+    """Recover a store with the remaining data, cut the log after the data, and record the damage in `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
@@ -321,8 +323,8 @@ def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Dam
 def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
     """Return the first bytes of the log as damage if they are missing and retention has not deleted them.
 
-    The checkpoint, and records of retention after it, give the bytes that retention has deleted. If a power
-    cut lost such a record but not the deletion, the deleted bytes are reported as damage.
+    The checkpoint and later retention records determine the bytes that retention has deleted. If a power cut
+    lost a retention record but not the deletion, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0

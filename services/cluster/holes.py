@@ -12,11 +12,11 @@ Rules
 1. Only a restore writes the file, before the new cluster begins. Each copy of the store contains the file.
 2. Damage outside of the holes makes the copy void.
 3. A read of a message or a queue entry reports one damaged place, and after a restore also the gap that a
-   hole has left in a queue. So the whole segment is read before the copy counts as damaged.
+   hole has left in a queue. Therefore, the whole segment is read before the copy counts as damaged.
 
 Cost: one read of a small file for each opening and each copy, and one read of a segment for each damaged
 place that a read has found. Weak spot: lost timers and halves are reported, but do not make the node fetch a
-copy, whether their records are in a hole or only this node lost them in a damaged timer file. A damaged
+copy, even if only this node has lost them through a damaged timer file. A damaged
 `holes` file counts as empty: the node then needs a copy or another restore.
 """
 
@@ -45,7 +45,7 @@ class Holes(NamedTuple):
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes of a store, without any if the file is missing or damaged.
+    """Return the holes of a store; the result is empty if the file is missing or damaged.
 
     Raise OSError if the file cannot be read.
     """
@@ -93,7 +93,7 @@ def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None
 
 
 def joined(damaged: Iterable[Damage]) -> list[Damage]:
-    """Join adjacent damaged ranges, which a scan splits by segment, and return all in ascending order."""
+    """Join adjacent damaged ranges, which a scan splits by segment, and return the ascending ranges."""
     found: list[Damage] = []
     for one in damaged:
         if found and found[-1].end_offset >= one.first_offset:

@@ -43,7 +43,7 @@ class ClusterMetrics(Collector):
 
     @property
     def unanswered(self) -> str:
-        """The reason why the shared log does not answer or refuses calls; "" if it answers."""
+        """The reason why the shared log does not answer or refuses calls, or "" if the shared log answers."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:

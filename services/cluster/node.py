@@ -7,13 +7,14 @@ modules.
 
 Rules
 1. The election (`services.cluster.election.machine`) makes all decisions and runs in the loop; each call of
-   `give` passes one input to it.
+   `give` passes one input to the election.
 2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The worker threads own the
-   core while the node follows, and the loop owns it while the node leads (`services.cluster.leading.lead`).
+   core while the node follows, and the loop owns the core while the node leads
+   (`services.cluster.leading.lead`).
 3. Concurrent tasks (a look, a BEAT, a question to clients, and a follower's report to its leader) end with
    the role in which they began, because their answers would be outdated.
 4. A failure without a row in the table of the election is a bug, as is any other error of the node itself. A
-   bug ends `run`, and with it the process.
+   bug ends `run`, and thereby the process.
 """
 
 from __future__ import annotations
@@ -93,19 +94,19 @@ class ClusterNode:
         self.lead: Lead | None = None
         """The lead of this node, from the confirmation of its EPOCH until the node stops serving clients."""
         self.took_over: TookOver | None = None
-        """The last takeover by this node; None if there was none."""
+        """The last takeover by this node, or None if this node has never led."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """The callback that checks whether any client answers this node."""
         self.let_go: Callable[[], None] = _noop
-        """The callback after a replica was replaced: the old core is garbage with reference cycles."""
+        """The callback that is called after a replica was replaced, to collect the old core as garbage."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
-        """The time of the last read of the shared log, in ms; 0 before the first read."""
+        """The time of the last read of the shared log, in ms, or 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Follow and lead until the node leaves. Raise the error if the node meets a bug."""
+        """Run the node as follower and leader until it leaves; raise the error of a bug."""
         try:
             for output in self.election.begin():
                 self._carry_out(output)
@@ -144,7 +145,7 @@ class ClusterNode:
             self._carry_out(output)
 
     def _told_of(self) -> tuple[Role, int, str | None]:
-        """Return the role, the epoch and the leader, for whose changes other tasks wait."""
+        """Return the role, the epoch and the leader; other tasks wait for changes of these values."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -190,7 +191,7 @@ class ClusterNode:
             self.give(answer)
 
     def _prepare(self, answer: Input) -> None:
-        """Apply an answer to the node before it is passed to the election."""
+        """Apply an answer to the node before the election receives the answer."""
         self.acts.ends(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
@@ -218,7 +219,7 @@ class ClusterNode:
             self.give(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        """Pass an input from a worker thread to the election while the act is still in progress."""
+        """Pass an input from a worker thread to the election during an act."""
         self._loop.call_soon_threadsafe(self.give, given, now_ms)
 
     def _break(self, bug: BaseException) -> None:
@@ -273,7 +274,7 @@ class ClusterNode:
             self._break(bug)
 
     def _proof_wanted(self) -> None:
-        """Request a proof in the next iteration of the loop, for all requests of this iteration."""
+        """Schedule one request for a proof, for all calls in the same iteration of the event loop."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
@@ -299,23 +300,21 @@ class ClusterNode:
     def known_leader(self) -> Member | None:
         """The leader, or None if the leader is not known.
 
-        The result is also None if the log names this node and this node does not lead, as after a restart.
+        The value is also None if this node is the leader according to the log but does not lead, for example
+        after a restart.
         """
         return self.election.leadership.known(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The reason why the shared log gives no answer; "" while it answers, or while it is not used."""
+        """The reason why the shared log gives no answer, or "" while it answers or is not used."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.stood_in_vain) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """A sentence for each broken record at which another node waits.
-
-        The list is empty if this node does not lead.
-        """
+        """A sentence for each broken record at which another node waits; empty if this node does not lead."""
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
@@ -341,7 +340,7 @@ class ClusterNode:
 
     @property
     def reached_at(self) -> dict[str, str]:
-        """By URL of each node's HTTP interface, the node's certificate as PEM; this node is the first."""
+        """The URL of each node's HTTP interface, with its certificate as PEM; this node is the first."""
         held, leader = self._held(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
@@ -387,7 +386,7 @@ _MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
 async def _taken_for_granted() -> bool:
-    """Return True: without a check, the node assumes that clients can reach it."""
+    """Return True, as the default of a callback: clients are assumed to reach this node."""
     return True
 
 

@@ -1,11 +1,11 @@
-"""The check that all nodes have the same key of users' secrets: a leader opens secrets of earlier leaders.
+"""The check that all nodes have the same key of users' secrets, so that each leader can open all secrets.
 
 An EPOCH contains the id of the leader's key (`services.auth.vault.id_of`), which reveals nothing about the
 key itself; the id is "" for a node without a key. A node whose key differs from the key of the last leader
 halts before it stands for election.
 
-To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first: its
-key may differ from the key in its own last EPOCH.
+To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. The
+key of a node may differ from the key in its own last EPOCH.
 """
 
 from __future__ import annotations

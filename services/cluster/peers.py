@@ -7,16 +7,16 @@
     there is no certificate       if only its own machine reaches the node, and its ports take plaintext
 
 A node announces a renewed certificate within seconds. Until then, a new connection finds an unknown
-certificate, sends nothing, and is retried (`forwarding`). With `--tls-clients`, a node is also a TLS client
-of the other nodes and presents its certificate as such, so one of those authorities must have issued it.
+certificate, sends nothing, and is retried (`forwarding`). With `--tls-clients`, a node also presents its
+certificate as a TLS client of the other nodes, so an authority in the file must have issued the certificate.
 
-A network that drops packets silently leaves half-open connections. So a connection attempt is abandoned after
-`CONNECT_SECONDS`. An open connection is abandoned after `SILENT_SECONDS` without any traffic, including TCP
-acknowledgements; the answer of a live node may take as long as the caller allows.
+A network that drops packets silently leaves half-open connections. Therefore, a connection attempt is
+abandoned after `CONNECT_SECONDS`. An open connection is abandoned after `SILENT_SECONDS` without any traffic,
+including TCP acknowledgements; the answer of a live node may take as long as the caller allows.
 
-Cost: one handshake for each connection, and in HTTP for each request; some 50 us of CPU time on both nodes
-for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the certificate; so
-a certificate without a name cannot be used.
+Cost: one handshake for each connection of gRPC and each request of HTTP, and some 50 us of CPU time on both
+nodes for each gRPC call. Weak spot: gRPC also compares a host name, which the caller takes from the
+certificate, so a certificate without a name cannot be used.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return a connection to the HTTP interface at `url`, of the node with this certificate.
 
     An answer may take up to `seconds`. Raise `OtherCertificate` if the peer has another certificate, or
-    another OSError if the connection fails. No request was sent if an error is raised.
+    another OSError if the connection fails. In both cases, no request was sent.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port

@@ -5,23 +5,25 @@
     lead    begin -> the core writes to the shared log, and the copy follows the records of its own node
 
 Rules
-1. At startup, a node does not trust any bytes after its newest checkpoint, even if their CRC is correct. They
-   may be sound records that the cluster never accepted, and a power cut may have left holes between them. The
-   core begins at the checkpoint, and the node folds all later records again from the shared log. The bytes
-   after the checkpoint remain in place until the shared log confirms them (`tail`), because they may be the
-   only copy. The module `evidence` decides which bytes are accepted, and each accepted flush updates it.
+1. At startup, a node does not trust any bytes after its newest checkpoint, even if their CRC is correct.
+   Sound records may never have been accepted by the cluster, and a power cut may have left holes between
+   records. The core begins at the checkpoint, and the node folds all later records again from the shared log.
+   The bytes after the checkpoint remain in place until the shared log confirms them (`tail`), because they
+   may be the only copy. The file `evidence` records the accepted end, and is updated after each accepted
+   flush.
 2. A checkpoint holds the fold (`SHARED`) and the core at the same point of the history. A checkpoint is taken
    between two flushes, and contains accepted records only.
 3. The core of a follower appends no records and does no work that is due: the leader decides both, and the
    follower receives the decisions as records. Damage or a full disk of a single node does not change the
    history.
-4. The leader decides each cut of the log by retention, and every node carries it out when it takes the record
-   of the cut. A node takes a checkpoint first, and copies the open halves to its keep file, so no timer needs
-   the log below the cut. A segment is deleted once both checkpoints of the node cover it.
-5. A node that has just started may soon be restarted. So a node takes a checkpoint at the end of the catch-up
-   after an opening, and at the first look of a lead, if AGAIN_BYTES of log or more follow the newest one.
-6. After an error of its disk a copy is void, as a core is, and is opened again. A copy that has lost records
-   which only other machines have (`StoreDamaged`) is replaced by a copy of another node
+4. The leader decides each cut of the log by retention, and every node carries out the cut when it takes the
+   record of the cut. First, the node takes a checkpoint, and copies the open halves to its keep file, so no
+   timer needs the log below the cut. A segment is deleted once both checkpoints of the node cover it.
+5. A node that has just started may soon be restarted. Therefore, a node takes a checkpoint at the end of the
+   catch-up after an opening, and at the first look of a lead, if at least AGAIN_BYTES of log follow the
+   newest checkpoint.
+6. After an error of the disk, a copy and its core are void, and the copy is opened again. If a copy has lost
+   records that only other machines have (`StoreDamaged`), the copy of another node replaces it
    (`services.cluster.copies`).
 
 Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot:
@@ -60,7 +62,7 @@ LEASE_MS_MIN: Final = 30_000
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
 AGAIN_BYTES: Final = 8 * 1024 * 1024
-"""The minimum size of the log after a checkpoint that is worth another one: a start reads it in 0.4 s."""
+"""The minimum number of log bytes after which another checkpoint is useful; a start reads them in 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """The outcomes of records after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
@@ -86,7 +88,7 @@ class SharedPart:
 
 
 class Replica:
-    """A node's copy of the cluster's store; `Replica.open` creates it."""
+    """A node's copy of the cluster's store, which `Replica.open` creates."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -99,7 +101,7 @@ class Replica:
         self._of_holes: set[Damaged] = set()
         """The reported damage that is due to holes which an operator has accepted."""
         self.sink: SharedSink | None = None
-        """The sink for the core's records while this node leads; None while it follows."""
+        """The sink for the core's records while this node leads, or None while this node follows."""
         self._is_settled = False
 
     @classmethod
@@ -152,7 +154,7 @@ class Replica:
             raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
 
     def _is_of_holes(self, one: Damaged) -> bool:
-        """Return whether the damage is due to known holes only: its segment has no other damage then."""
+        """Return whether the damage is due to known holes only, and its segment has no other damage."""
         if not self._holes.are_there or one in self._of_holes:
             return self._holes.are_there
         if one.part == "log":
@@ -176,8 +178,8 @@ class Replica:
         Check the CRC and the offset of each record of a flush before any of the flush is written.
 
         Raise `Trimmed` if the record is a GENESIS whose history begins after bytes that this node lacks.
-        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails; the copy is void
-        after an OSError.
+        Raise `Halted` if the shared log contradicts the copy, or OSError if the disk fails. After an OSError,
+        the copy is void.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
@@ -202,8 +204,8 @@ class Replica:
     def sync(self) -> None:
         """Sync the accepted log to disk, and then its evidence.
 
-        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails: the
-        copy is void then.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails; after
+        an OSError, the copy is void.
         """
         written = self._evidence.written
         if written is None:
@@ -215,10 +217,10 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def require_may_stand(self) -> None:
-        """Prepare a copy that has read the whole shared log to lead; raise `Unknown` if it may not lead.
+        """Prepare a copy that has read the whole shared log to lead.
 
-        Bytes after the end of the log were never accepted, and are set aside. Raise OSError if the disk
-        fails; the copy is void then.
+        Bytes after the end of the log were never accepted, and are set aside. Raise `Unknown` if the copy may
+        not lead, or OSError if the disk fails. After an OSError, the copy is void.
         """
         if not self._proof.may_lead:
             raise Unknown(
@@ -239,7 +241,7 @@ class Replica:
         self.core.mending.read_on(self._disk, now_ms)
 
     def settles(self) -> bool:
-        """Return whether a checkpoint is due because the copy is up to date, or has led for a while.
+        """Return whether a checkpoint is due at the end of a catch-up, or at the first look of a lead.
 
         The result is true at most once for each opening and each lead, and only after the shared log was read
         up to the evidence.
@@ -250,7 +252,7 @@ class Replica:
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
     def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Start to lead: the core writes to the shared log, whose newest EPOCH is that of this node.
+        """Start to lead, and let the core write to the shared log, whose newest EPOCH is that of this node.
 
         The first record of the core is the epoch, with the name `node` and the finalized version.
         """
@@ -288,7 +290,7 @@ def _keep_what_was_published(disk: Disk, cluster: bytes) -> None:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that contains a fold; return 0 if there is none."""
+    """Return the offset of the newest checkpoint with a fold, or 0 if no checkpoint has a fold."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 

@@ -54,7 +54,7 @@ class Tail:
         """Whether the tail has bytes that were not compared yet."""
 
     def meet(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
-        """Prepare the tail for the write of the next accepted flush.
+        """Compare the next accepted flush with the tail, and prepare the tail for the write of the flush.
 
         Raise `Halted` if the tail is of another history, or OSError if the disk fails.
         """
@@ -94,7 +94,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[InPlace, int]:
-        """Compare a flush with the disk; return the result and the offset of the first difference.
+        """Compare a flush with the disk, and return the result and the offset of the first difference.
 
         Without a difference, the offset is the end of the flush.
         """
@@ -112,9 +112,9 @@ class Tail:
         return (InPlace.EQUAL, flush[-1].end) if unsound_at is None else (InPlace.UNSOUND, unsound_at)
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk equal a record of BYTES without zeros, in one segment.
+        """Return whether the bytes on disk equal those of `part`.
 
-        Return False for other records.
+        Return False also if `part` contains zeros, or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -129,7 +129,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether only zeros follow a piece on disk; the file may end before them."""
+        """Return whether only zeros follow a piece on disk, up to the given number or the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -159,7 +159,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Write records that are not known to be accepted to the folder `aside`; log an error of the disk."""
+        """Copy records that are not known to be accepted to the folder `aside`; log an error of the disk."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""The tasks of a node: one act at a time, and concurrent tasks, which end with the role of the node."""
+"""The tasks of a node: one act at a time, and concurrent tasks that end with the role of the node."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ Rules
    again.
 2. An announcement is repeated if the log has a different announcement of this node, because a record may be
    late or lost.
-3. A damaged copy is not announced: `StoreDamaged` is raised, and the node fetches the copy of another node
-   (`copying`).
+3. A damaged copy is not announced. Instead, the node fetches the copy of another node (`StoreDamaged`, see
+   `copying`).
 
 Cost: a worker thread reads back each byte of the log once, which takes 2 us for a record of 1 KB.
 """
@@ -61,7 +61,7 @@ class OwnCopy:
         """Return the record that announces the newest checkpoint, or None if the log has this record.
 
         A node without a checkpoint announces that it needs the whole log. A new checkpoint is read back
-        first: raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
+        first. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -92,7 +92,7 @@ class OwnCopy:
     def hold(self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None) -> bytes:
         """Return the record that announces that this node has no copy, and will read on from `next_record`.
 
-        With `unreadable`, also report which record this node cannot read as long as it has no copy.
+        With `unreadable`, the announcement also reports which record this node cannot read without a copy.
         """
         with self._lock:
             self.number += 1
@@ -152,9 +152,10 @@ def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
 class Found(NamedTuple):
     """The facts in the shared log for a node without a fold.
 
-    The fields are the number of the first record in the log; the copies of other nodes after which the log
-    can be read on, with the newest copy first; the newest EPOCH in the log, with the current certificate of
-    its leader; the version of the cluster according to the nodes with a copy; and the holding of this node.
+    The field `first` is the number of the first record in the log. `copies` are those copies of other nodes
+    after which the log can be read on, the newest first. `epoch` is the newest EPOCH in the log, with the
+    current certificate of the leader. `finalized` is the version of the cluster according to the nodes with a
+    copy, and `own` is the holding of this node.
     """
 
     first: int

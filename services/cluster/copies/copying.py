@@ -51,7 +51,7 @@ from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The size of the log before the evidence that is compared if a copy does not have the chain there."""
+"""The number of log bytes before the evidence to be compared if a copy does not know the chain there."""
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 
@@ -64,21 +64,21 @@ class Copying:
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """The lock of announcements: no announcement of an abandoned copy follows that of a newer one."""
+        """The lock that prevents the announcement of an abandoned copy after that of its successor."""
         self._told_unreadable: tuple[int, int] | None = None
         """The last reported unreadable record, and the epoch of the leader at that time."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch
-        """The function that fetches the copy of another node, from its URL, certificate and secret, to a
-        disk.
+        """The function that fetches the copy of another node.
 
-        The last argument raises `CopyRefused` if the fetched copy must not replace the copy of this node.
+        The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
+        and a function that raises `CopyRefused` if the fetched copy must not replace the copy of this node.
         """
         self.trimmed_below = 0
         """The number of the record before which this node has trimmed the shared log."""
 
     def tell(self, replica: Replica, now_ms: int) -> None:
-        """Announce a new checkpoint after it was read back; raise `StoreDamaged` if it is damaged."""
+        """Announce a new checkpoint after reading it back; raise `StoreDamaged` if the copy is damaged."""
         number = self._own.number
         try:
             stored = self._own.to_tell(replica, now_ms)
@@ -149,7 +149,10 @@ class Copying:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if `copy`, or the whole log if None, lacks accepted records of this node."""
+        """Raise `CopyRefused` if `copy` lacks accepted records of this node.
+
+        If `copy` is None, check the whole shared log instead.
+        """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
             return
@@ -179,8 +182,8 @@ class Copying:
     def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log has all accepted records that a copy lacks.
 
-        All these records are read: if the engine has lost a record after the copy, only this node's copy has
-        it.
+        All these records are read, because this node may have the only copy of a record that the engine has
+        lost.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:

@@ -1,4 +1,4 @@
-"""The options of an operator for the copy of a halted node: to keep, restore from, or replace the copy.
+"""The options of an operator for the copy of a halted node, which can be kept, restored from, or replaced.
 
 refetch                     the file `refetch` is written; a copy that covers the evidence replaces this one
 refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the

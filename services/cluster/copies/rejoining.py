@@ -1,4 +1,4 @@
-"""Return of a copy of a node's store (`store snapshot`) to the cluster, which reads on after its checkpoint.
+"""The reuse of a copy of a node's store (`store snapshot`) as a node, which reads on after the checkpoint.
 
     the copy's checkpoint --next record: N--> the shared log --has N and all later records--> a node's store
 
@@ -31,8 +31,8 @@ from sharedlog.fold import Fold
 def rejoin(engine: SharedLog, root: Path, node: str) -> int:
     """Make a copy of a node's store the store of `node`, and return the number of the next record to read.
 
-    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` without changing the store if the copy
-    and the shared log cannot be joined.
+    If the copy and the shared log cannot be joined, raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or
+    `Unknown`, and leave the store unchanged.
     """
     with locked(root, is_node=False) as disk:
         start = snapshot.newest(disk)

@@ -27,13 +27,13 @@ the store, in steps that tolerate a kill or a power cut at any time:
     fetched/moving, damaged on disk       the store is deleted, as its missing files are not known
 
 Renames of an earlier attempt may be visible and yet not on disk, if the process was killed before the sync of
-the folder, or if the sync failed. So at startup, the node syncs the folder of a marker that exists. Before it
-deletes the marker, the node syncs all folders of the copy's files.
+the folder, or if the sync failed. Therefore, the node syncs the folder of an existing marker at startup.
+Before the node deletes the marker, it syncs all folders of the copy's files.
 
 The files of two nodes are never mixed. Queues and the key index are derived data, and are transferred only if
 a transfer is cheaper than a rebuild (`services.store.copying_derived`).
 
-Cost: the store is sent over the network once, and takes twice its space on disk until the transfer is
+Cost: the store is sent over the network once, and needs twice the space on disk until the transfer is
 complete. Weak spot: the checksums cover only the transfer, so data that was corrupted on the sender's disk is
 transferred too. The receiver verifies the log before use (`copies.copying`), deletes a damaged key index, and
 checks queues against the CRCs in the snapshot.
@@ -95,7 +95,7 @@ class FetchedCopy:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold in the checkpoint of the copy; raise `CopyRefused` if there is none."""
+        """Return the fold in the checkpoint of the copy; raise `CopyRefused` if the fold is missing."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -108,7 +108,8 @@ class FetchedCopy:
     def same_bytes_before(self, end: int, bytes_max: int) -> bool:
         """Return whether the copy and this store have equal log bytes before `end`, with at least one record.
 
-        The range that both logs have is compared, up to `bytes_max`. Return False if there is no such range.
+        The range that both logs have is compared, up to `bytes_max`. Return False if the logs have no common
+        range.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -259,7 +260,7 @@ def take_over(disk: Disk) -> bool:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
         disk.sync_folder("" if folder == "." else folder)  # its subfolders may be new and unsynced
-    # The marker is deleted first, because the deletion of the folder may be interrupted.
+    # The marker is deleted before the folder, because the deletion of the folder may be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
@@ -311,7 +312,7 @@ def wipe(disk: Disk) -> None:
 
 
 def discard(disk: Disk) -> None:
-    """Delete an unwanted copy, the marker first, as the deletion of the folder may be interrupted."""
+    """Delete the marker and then the files of an unwanted copy, as a deletion may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -336,7 +337,7 @@ def _header(facts: dict[str, Any]) -> bytes:
 
 
 def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) -> None:
-    """Write and sync a complete file of the copy, and check its checksum."""
+    """Write and sync one file of the copy, and verify the checksum of the file."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
@@ -357,13 +358,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _Received:
-    """A received stream, and the checksum of the bytes that were read from it."""
+    """A received stream, and the checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header of the stream; raise `CopyRefused` if it is damaged."""
+        """Return the next header of the stream; raise `CopyRefused` if the header is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")

@@ -7,11 +7,12 @@
     unfit    its clock is off (`pace`)       the leader's clock determines when messages are delivered
              its disk has no room            a leader without room refuses new messages
 
-An unfit leader is never deposed: it leaves by itself, and only if another node has reported that it is fit.
-If the clock of the engine is wrong, all nodes appear unfit, and the leader remains. An unfit follower stands
-for election later than fit followers (`silence`).
+Other nodes never depose an unfit leader. An unfit leader hands over the lead only if a follower has reported
+that the follower is fit. If the clock of the engine is wrong, all nodes appear unfit, and the leader remains.
+An unfit follower stands for election later than fit followers (`silence`).
 
-Weak spot: between a step of its clock and the hand-over, a leader delivers messages by the wrong clock.
+Weak spot: if the clock of a leader steps, the leader delivers messages by the wrong clock until the
+hand-over.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HAND_OVER_AGAIN_MS: Final = 10_000
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""The free space of a fit node, in segments, one of which a leader reserves."""
+"""The minimum free space of a fit node, in segments; a leader reserves one segment."""
 
 log = structlog.get_logger()
 
@@ -49,7 +50,7 @@ class Health:
         return "" if self.has_room else NO_ROOM
 
     def tell_clock(self) -> None:
-        """Log a change if this node's clock has become wrong, or right again."""
+        """Log a message if this node's clock has become wrong, or is right again."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

@@ -32,7 +32,7 @@ def seen_by(fold: Fold) -> Seen:
 
 
 class Opened(NamedTuple):
-    """OPEN: the epoch in the checkpoint, 0 if none, the facts of its EPOCH, the progress and the replica."""
+    """OPEN: the epoch in the checkpoint (0 without one), its facts, the progress and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """READ and CATCH_UP: the number of records, 0 at the end of the log, and the state of the node."""
+    """READ and CATCH_UP: the number of records (0 at the end of the log), and the state of the node."""
 
     records: int
     seen: Seen
@@ -49,7 +49,7 @@ class ReadDone(NamedTuple):
     is_listed: bool
     """Whether the shared log has the holding of this node."""
     unfit: str
-    """The reason why this node should lead only if no other can; "" if this node is fit."""
+    """The reason why this node should lead only if no other can, or "" if this node is fit."""
 
 
 class Appended(NamedTuple):
@@ -78,7 +78,7 @@ class Beaten(NamedTuple):
 
 
 class LookDone(NamedTuple):
-    """LOOK: the result, for a leader also the fittest follower and complaints, (node, (epoch, number))."""
+    """LOOK: the state of the node, and for a leader a fit follower and complaints (node, (epoch, number))."""
 
     seen: Seen
     has_room: bool = True
@@ -89,7 +89,7 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """ASK_CLIENTS: whether any client answers this node, checked because `node` complained."""
+    """ASK_CLIENTS: whether any client answers this node, after a complaint of `node`."""
 
     node: str
     is_reached: bool
@@ -100,7 +100,7 @@ class Ended(NamedTuple):
 
 
 class CopiesFound(NamedTuple):
-    """COPY, in progress: the newest epoch in the log, or 0, and the facts of its EPOCH."""
+    """COPY, in progress: the newest epoch in the log (0 without one), and the facts of its EPOCH."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -132,7 +132,7 @@ class RecordTaken(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed; the tick of a leader has the start of its newest proven append, and its news."""
+    """Time has passed; the tick of a leader contains the start of its newest proven append, and its news."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
@@ -159,7 +159,7 @@ class Move(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An operator's order, whose facts the next BEAT contains; only the node uses `written`."""
+    """An operator's order, whose facts are written in a BEAT; only the node uses `written`."""
 
     facts: Mapping[str, Any]
     written: Any = None

@@ -4,7 +4,7 @@
     BEAT with `leaves`       no leader; the named successor, or any other node, need not wait for silence
     any other live record    the leader is alive; a BEAT may contain a renewed certificate
 
-This module performs no I/O: each method takes the time as an argument, of a monotonic clock, in ms.
+This module performs no I/O, and each method takes the time of a monotonic clock, in ms, as an argument.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ class Leadership:
         return "the leader left" if self.epoch else "nobody led"
 
     def known(self, *, leads: bool) -> Member | None:
-        """Return the leader, or None if it is not known.
+        """Return the leader, or None if the leader is not known.
 
-        `leads` is whether this node leads. If it does not lead, but leads according to the log, return None.
+        The argument `leads` is whether this node leads. Return None also if this node is the leader according
+        to the log, but does not lead.
         """
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
         """Raise `NameTaken` if another process has this node's name and leads.
 
-        If `is_newest`, raise `OtherKey` if the leader has another key of users' secrets.
+        With `is_newest`, raise `OtherKey` if the leader has another key of users' secrets.
         """
         self.one_name.check(self.leader.listen if self.leader else "")
         if is_newest:
@@ -102,7 +103,7 @@ class Leadership:
         self.silence.heard(now_ms)
 
     def _left(self, now_ms: int, to: str) -> None:
-        """Record that the leader leaves, for the node `to` or any other; a leader may announce this twice."""
+        """Record that the leader leaves in favor of the node `to`, or of any other node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -1,6 +1,6 @@
 """The state of the shared log's answers to a node, and warnings about changes of this state.
 
-This module performs no I/O; its times are of a monotonic clock, in ms.
+This module performs no I/O, and all times are of a monotonic clock, in ms.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LogAnswers:
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The reason of the last failure; "" while the shared log answers."""
+        """The reason of the last failure, or "" while the shared log answers."""
         self.stood_in_vain = ""
-        """The reason why this node can read but failed to become leader; "" once any node leads."""
+        """The reason why this node can read but has not become leader, or "" once any node leads."""
         self.seen = Seen()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log gives no answer, and log a new reason."""
+        """Record that the shared log gives no answer, and log the reason if it is new."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -39,7 +39,7 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Record that the shared log answers, and log this after a failure."""
+        """Record that the shared log answers, and log the end of a failure."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""

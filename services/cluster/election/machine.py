@@ -1,4 +1,4 @@
-"""The election as a state machine, which determines the next act of a node from its records and answers.
+"""The election as a state machine, which determines the next act of a node from records and answers.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
@@ -20,22 +20,21 @@ methods of this module translate inputs to events, and return acts, log lines in
 network.
 
 Rules
-1. In every stage, either one act or one WAIT is in progress. The answer to an act is valid in its stage only,
-   and is dropped in other stages. If a tick arrives early, the node acts early. Looks, complaints, BEATs and
-   questions to clients run concurrently.
+1. In every stage, either one act or one WAIT is in progress. The answer to an act is valid only in the stage
+   of the act, and is dropped in other stages. If a tick arrives early, the node acts early. Looks,
+   complaints, BEATs and questions to clients run concurrently.
 2. Only the shared log decides which node leads. A node enters LEADING only after it has read back its own
-   EPOCH as the newest, and an unproven append ends the lead. The core is then discarded (OPENING), as it may
-   contain records that were never accepted.
-3. A call to an engine that gives no answer is repeated indefinitely, but a node stops reading a log that
-   contradicts itself (HALTED). If a record is broken, the node needs a copy that reaches past the record
-   (COPYING).
+   EPOCH as the newest, and an unproven append ends the lead. The core is discarded after a lead (OPENING), as
+   it may contain records that were never accepted.
+3. A node repeats a call indefinitely if the engine gives no answer, but stops reading a log that contradicts
+   itself (HALTED). If a record is broken, the node needs a copy that reaches past the record (COPYING).
 4. An order to leave ends the node in the next stage without a right to lead, or immediately if the node
    waits. A leader hands over the lead first, even if its own disk has failed, as it still leads.
 5. A node that is unfit to lead (`health`) stands for election later. A follower complains about a leader that
    does not answer forwarded calls (`reach`).
 
-Cost: one lookup and a few comparisons for each input. Weak spot: the table does not contain the conditions of
-an event, which are in the methods below, but only its consequences.
+Cost: one lookup and a few comparisons for each input. Weak spot: the table contains only the consequences of
+an event; the conditions are in the methods of this module.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ class Election:
         self.reign = Reign(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
         self.halted = self._ways_on = ""
-        """The reason why this node has halted; "" if it has not halted."""
+        """The reason why this node has halted, or "" if the node has not halted."""
         self.copying = ""
         """The reason why this node needs a copy, and why it has no copy yet."""
         self.reopened = ""
-        """The reason why the replica was opened again; "" once the node has read the whole log."""
+        """The reason why the replica was opened again, or "" once the node has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether the next read must first verify that earlier records are still in the log."""

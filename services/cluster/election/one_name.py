@@ -2,11 +2,11 @@
 
 An EPOCH contains the name of its node, and a random holder that the candidate's process has drawn. Once a
 process has read the whole log, an append under its own name with an unknown holder comes from another
-process. The first such appends may still come from an earlier process of this node. There may even be many,
-if the engine had returned an old state before, as a lagging standby does. If an append arrives LIVES_MS after
-the first, the other process must be alive.
+process. The first appends with an unknown holder may still come from an earlier process of this node. If the
+engine had returned an old state, as a lagging standby does, many appends may be those of the earlier process.
+If an append arrives LIVES_MS after the first of them, the other process must be alive.
 
-Times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes with the same
+All times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes of the same
 name that both follow a third node are detected only once one of them leads.
 """
 

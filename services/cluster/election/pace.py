@@ -5,7 +5,7 @@
                       the time since that read
     skew              this node's clock less the engine's
 
-A record is written before any read that returns the record, and after the start of its own append. So two
+A record is written before any read that returns the record, and after the start of its append. Therefore, two
 times of a node bound the engine's time of a record. Both bounds are measured by the monotonic clock, and are
 the narrowest of the newest SAMPLES. The wall clock is read only when the skew is requested, so a step of the
 wall clock affects the skew immediately.
@@ -13,9 +13,9 @@ wall clock affects the skew immediately.
     reads              time of the read less the engine's time: an upper bound of the skew
     own appends        start of the append less the engine's time: a lower bound of the skew
 
-A clock is off if the bounds prove a difference of more than OFF_MS. A follower has no own appends, so it
-cannot distinguish a fast clock from SAMPLES slow reads, and counts as off in both cases. Records that were
-appended before the node began to read are used to measure only the lag, and not the clock.
+A clock is off if the bounds prove a difference of more than OFF_MS. A follower does not append, so it cannot
+distinguish a fast clock from SAMPLES slow reads, and counts as off in both cases. Records that were appended
+before the node began to read are used to measure only the lag, and not the clock.
 
 Weak spot: there is no lag in bytes, as the size of unread records is not known. The clock of the engine is
 trusted, so if this clock steps, the clocks of all nodes are off, and no node is preferred as leader.
@@ -92,7 +92,7 @@ class Pace:
 
     @property
     def skew_ms(self) -> int | None:
-        """The upper bound, in ms, of this node's clock minus the engine's; None if the skew is not known."""
+        """The upper bound of this node's clock minus the engine's clock, in ms, or None if it is unknown."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 

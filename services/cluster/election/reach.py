@@ -5,21 +5,21 @@
     leader --question--> every client that has a connection      no answer: it leaves, to that follower
 
 A leader that clients cannot reach still writes, so silence in the log does not reveal the failure. A
-complaint of a follower in the log does not change the right to lead, and older versions skip it. Only the
-leader decides to leave, and asks its own clients first. So a follower that is partitioned or wrong cannot
-depose a leader that serves clients.
+complaint of a follower in the log does not change the right to lead, and older versions skip the complaint.
+Only the leader decides to leave, and asks its own clients first. Therefore, a follower that is partitioned or
+wrong cannot depose a leader that serves clients.
 
 Rules
-1. A follower complains only if clients call it: `failed` is called only for forwarded calls, and the last
-   call must have failed within RECENT_MS.
+1. A follower complains only while clients call the follower: a complaint requires that a forwarded call has
+   failed within RECENT_MS.
 2. A leader checks a complaint once, and only in the epoch of the complaint. A follower repeats its complaint
    as long as the leader does not answer.
 3. Two nodes that cannot reach each other could pass the lead back and forth while neither of them has
-   clients. So a node that has left leaves again only after a pause, which doubles each time. The pause is
-   reset once the node has not left for CALM_PAUSES pauses.
+   clients. Therefore, a node that has left the lead leaves again only after a pause, which doubles each time.
+   The pause is reset once the node has not left for CALM_PAUSES pauses.
 
-Times are of one machine's monotonic clock, in ms. Weak spot: clients that use only HTTP have no connection
-for a question of the leader, so the leader does not count them.
+All times are of the monotonic clock of one machine, in ms. Weak spot: clients that use only HTTP have no
+connection on which the leader can ask them, so the leader does not count such clients.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Reach:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The start of the period without answers; None after an answer, or before the first failed call."""
+        """The start of the period without answers, or None if no call has failed since the last answer."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 

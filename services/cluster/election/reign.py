@@ -1,4 +1,4 @@
-"""The lead of a node, as a part of the election: BEATs, looks and the end of the lead.
+"""The part of the election that handles the lead of a node: its BEATs, its looks and the end of the lead.
 
     an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
     an operator's order waits                   a BEAT at once for each order, with its facts
@@ -8,7 +8,7 @@
     unfit, and a follower is fit                the lead is over: to that follower (`health`)
     a node complains, and no client answers     the lead is over: to that node (`reach`)
 
-At most one BEAT and one look are in progress. This module performs no I/O; its times are of a monotonic
+At most one BEAT and one look are in progress. This module performs no I/O, and all times are of a monotonic
 clock, in ms.
 """
 
@@ -47,7 +47,7 @@ class Reign:
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Begin a lead; the proven append of its EPOCH began at `proven_ms`."""
+        """Begin a lead, whose EPOCH was proven by an append that began at `proven_ms`."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -94,9 +94,9 @@ class Reign:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def successor(self, given: LookDone, now_ms: int) -> str:
-        """Return a fit follower if this node is unfit to lead; else "".
+        """Return the name of a fit follower if this node is unfit to lead; else return "".
 
-        In the latter case, ask this node's clients if another node complains.
+        If another node complains about a fit leader, the leader's clients are asked.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):

@@ -12,7 +12,7 @@
 A leader that still writes is never deposed. Nodes do not probe each other, so two nodes that cannot reach
 each other still agree on the leader if both of them reach the engine.
 
-Times are those of reads by this node, of its monotonic clock, in ms; the clocks of machines are not compared.
+All times are those of reads by this node, of its monotonic clock, in ms; clocks of machines are not compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Silence:
         self._pause_ms = PAUSE_MIN_MS
 
     def heard(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Record an accepted record of a leader; with `leaves`, the leader has left.
+        """Record that the log has accepted a record of a leader; with `leaves`, the leader has left.
 
         With `is_named`, the leader has named this node as its successor.
         """
@@ -51,7 +51,7 @@ class Silence:
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def stood(self, now_ms: int) -> None:
-        """Record that this node stands for election; double the pause after a failed attempt."""
+        """Record that this node stands for election, and double the pause after a failed attempt."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms

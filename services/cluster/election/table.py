@@ -1,4 +1,5 @@
-"""The table of the election: the stages of a node, the act in each stage, and the stage after each event.
+"""The table of the election: the stages of a node, the act of each stage, and the next stage after each
+event.
 
 The module `machine` has the diagram, and the conditions under which an input is an event.
 """
@@ -73,9 +74,9 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""The interval in which a node checks its copy, and a leader trims the log."""
+"""The interval at which a node checks its copy, and a leader trims the log."""
 EPOCH_SECONDS: Final = 3.0
-"""The time for which a candidate waits until its EPOCH is read back."""
+"""The maximum time after which a candidate must have read back its EPOCH."""
 
 
 class Row(NamedTuple):

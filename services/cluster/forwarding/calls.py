@@ -1,4 +1,4 @@
-"""Forwarding of client calls to the leader, by a node that does not lead: each call is sent as bytes.
+"""Forwarding of client calls to the leader by a node that does not lead; each call is sent as bytes.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
@@ -11,19 +11,20 @@
 Rules
 1. The leader authorizes calls and decides their outcomes; this node parses messages only to keep the state of
    clients.
-2. A forwarded call is never forwarded again (FORWARDED). If two nodes both assume that the other node leads,
-   they answer UNAVAILABLE, and the node of the client retries.
+2. A forwarded call is never forwarded again (FORWARDED). If each of two nodes assumes that the other node
+   leads, both answer UNAVAILABLE, and the node of the client retries.
 3. Only a call without an answer is repeated, and a repeated message is stored once, by id and content
    (`services.broker.repeats`). A refusal by a leader only means that the refused attempt had no effect. An
    earlier attempt may still be queued at an earlier leader, and a leader searches for the results of earlier
-   leaders only for sends. So the node reports an unknown outcome to the client.
-4. Telemetry and SyncLiteSubscription calls of a node's own clients are handled here also while the node leads
-   (`switch`), and its broker, `local`, answers them. So the stream of a client outlives the lead of its node.
-5. A stream ends when the leader ends it. If the leader steps down, it ends streams of other nodes with
-   UNAVAILABLE, and they continue with the next leader. The status from the leader takes precedence over the
-   error of a write (`services.cluster.forwarding.leader_stream`).
-6. A leader behind a network that drops packets silently counts as unresponsive. A connection is closed if the
-   peer sends no TCP acknowledgement or answer to keepalive pings for SILENT_MS; its calls are retried.
+   leaders only for sends. Therefore, the node reports to the client that the outcome is unknown.
+4. Telemetry and SyncLiteSubscription calls of a node's own clients are handled by this module also while the
+   node leads (`switch`), and are answered by the node's broker, `local`. Therefore, the stream of a client
+   remains open when its node steps down.
+5. The stream of a client ends when the leader ends the stream. A leader that steps down ends the streams of
+   other nodes with UNAVAILABLE, and these streams continue with the next leader. The status from the leader
+   takes precedence over the error of a write (`services.cluster.forwarding.leader_stream`).
+6. A leader behind a network that drops packets silently counts as unresponsive. A connection is closed, and
+   its calls are retried, if the peer sends no TCP acknowledgement or answer to keepalive pings for SILENT_MS.
 
 Cost: one round trip and some 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak spot: the
 leader limits connections by the address of the node, but clients by the address of the client (`vouching`).
@@ -118,7 +119,7 @@ class Moved(Exception):
 class Attempt:
     """A call to the leader of an epoch: its channel, header fields and timeout.
 
-    `local` is the broker of this node if this node leads; else None.
+    `local` is the broker of this node if this node leads, or None otherwise.
     """
 
     channel: grpc.aio.Channel
@@ -133,13 +134,13 @@ class Attempt:
     has_answered: bool = False
     """Whether the client has received a reply that another attempt would repeat."""
     not_its_own: str = ""
-    """The reason why the peer could not be verified to be the leader; "" if there is none."""
+    """The reason why the peer could not be verified as the leader, or "" if it was verified."""
 
     @contextmanager
     def may_fail(self) -> Iterator[None]:
         """Suppress failures of the block after which another attempt is allowed.
 
-        Raise the failure if the client has received a reply already.
+        If the client has already received a reply, raise the failure.
         """
         try:
             yield
@@ -171,7 +172,8 @@ class Asked(NamedTuple):
 class Forwarding:
     """The service that answers the calls of all connections through the leader known to `node`.
 
-    `key` is the cluster's key for users' secrets, empty without authentication; `clock` is wall time in ms.
+    `key` is the cluster's key of users' secrets, and is empty without authentication. `clock` returns the
+    wall time in ms.
     """
 
     def __init__(
@@ -192,7 +194,7 @@ class Forwarding:
         self._channels.close_idle()
 
     def lead_no_more(self) -> None:
-        """Answer calls through another node, which leads."""
+        """Answer calls through the node that leads."""
         self.local = None
 
     async def close(self) -> None:
@@ -297,7 +299,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _talk(self, asked: Asked) -> None:
-        """Forward a stream in both directions, and continue it with the next leader after a change."""
+        """Forward a stream in both directions, and continue the stream after a change of leaders."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.came(client_id)
         said = Heard(kept)
@@ -395,7 +397,7 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call; raise `Moved` as soon as a node other than the called one leads."""
+        """Return the result of a call; raise `Moved` as soon as the called node no longer leads."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
         try:
@@ -505,12 +507,12 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
 
 
 def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether another attempt is allowed, because no leader has refused the call."""
+    """Return whether another attempt is allowed: the call has failed, but no leader has refused it."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the status for the client from the leader's error."""
+    """Convert the error of a leader to the status for the client."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 

@@ -14,14 +14,15 @@ no leader, or no answer      503, with a sentence
 the caller disconnects       the request at the leader ends, too: so does a long poll there
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until it is answered, and further requests
-are refused. So a follower can forward only few long polls of HTTP at once, unlike those of gRPC (`calls.py`).
+are refused. Therefore, a follower can forward only few long polls of HTTP at once, but many of gRPC
+(`calls.py`).
 
 This node's own answers are behind the same gate as the HTTP interface of a broker (`services.ops.gate`). The
 gate uses the users and tokens in this node's copy, which may lag behind the leader for a moment. Requests
 between nodes bypass the gate, and are authenticated by a secret from the shared log. The gate of this node
-checks a forwarded request except for the token, as host and origin refer to this node. The request is
-forwarded byte for byte, because a decoded path may be a different path. The request keeps the token of its
-caller and gets no token of this node, so the leader authorizes it like a direct request.
+checks the host and the origin of a forwarded request, which refer to this node, but not the token. The
+request is forwarded byte for byte, because a decoded path may be a different path. The request keeps the
+token of its caller and gets no token of this node, so the leader authorizes it like a direct request.
 """
 
 from __future__ import annotations
@@ -80,19 +81,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""How long an earlier leader may still answer after another node has begun to lead."""
+"""The time for which an earlier leader may still answer after another node has begun to lead."""
 COPIES_MAX: Final = 2
 """The maximum number of nodes that may fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""Header fields that refer to the host of this node, not to the leader, and the node's own field."""
+"""The header fields that are not forwarded: those about the host of this node, and the node's own field."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
 """The methods without effects, whose requests may be repeated at the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class Passed(NamedTuple):
-    """A request to forward: its method, its target and fields as the caller sent them, and its body."""
+    """A request to be forwarded: the method, the target, the header fields of the caller, and the body."""
 
     method: str
     target: str
@@ -146,7 +147,7 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that has passed the gate, on behalf of this node."""
+        """Answer a request about this node that has passed the gate."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -184,7 +185,7 @@ class ClusterHttp:
         )
 
     def _is_own(self, path: str) -> bool:
-        """Return whether the node answers a probe, instead of the broker that runs on it."""
+        """Return whether a probe is answered by the node, and not by the broker that runs on the node."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -285,7 +286,7 @@ class ClusterHttp:
     # Answers of the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's answer to a request, and end the request there if the caller disconnects."""
+        """Return the leader's answer to a request, or cancel the request if its caller disconnects."""
         if FORWARDED in request.headers:
             return refused("This node does not lead, and the request was forwarded to it. Send it again.")
         try:
@@ -372,7 +373,8 @@ class Chunks:
     """The items of a generator, which worker threads run one step at a time.
 
     A coroutine that waits for a step is cancelled when the peer disconnects, while the thread of the step
-    continues. So the generator is closed only after the last step has ended.
+    continues. Therefore,
+    the generator is closed only after the last step has ended.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -421,7 +423,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def named(request: Request) -> str:
-    """Return the node name in the body, or "" if the body has none; raise `NoNode` if the body is invalid."""
+    """Return the node name in the body, or "" without a name; raise `NoNode` if the body is invalid."""
     name = await only_field(request, "node", "")
     if not isinstance(name, str):
         raise NoNode('The body is {"node": NAME}, and no more.')

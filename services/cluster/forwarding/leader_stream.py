@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 WORD_SECONDS: Final = 1.0
-"""How long the leader's status may take to arrive after a failed write."""
+"""The time for which the leader's status may still arrive after a failed write."""
 NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
@@ -35,7 +35,7 @@ class Word(NamedTuple):
 
 
 class LeaderStream:
-    """A bidirectional call to the leader, with messages as bytes."""
+    """A bidirectional call to the leader, whose messages are bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -63,7 +63,7 @@ class LeaderStream:
             self._call.cancel()
 
     async def _say(self, messages: AsyncIterator[bytes]) -> None:
-        """Send all messages until the leader ends the call, whose status the reader receives."""
+        """Send the messages until the leader ends the call; the reader receives the status of the call."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
@@ -84,7 +84,7 @@ class LeaderStream:
 
 
 def is_of_a_write(word: Word) -> bool:
-    """Return whether gRPC itself has set the status, for a failed write."""
+    """Return whether gRPC itself has reported the status, because a write has failed."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 

@@ -1,8 +1,9 @@
-"""The gRPC channels to other nodes: for each node, as many channels as the open calls need.
+"""The pool of gRPC channels to other nodes, which opens as many channels as the open calls need.
 
 A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC queues further calls
 silently. A send that is queued after long polls and Telemetry streams of many clients, which rarely end,
-would wait forever. So a channel carries at most `CALLS_MAX` calls, and then the pool opens another channel.
+would wait forever. Therefore, a channel carries at most `CALLS_MAX` calls, and then the pool opens another
+channel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
 """The idle time before a keepalive ping to the leader, slightly above the minimum that a broker allows."""
 SILENT_MS: Final = 3_000
-"""How long the answer to a ping, or the acknowledgement of sent data, may take."""
+"""The maximum time for the answer to a ping, or for the acknowledgement of sent data."""
 OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment names a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -53,10 +54,10 @@ class PooledChannel:
 
 
 class ChannelPool:
-    """The channels of a node: those to the last called node, and other channels with open calls.
+    """The channels of a node: the channels to the last called node, and all channels with open calls.
 
-    gRPC keeps reconnecting an unused channel while its peer is down, or has another certificate. So channels
-    to earlier leaders, or for outdated certificates, are closed.
+    gRPC keeps reconnecting an unused channel while its peer is down, or has another certificate. Therefore,
+    channels to earlier leaders, or for outdated certificates, are closed.
     """
 
     def __init__(self) -> None:

@@ -10,10 +10,11 @@ Rules
 2. The node repeats the last settings that a client has sent on the stream. The node does not repeat a
    client's answers: the leader that sent the question is gone, and another question may have the same nonce.
 3. Topics to which the client has sent count as declared: the Python client declares no topics, and only
-   declared producers of a topic get check-backs. The unchanged settings follow, and the leader stores these.
-4. Subscriptions to lite topics are sent as the whole accepted set, without those that the leader has revoked;
-   COMPLETE_ADD does not affect other clients. Positions (`OffsetOption`) are not repeated, because the
-   offsets of the group are in the log.
+   declared producers of a topic get check-backs. The node then sends the unchanged settings, and the leader
+   stores the unchanged settings.
+4. Subscriptions to lite topics are sent as the whole accepted set, without the topics that the leader has
+   revoked. The action COMPLETE_ADD does not affect other clients. Positions (`OffsetOption`) are not
+   repeated, because the offsets of the group are in the log.
 5. A subscription that was not accepted is sent again after `REPEAT_SECONDS` while the stream is open.
 
 No other state is repeated. The leader renews leases as long as a stream is open, even without heartbeats
@@ -23,8 +24,8 @@ receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
 Cost: parsing the first bytes of each SendMessage, and for each client the memory for its settings,
 `TOPICS_MAX` names and its lite topics, which are limited to `KEPT_BYTES_MAX` for each node. Weak spot: the
-next leader detects a client without a Telemetry stream only at its next call. The next leader gets lite
-topics beyond the limit when the client repeats them, within 30 s.
+next leader detects a client without a Telemetry stream only at the client's next call. The next leader gets
+lite topics beyond the limit when the client repeats them, within 30 s.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""The maximum number of topics that are recorded for a client because it has sent to them."""
+"""The maximum number of recorded topics to which a client has sent messages."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
@@ -59,7 +60,7 @@ _FIRST_FIELD: Final = 0x0A
 
 
 class Kept:
-    """The kept state of one client, while it has a Telemetry stream here."""
+    """The kept state of one client while the client has a Telemetry stream at this node."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
@@ -70,7 +71,7 @@ class Kept:
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
         """The lite topics of the client, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that serializes the subscriptions of the client, so that all nodes see the same order."""
+        """The lock that serializes the client's subscriptions, so that all nodes have the same order."""
 
 
 class Presence:
@@ -176,7 +177,7 @@ class Heard:
 
 
 def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return a client's settings, preceded by settings that also declare the topics to which it has sent."""
+    """Return two settings of a client: one that also declares its used topics, and the unchanged settings."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -215,7 +216,7 @@ def is_settings(message: bytes) -> bool:
 
 
 def is_topic(resource: bytes) -> bool:
-    """Return whether these bytes hold a valid topic name."""
+    """Return whether the bytes of a `Resource` contain a valid topic name."""
     try:
         return bool(stored_name(Resource.FromString(resource)))
     except (DecodeError, IllegalTopic):
@@ -223,14 +224,14 @@ def is_topic(resource: bytes) -> bool:
 
 
 def size_of(lite_topics: Iterable[str]) -> int:
-    """Return the approximate memory of these lite topics, in bytes."""
+    """Return the approximate number of bytes of memory that the lite topics occupy."""
     return sum(len(one) + LITE_BYTES for one in lite_topics)
 
 
 def first_topic(message: bytes) -> bytes:
     """Return the topic of the first message in a SendMessage, if the topic is the first field.
 
-    Return b"" otherwise: protobuf allows another order of fields, but no client uses it.
+    Return b"" for any other order of fields, which protobuf allows but no client uses.
     """
     try:
         at = 1

@@ -32,7 +32,7 @@ class Switch:
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Answer further calls through another node, which leads."""
+        """Answer further calls through the node that leads."""
         self._service = self._forwarding
         self._forwarding.lead_no_more()
 
@@ -41,7 +41,7 @@ class Switch:
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call, now or later."""
+        """Answer a call whose request is one message."""
         name = call.method.target.name
         if name == SEND:
             self._presence.sent(call.head.get("x-mq-client-id"), call.message)

@@ -1,17 +1,19 @@
-"""Signed statements of a node about a forwarded call: its origin, its arrival, and that the client waits.
+"""Signed statements of a node about the origin and the arrival time of a call that the node forwards.
 
 A client signs the date of a call, and the signature is valid for some minutes (`services.auth.signature`).
 The Telemetry stream of a client is open for days, and the node opens it again at each new leader with the
-client's original signature. So the node adds the time at which the call arrived and the current time, signed
-with the key of the cluster. The leader compares the date of the client with the arrival time, and refuses a
-statement older than `WINDOW_MS`.
+client's original signature. Therefore, the node adds a statement with the arrival time of the call and the
+current time, which is signed with the key of the cluster and means that the client still waits. The leader
+compares the date in the client's signature with the arrival time, and refuses a statement older than
+`WINDOW_MS`.
 
 The client's signature is verified as usual, so a user with an invalid secret is refused. An eavesdropper can
 replay the header within the window, so nodes on untrusted networks must use TLS (`services.cluster.peers`).
 
 With each call, a node also sends the client's address and connection (ORIGIN), by which the leader counts
 clients (`services.rpc.clients.client_room`). The proof uses the key of the cluster or, without --auth-key,
-the cluster id from the shared log. The leader counts a call without a valid proof by its own connection.
+the cluster id from the shared log. A call without a valid proof is counted by the connection on which it
+arrives at the leader.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One lead of a node: the core, the followers, the orders of an operator."""
+"""One lead of a node: the core, the followers, and the orders of an operator."""

@@ -3,16 +3,16 @@
     follower --every TELL_SECONDS: its name, the end of the log it has folded, why it is unfit--> leader
 
 A follower reports over the HTTP interface of the leader. In the shared log, each report would cost one commit
-of the engine. The secret of the epoch, which a node derives from the EPOCH, authenticates the report, so an
-earlier leader refuses it.
+of the engine. The report is authenticated by a secret that is derived from the newest EPOCH, so an earlier
+leader refuses the report.
 
     lag in bytes    the leader's accepted end, less the end that the follower reported last
     lag in ms       the time since the follower had all records: since the last moment at which the leader's
                     end was within the end reported later. It grows if the follower is slow, or is gone
 
 Rules
-1. The lag of a node without a report is the difference between the leader's end and the node's announced
-   copy, since the start of the lead. A missing report never results in a lag of zero.
+1. The lag in bytes of a node without a report is the leader's end minus the end of the announced copy, and
+   its lag in ms is the time since the start of the lead. A missing report never results in a lag of zero.
 2. A forgotten node is not counted.
 3. Only followers report. A node whose last report is older than FRESH_MS may be gone, and is not fit to lead
    (`health`).
@@ -41,7 +41,7 @@ FRESH_MS: Final = 3_000
 MARK_MS: Final = 100
 """The minimum interval between marks of the leader's end."""
 MARKS_MAX: Final = 36_000
-"""The maximum number of marks; a lag in ms is exact up to one hour, and reported too small beyond."""
+"""The maximum number of marks; the lag in ms is exact up to one hour, and too small for slower followers."""
 TOLD_SECONDS: Final = 2.0
 """The time for which a follower waits for the leader's answer to a report."""
 PATH: Final = "/api/cluster/position"
@@ -66,8 +66,8 @@ def secret_of(fold: Fold) -> str:
 class _Told(NamedTuple):
     """The last report of a follower: its end, the time of the report, and the last time without a lag.
 
-    `unfit` is the reason why the follower is unfit to lead, "" if it is fit, or None if it has not reported
-    its fitness.
+    `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if its fitness
+    was not reported.
     """
 
     end: int

@@ -56,7 +56,7 @@ class Leading(Protocol):
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core within a block; it calls its second argument once the core was released."""
+"""A function that serves a core within a block, and calls its second argument when the core is released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
@@ -105,7 +105,7 @@ class Lead:
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the leader's certificate if it differs from the one in the log; else an empty dictionary."""
+        """Return the facts that are not in the log yet: the leader's certificate after a change."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -176,7 +176,7 @@ class Lead:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare this node's clock with the engine's time of the newest record, which is read."""
+        """Read the newest record, and compare its time in the engine with this node's clock."""
         began_ms = self._sink.proven_ms
         with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
@@ -199,8 +199,8 @@ class Lead:
     async def hand_over(self, to: str) -> None:
         """Announce that this node leaves, so that its successor need not wait for silence.
 
-        Only a node that still leads announces this. A leader whose disk has failed still leads, but a leader
-        with an unproven append does not.
+        A node that no longer leads announces nothing. A leader whose disk has failed still leads, but a
+        leader with an unproven append does not.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))

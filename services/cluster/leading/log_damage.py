@@ -11,10 +11,10 @@
     COPIED   one is broken, and another node has the later ones  acknowledges, and reports the record
 
 Rules
-1. The leader checks each report once. Answers are refused only after this check confirms the damage, so a
-   node with a bad disk does not stop the cluster.
+1. The leader checks each report once. Answers are refused only after the leader's check has confirmed the
+   damage, so a node with a bad disk does not stop the cluster.
 2. In HELD, new records exist only on this node, and in the engine after a record that no other node can read.
-   So clients get no acknowledgement.
+   Therefore, clients get no acknowledgement in this state.
 3. A node has the later records once it announces a checkpoint past the broken record, or while it reports
    over HTTP an end that is at least the leader's end at the time when the fault was found.
 4. A node that has fetched its copy announces its holding without the report, and no longer waits.
@@ -50,7 +50,7 @@ _THEN: Final = {
 
 
 class Word(NamedTuple):
-    """A report of a node: its name, and the record that it cannot read."""
+    """A report: the name of a node, and the record that the node cannot read."""
 
     node: str
     where: Unreadable
@@ -63,9 +63,9 @@ class LogDamage:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault of each broken record at which a node waits, by record."""
+        """The faults of the broken records at which nodes wait, by number of the record."""
         self._ends: dict[int, int] = {}
-        """By record, the end of the leader's history at the time when the fault was found."""
+        """The end of the leader's history at the time when a fault was found, by number of the record."""
         self._looked: dict[Word, None] = {}
 
     def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[Word]:
@@ -74,7 +74,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def looked_into(self, word: Word, fault: str, end: int) -> None:
-        """Record the fault of a reported record, "" for a sound one, and the end of the history."""
+        """Record the result of a check: the fault, or "" for a sound record, and the end of the history."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -88,7 +88,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Update the state from the reports, the holdings and the recently reported ends, and return it."""
+        """Update and return the state, from the reports, the holdings and the recently reported ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}

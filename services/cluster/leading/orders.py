@@ -32,7 +32,7 @@ log = structlog.get_logger()
 async def move(node: ClusterNode, to: str = "") -> Member:
     """Move the lead to the node `to`, or to any other node if `to` is empty, and return the new leader.
 
-    Raise `OrderRefused` if this node does not lead, or if no such node takes over.
+    Raise `OrderRefused` if this node does not lead, or if no other node takes over.
     """
     _led(node)
     epoch, me = node.epoch, node.me.node
@@ -57,9 +57,9 @@ async def move(node: ClusterNode, to: str = "") -> Member:
 
 
 async def forget(node: ClusterNode, gone: str) -> None:
-    """Remove a node that is gone for good from the cluster.
+    """Remove a node that will not return from the cluster.
 
-    Raise `OrderRefused` if this node does not lead, or if the cluster has no such node.
+    Raise `OrderRefused` if this node does not lead, or if no node of the cluster has this name.
     """
     fold = _led(node)
     if gone == node.me.node:
@@ -97,7 +97,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes that a node has read of in the log, except for forgotten nodes."""
+    """Return the names of all nodes that are known from the log, except for forgotten nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held

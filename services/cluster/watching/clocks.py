@@ -6,8 +6,8 @@
     this node's clock is off (`pace`), another node's agrees     the clock of the engine is off
     this node's clock is off, no other node's agrees             the clock of this node may be off
 
-The skew of another node counts for FRESH_MS. If the clock of the engine is wrong, every node counts as unfit;
-there is no other effect, because timers and leases use the clock of the leader.
+The skew of another node counts for FRESH_MS. If the clock of the engine is wrong, every node counts as unfit.
+A wrong clock of the engine has no other effect, because timers and leases use the clock of the leader.
 
 Weak spot: if the clocks of two nodes are wrong by the same amount, as with a wrong time server, the clock of
 the engine is reported as wrong. If the append of a BEAT is delayed, the clock of the leader appears slow by
@@ -39,7 +39,7 @@ class Clocks:
     def __init__(self, pace: Pace, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """By node, how far the node's clock is ahead of the engine's, in ms, and the time of the report."""
+        """The reported skew of each node's clock against the engine's, in ms, and the time of the report."""
 
     def told(self, node: str, skew_ms: int) -> None:
         """Record the skew of another node."""

@@ -6,8 +6,8 @@
     none       new messages are accepted
     no answer  has no effect: the appends show that the engine is down
 
-An unsafe setting does not lose stored records immediately, but may lose records in the next power cut. So the
-leader continues, but does not acknowledge new messages.
+An unsafe setting does not lose stored records immediately, but may lose records in the next power cut.
+Therefore, the leader continues to serve clients, but refuses new messages.
 
 Weak spot: messages that are sent between the change of a setting and the next check are acknowledged.
 """
@@ -34,7 +34,7 @@ DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster docto
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""A callback that refuses new messages with the given error, or accepts new messages again if it is None."""
+"""A callback that refuses new messages with the given error, or accepts new messages again for None."""
 
 
 class EngineCheck:
@@ -73,7 +73,7 @@ class EngineCheck:
     async def look(self) -> list[str]:
         """Check the engine once, and return the trouble; if this node leads, refuse or accept new messages.
 
-        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked; nothing is changed then.
+        Raise `Unknown`, `Refused` or `Halted`, without any other effect, if the engine cannot be checked.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -3,8 +3,8 @@
     accepted   tried again after TRY_SECONDS
     refused    reported (log, `/readyz`, `cluster status`, a metric), tried again after AGAIN_SECONDS
 
-The engine checks the password of a session only when the session is opened. So a node with an outdated
-password continues until the engine restarts or the network fails, and then all nodes fail at once. A changed
+The engine checks the password of a session only when the session is opened. Therefore, nodes with an outdated
+password continue until the engine restarts or the network fails, and then all nodes fail at once. A changed
 rule of pg_hba.conf, a role without LOGIN, or a connection limit has the same effect.
 
 Cost: one short session of the engine for each node in TRY_SECONDS, which occupies a thread for at most some
@@ -39,10 +39,10 @@ class Sessions:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """The reason why the last trial was refused; "" if the trial succeeded."""
+        """The reason why the last trial was refused, or "" if the trial succeeded."""
 
     def sentences(self) -> list[str]:
-        """Return the sentences for `/readyz`, an empty list while sessions are accepted."""
+        """Return a list with a sentence for `/readyz` if the last trial was refused."""
         if not self.refused:
             return []
         return [

@@ -127,13 +127,13 @@ class Unanswered:
 
     @property
     def seconds(self) -> float:
-        """How long the oldest open call has waited for the engine; 0 below ANSWER_MS."""
+        """The time for which the oldest open call has waited for the engine, or 0 below ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator; "" if the engine answers."""
+        """The report for the operator, or "" if the engine answers."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
