@@ -6,7 +6,7 @@
 Nodes create their own certificates, so no authority signs these certificates, and other machines do not have
 them. Nodes trust the certificates in the shared log (`peers`), and commands read them from these files. The
 files of all nodes differ only in the order of the nodes. The files contain no secret, and may be copied to
-other machines. They refer to the token only by its path, which should be the same on all nodes.
+other machines. The settings refer to the token only by its path, which should be the same on all nodes.
 
 Weak spot: a node that has not announced itself yet is missing from the files of other nodes, unless it leads.
 """

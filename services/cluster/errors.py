@@ -44,7 +44,7 @@ class LossNotAccepted(TidewheelError):
     code, exit_code = "TW-261", 4
 
     def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
-        """Begin; `facts` as JSON can hold them, of what there is and what is missing."""
+        """Create the error with `facts` for JSON about the remaining and the missing data."""
         super().__init__(detail)
         self.facts = facts or {}
 

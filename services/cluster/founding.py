@@ -8,7 +8,7 @@ node first copies the store (`copies.transfer`), and the shared log is trimmed b
     create --from    the whole store of a single broker
     restore          a node's store: all sound records up to the end of its evidence; all sound records if the
                      evidence is damaged or was not kept (`Left`). Records that the cluster accepted later are
-                     lost, as are damaged records before. The refusal states the size of the loss: the
+                     lost, as are damaged records. The refusal states the size of the loss: the
                      operator must name the offset and the number of damaged bytes (`LossNotAccepted`). The
                      damaged bytes remain in place (`holes`). Sound bytes after the offset are set aside
                      (`tail`)
@@ -76,10 +76,10 @@ class Founded(NamedTuple):
 class Left(NamedTuple):
     """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
-    A restore takes all sound records up to `end`. It takes neither the ranges `damaged` nor the sound bytes
-    from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is known to be
-    accepted up to `accepted_end`. Without evidence of the accepted end, `unproven` is the reason, the real
-    end may be higher, and all sound records are taken.
+    A restore takes all sound records up to `end`. A restore takes neither the damaged ranges, `damaged`, nor
+    the sound bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log
+    is known to be accepted up to `accepted_end`. Without evidence of the accepted end, `unproven` is the
+    reason, the real end may be higher, and all sound records are taken.
     """
 
     checkpoint: int

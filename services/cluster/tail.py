@@ -9,7 +9,7 @@ This module compares the bytes, and `services.cluster.evidence` decides the acti
     advance, write   the flush is written at its offset, also over equal bytes: these may be in memory only.
                      Zeros that close a segment are written as well
     set aside        the sound records from there on go to the file `aside/<20 digits of their offset>`, up to
-                     ASIDE_BYTES_MAX, synced; the previous file is deleted. Then they are cut
+                     ASIDE_BYTES_MAX, synced; the previous file is deleted. The tail is cut then
     cut              later segments are deleted, the last one first; the segment is cut there and allocated
 
 The comparison ends after a cut, or at the end of the files.

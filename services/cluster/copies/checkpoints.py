@@ -119,7 +119,7 @@ class OwnCopy:
         return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read a checkpoint back, from the end of the last announced one; raise `StoreDamaged` on damage.
+        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on damage.
 
         Return False if newer checkpoints have replaced this checkpoint meanwhile.
         """

@@ -51,7 +51,7 @@ from sharedlog.versions import SUPPORTED, unsupported
 from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of log bytes before the evidence to be compared if a copy does not know the chain there."""
+"""The number of log bytes before the evidence to be compared if a copy cannot check the chain."""
 _LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""Detection of two processes with the same node name, of which the process that does not lead halts.
+"""Detection of two processes with the same node name; the process that does not lead halts.
 
 An EPOCH contains the name of its node, and a random holder that the candidate's process has drawn. Once a
 process has read the whole log, an append under its own name with an unknown holder comes from another

@@ -19,7 +19,7 @@ Rules
 
 No other state is repeated. The leader renews leases as long as a stream is open, even without heartbeats
 (`services.rpc.clients.clients`), so there is no periodic traffic under a stable leader. Heartbeats add
-nothing to settings, except those of the Java client before 5.0.4, which sends one every 10 s. Waiting
+nothing to settings, except those of the Java client before 5.0.4, which sends a heartbeat every 10 s. Waiting
 receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
 Cost: parsing the first bytes of each SendMessage, and for each client the memory for its settings,
@@ -177,7 +177,7 @@ class Heard:
 
 
 def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return two settings of a client: one that also declares its used topics, and the unchanged settings."""
+    """Return the settings of a client, preceded by settings that also declare all topics it has used."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)

@@ -66,7 +66,7 @@ class Switch:
     def _looked_up(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Return the method of a call in `service`, or end the call if the method is unknown there."""
+        """Return the method of a call in `service`, or end the call if `service` has no such method."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -8,7 +8,7 @@ leader refuses the report.
 
     lag in bytes    the leader's accepted end, less the end that the follower reported last
     lag in ms       the time since the follower had all records: since the last moment at which the leader's
-                    end was within the end reported later. It grows if the follower is slow, or is gone
+                    end was within the end reported later. The lag in ms of a missing follower grows
 
 Rules
 1. The lag in bytes of a node without a report is the leader's end minus the end of the announced copy, and

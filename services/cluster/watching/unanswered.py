@@ -46,7 +46,7 @@ class WatchedEngine:
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The kinds of calls that have failed without an answer since the last read of a new record."""
+        """The kinds of calls whose last result was no answer; a read of a new record clears the set."""
         self._newest = -1
 
     @property
