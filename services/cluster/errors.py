@@ -32,7 +32,7 @@ class EngineTrouble(Busy):
     code, is_own = "TW-259", True
 
 
-class NoNode(ClientMistake):
+class InvalidOrder(ClientMistake):
     """A body does not name a node, or a version."""
 
     code = "TW-260"
@@ -49,13 +49,13 @@ class LossNotAccepted(TidewheelError):
         self.facts = facts or {}
 
 
-class OtherKey(ConfigurationError):
+class KeyMismatch(ConfigurationError):
     """This node cannot open the users' secrets of its cluster."""
 
     code = "TW-262"
 
 
-class NameTaken(ConfigurationError):
+class DuplicateNodeName(ConfigurationError):
     """Two processes are one node of a cluster."""
 
     code = "TW-266"

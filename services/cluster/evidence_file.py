@@ -34,7 +34,7 @@ from the shared log, and `cluster restore` reports missing bytes. No accepted re
 engine still has all accepted records.
 
 Cost: one write of 72 bytes for each flush, and two syncs a second. Weak spot: if all slots are damaged, the
-accepted end is unknown, and the node halts (`EvidenceSpoiled`), and a restore takes all sound records.
+accepted end is unknown, and the node halts (`EvidenceDamaged`), and a restore takes all sound records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _CRC: Final = struct.Struct(">I")
 _FRESH: Final = f"{layout.EVIDENCE}.new"
 
 
-class EvidenceSpoiled(Halted):
+class EvidenceDamaged(Halted):
     """The file that says what a node has seen accepted is damaged."""
 
 
@@ -130,7 +130,7 @@ def _newest(disk: Disk) -> tuple[int, Evidence | None]:
     slots = (decode(stored[at : at + SLOT_BYTES]) for at in range(0, SLOT_COUNT * SLOT_BYTES, SLOT_BYTES))
     sound = [one for one in slots if one is not None]
     if not sound:
-        raise EvidenceSpoiled(
+        raise EvidenceDamaged(
             f"No slot of the file {layout.EVIDENCE} is what was written ({size} bytes), so how far the log "
             "was accepted is not known here. To go on with another node's copy: tidewheel cluster refetch "
             "--store STORE --accept-loss-of 0. If no node has one, with all that this log shows: tidewheel "

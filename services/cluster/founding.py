@@ -7,8 +7,8 @@ node first copies the store (`copies.transfer`), and the shared log is trimmed b
 
     create --from    the whole store of a single broker
     restore          a node's store: all sound records up to the end of its evidence; all sound records if the
-                     evidence is damaged or was not kept (`Left`). Records that the cluster accepted later are
-                     lost, as are damaged records. The refusal states the size of the loss: the
+                     evidence is damaged or was not kept (`RemainingData`). Damaged records, and records that
+                     the cluster accepted later, are lost. The refusal states the size of the loss: the
                      operator must name the offset and the number of damaged bytes (`LossNotAccepted`). The
                      damaged bytes remain in place (`holes`). Sound bytes after the offset are set aside
                      (`tail`)
@@ -49,7 +49,7 @@ from services.cluster import holes
 from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.evidence import NO_RECORD
-from services.cluster.evidence_file import EvidenceFile, EvidenceSpoiled
+from services.cluster.evidence_file import EvidenceDamaged, EvidenceFile
 from services.cluster.evidence_file import read as read_evidence
 from services.cluster.replica import Replica, SharedPart, newest_checkpoint
 from services.cluster.tail import Tail
@@ -66,14 +66,14 @@ _PLACES_SAID: Final = 20
 """The maximum number of damaged ranges in a sentence."""
 
 
-class Founded(NamedTuple):
+class FoundedCluster(NamedTuple):
     """The cluster id, and the CommitLog offset at which the shared log begins."""
 
     cluster: bytes
     end: int
 
 
-class Left(NamedTuple):
+class RemainingData(NamedTuple):
     """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
     A restore takes all sound records up to `end`. A restore takes neither the damaged ranges, `damaged`, nor
@@ -155,23 +155,23 @@ class Left(NamedTuple):
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
-class Restored(NamedTuple):
+class RestoredCluster(NamedTuple):
     """A restored cluster: its id, the start of its log, the remaining data of the store, and its node."""
 
     cluster: bytes
     end: int
-    left: Left
+    left: RemainingData
     node: str
 
 
-def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> Founded:
+def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Found a cluster on the store of a single broker, which becomes the store of `node`.
 
     Raise `ClusterExists` if the shared log has a cluster, `Unknown` if the engine does not answer, a
     `StoreError` if the store cannot be used, or `ConfigurationError` for a store with a virtual clock.
     """
     with locked(root, is_node=False) as disk:
-        return Founded(*_found(engine, root, disk, node, now_ms, None))
+        return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
 
 
 def restore_from(
@@ -181,7 +181,7 @@ def restore_from(
     now_ms: int,
     accepted_loss: int | None,
     accepted_damage: int | None = None,
-) -> Restored:
+) -> RestoredCluster:
     """Found a cluster on the remaining data of a node's store, which becomes the store of `node`.
 
     If `node` is None, the store keeps the name of its node. Raise `LossNotAccepted` unless `accepted_loss` is
@@ -207,7 +207,7 @@ def restore_from(
             )
         _require_nothing_there(engine)  # before the store is changed
         cluster, end = _found(engine, root, disk, node, now_ms, left)
-        return Restored(cluster, end, left, node)
+        return RestoredCluster(cluster, end, left, node)
 
 
 def name_in(root: Path) -> str:
@@ -219,7 +219,7 @@ def name_in(root: Path) -> str:
         raise ConfigurationError(f"{path} does not say which node's store this is: give --node.") from error
 
 
-def _refused(left: Left, accepted_loss: int | None, accepted_damage: int | None) -> str:
+def _refused(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
     """Return a description of the operator's numbers that differ from those of the store."""
     given = []
     if accepted_loss not in (None, left.end):
@@ -262,7 +262,7 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
         lock.release()
 
 
-def what_is_left(disk: Disk) -> Left:
+def what_is_left(disk: Disk) -> RemainingData:
     """Return the remaining data of a node's store: all sound records that are known to be accepted.
 
     Without evidence of the accepted end, as in a store of an older program, all sound records count. This
@@ -273,7 +273,7 @@ def what_is_left(disk: Disk) -> Left:
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
     try:
         evidence = read_evidence(disk)
-    except EvidenceSpoiled:
+    except EvidenceDamaged:
         evidence, unproven = None, f"the file {layout.EVIDENCE} is spoiled"
     if evidence is not None:
         seen, epoch = evidence.end, evidence.epoch
@@ -289,7 +289,9 @@ def what_is_left(disk: Disk) -> Left:
     damaged = _gone_before(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
     kept = holes.joined(kept)
-    return Left(checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven, keep_bytes)
+    return RemainingData(
+        checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven, keep_bytes
+    )
 
 
 def _finish_copy(disk: Disk) -> None:
@@ -299,7 +301,7 @@ def _finish_copy(disk: Disk) -> None:
         transfer.take_over(disk)
 
 
-def recover_left(disk: Disk, left: Left, shared: SharedPart, now_ms: int) -> Broker:
+def recover_left(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
     """Recover a store with the remaining data, cut the log after the data, and record the damage in `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
@@ -343,7 +345,7 @@ def _files_end(disk: Disk) -> int:
 
 
 def _found(
-    engine: SharedLog, root: Path, disk: RealDisk, node: str, now_ms: int, left: Left | None
+    engine: SharedLog, root: Path, disk: RealDisk, node: str, now_ms: int, left: RemainingData | None
 ) -> tuple[bytes, int]:
     if disk.size(layout.CLOCK) >= 0:
         raise ConfigurationError(f"{root} has a virtual clock: nodes of a cluster share real time.")

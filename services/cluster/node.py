@@ -42,7 +42,7 @@ from services.cluster.election.pace import Pace
 from services.cluster.election.table import BESIDE, Act, Line, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
-from services.cluster.leading.lead import Lead, Serve, Told
+from services.cluster.leading.lead import Lead, LeadCallbacks, Serve
 from services.cluster.peers import Identity
 from services.cluster.tasks import Tasks
 from sharedlog.engine import Engine
@@ -56,7 +56,7 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 
-class TookOver(NamedTuple):
+class Takeover(NamedTuple):
     """A takeover: its time, in ms since 1970, and its reason."""
 
     at_ms: int
@@ -93,7 +93,7 @@ class ClusterNode:
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
         self.lead: Lead | None = None
         """The lead of this node, from the confirmation of its EPOCH until the node stops serving clients."""
-        self.took_over: TookOver | None = None
+        self.took_over: Takeover | None = None
         """The last takeover by this node, or None if this node has never led."""
         self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
         """The callback that checks whether any client answers this node."""
@@ -236,8 +236,10 @@ class ClusterNode:
     async def _begin_lead(self, why: str) -> inputs.Begun:
         self._tasks.end_beside()
         self._is_proof_asked = False
-        self.took_over = TookOver(self._clock(), why)
-        told = Told(lambda error: self.give(inputs.SteppedDown(error)), self._proof_wanted, self._broken)
+        self.took_over = Takeover(self._clock(), why)
+        told = LeadCallbacks(
+            lambda error: self.give(inputs.SteppedDown(error)), self._proof_wanted, self._broken
+        )
         self.lead = Lead(self.acts, self.health, self._serve, self._work, told)
         try:
             return await self.lead.begin()

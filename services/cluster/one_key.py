@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.cluster.errors import OtherKey
+from services.cluster.errors import KeyMismatch
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `OtherKey` if the key of `node` differs from the key of the last leader, in its EPOCH `leads`."""
+    """Raise `KeyMismatch` if the key of `node` differs from the key in `leads`, the last leader's EPOCH."""
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:
         return
@@ -28,4 +28,4 @@ def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None
         said = f"This node has an --auth-key, and {told}, has none: take it away here."
     else:
         said = f"This node has another --auth-key than {told}: give it the same file."
-    raise OtherKey(f"{said} To change the key of all, stop all nodes and start {leader} first.")
+    raise KeyMismatch(f"{said} To change the key of all, stop all nodes and start {leader} first.")

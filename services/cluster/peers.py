@@ -46,7 +46,7 @@ _PROBED: Final = (
 """The socket options for keepalive probes to a silent peer, one each second, if the system has them."""
 
 
-class OtherCertificate(ConnectionError):
+class CertificateMismatch(ConnectionError):
     """What answers at a node's address is not known to be that node; nothing was sent there."""
 
 
@@ -106,7 +106,7 @@ def name_in(certificate: str) -> str:
 def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return a connection to the HTTP interface at `url`, of the node with this certificate.
 
-    An answer may take up to `seconds`. Raise `OtherCertificate` if the peer has another certificate, or
+    An answer may take up to `seconds`. Raise `CertificateMismatch` if the peer has another certificate, or
     another OSError if the connection fails. In both cases, no request was sent.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
@@ -114,7 +114,7 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     if parts.scheme != "https":
         connection = HTTPConnection(host, port, timeout=most_seconds)
     elif not certificate:
-        raise OtherCertificate(
+        raise CertificateMismatch(
             f"{url} is served over TLS, and its node has told no certificate in the shared log, as older "
             "versions do. Start that node with this version."
         )
@@ -124,7 +124,7 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
         connection.connect()
     except ssl.SSLError as error:
         connection.close()
-        raise OtherCertificate(other_certificate(url, str(error))) from error
+        raise CertificateMismatch(other_certificate(url, str(error))) from error
     connection.sock.settimeout(seconds)
     _probe(connection.sock)
     return connection

@@ -30,7 +30,7 @@ from services.cluster.copies import transfer
 from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
-from services.cluster.founding import Left, recover_left, what_is_left
+from services.cluster.founding import RemainingData, recover_left, what_is_left
 from services.cluster.replica import SharedPart
 from services.cluster.tail import Tail
 from sharedlog import fold as folds
@@ -245,7 +245,7 @@ class Disaster:
             gone = self.told.difference(*found)
             assert not gone, f"told, and gone: {sorted(gone)[:3]}"
 
-    def check_left(self, left: Left, node: Node) -> set[str]:
+    def check_left(self, left: RemainingData, node: Node) -> set[str]:
         """Hold what a store has against what is spoiled of it; return the ids that it had, those too."""
         bad = {one.first_offset for one in self.spoiled.get(node.name, [])}
         synced = [end for start, end in self.spans if end <= node.synced_end and start not in bad]
@@ -269,7 +269,7 @@ class Disaster:
                 assert (kept.topic, kept.body) == (record.topic, record.body), f"byte {start} is another"
         return had
 
-    def is_named(self, left: Left, offset: int) -> bool:
+    def is_named(self, left: RemainingData, offset: int) -> bool:
         """Whether a store says that what lies at an offset is damaged."""
         return any(one.first_offset <= offset < one.end_offset for one in left.damaged)
 
@@ -345,7 +345,7 @@ def evidence_must_be_sound(patch: pytest.MonkeyPatch) -> None:
     """A store without evidence has what lies up to its checkpoint."""
     kept = founding.what_is_left
 
-    def left(disk: MemoryDisk) -> Left:
+    def left(disk: MemoryDisk) -> RemainingData:
         found = kept(disk)
         return found._replace(end=found.checkpoint) if found.unproven else found
 

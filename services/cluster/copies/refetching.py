@@ -15,7 +15,7 @@ from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted
 from services.cluster.evidence import Evidence
-from services.cluster.evidence_file import EvidenceSpoiled
+from services.cluster.evidence_file import EvidenceDamaged
 
 AFTER_HALT: Final = (
     "Keep this node's --store: it may have what no other has. If all nodes halt, stop them, and begin anew "
@@ -42,7 +42,7 @@ def _claimed(disk: Disk) -> Evidence | None:
     """Return the evidence of the node, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
-    except (EvidenceSpoiled, OSError):
+    except (EvidenceDamaged, OSError):
         return None
 
 
@@ -57,7 +57,7 @@ def refetch(disk: Disk, accepted_loss: int | None) -> None:
         return
     try:
         claimed = evidence_file.read(disk)
-    except EvidenceSpoiled:
+    except EvidenceDamaged:
         claimed = None
     end = 0 if claimed is None else claimed.end
     if accepted_loss != end:

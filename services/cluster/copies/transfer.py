@@ -59,7 +59,7 @@ from commitlog.snapshot import Snapshot
 from consumequeue import dispatch, keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
-from services.cluster.peers import SECRET, OtherCertificate, connected_to
+from services.cluster.peers import SECRET, CertificateMismatch, connected_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
 from services.store.reading import StoreFiles
@@ -183,7 +183,7 @@ def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require)
     """
     try:
         connection = connected_to(url, certificate, READ_SECONDS)
-    except OtherCertificate as error:
+    except CertificateMismatch as error:
         raise CopyRefused(str(error)) from error
     except OSError as error:
         raise CopyRefused(f"{url} does not answer ({error}).") from error

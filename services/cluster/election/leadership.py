@@ -66,9 +66,9 @@ class Leadership:
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
-        """Raise `NameTaken` if another process has this node's name and leads.
+        """Raise `DuplicateNodeName` if another process has this node's name and leads.
 
-        With `is_newest`, raise `OtherKey` if the leader has another key of users' secrets.
+        With `is_newest`, raise `KeyMismatch` if the leader has another key of users' secrets.
         """
         self.one_name.check(self.leader.listen if self.leader else "")
         if is_newest:

@@ -65,16 +65,16 @@ from services.cluster.election.table import (
     Stage,
     Wait,
 )
-from services.cluster.errors import CopyRefused, NameTaken, OtherKey
+from services.cluster.errors import CopyRefused, DuplicateNodeName, KeyMismatch
 from services.cluster.identity import Member
 from sharedlog.errors import Halted, LogDamaged, NoCluster, Refused, Trimmed, Unknown
 from sharedlog.holdings import Unreadable
 
 FAILURES: Final = (
-    *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, OtherKey, NameTaken),
+    *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
 """The errors of acts that the machine handles (`Failed`); any other error is a bug of the node."""
-_HALTING: Final = (Halted, NoCluster, OtherKey, NameTaken)
+_HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
@@ -178,7 +178,7 @@ class Election:
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
-        except (NameTaken, OtherKey) as error:
+        except (DuplicateNodeName, KeyMismatch) as error:
             self._failure = error
         if self._failure is not None:
             self._fail(self._failure, now_ms)
@@ -295,7 +295,7 @@ class Election:
                 self._on(Event.OVER, "")
         elif self.stage in STANDING and isinstance(error, (Unknown, Refused)):
             self._not_elected(error)
-        elif self.stage is Stage.COPYING and not isinstance(error, (Halted, OtherKey, NameTaken)):
+        elif self.stage is Stage.COPYING and not isinstance(error, (Halted, KeyMismatch, DuplicateNodeName)):
             self._no_copy(error)
         elif self.stage is Stage.READING and isinstance(error, Unknown):
             self.leadership.silence.away(now_ms)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.cluster.errors import NameTaken
+from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
 """The time for which appends of an ended process may still arrive; a live leader writes more often."""
@@ -42,9 +42,9 @@ class OneName:
         self._has_heard = now_ms - self._first_ms >= LIVES_MS
 
     def check(self, address: str) -> None:
-        """Raise `NameTaken` if another process with the name of this node leads, at `address`."""
+        """Raise `DuplicateNodeName` if another process with the name of this node leads, at `address`."""
         if self._has_heard:
-            raise NameTaken(
+            raise DuplicateNodeName(
                 f"Another process is node {self._node} of this cluster too, and leads at {address}. Give one "
                 "of the two another --node and an empty --store, and start it again."
             )

@@ -52,12 +52,12 @@ from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.cluster.copies import transfer
 from services.cluster.election.table import Role
-from services.cluster.errors import CopyRefused, NoLeader, NoNode, OrderRefused
+from services.cluster.errors import CopyRefused, InvalidOrder, NoLeader, OrderRefused
 from services.cluster.identity import Member
 from services.cluster.leading import followers, orders
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.peers import SECRET, OtherCertificate, connected_to
+from services.cluster.peers import SECRET, CertificateMismatch, connected_to
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
@@ -278,7 +278,7 @@ class ClusterHttp:
             if (skew_ms := told.get("clock_skew_ms")) is not None:
                 self._node.clocks.told(f"node {told['node']}", int(skew_ms))
         except (ValueError, TypeError, KeyError) as error:
-            return await refuse(request, NoNode(f"The body is no position of a node ({error})."))
+            return await refuse(request, InvalidOrder(f"The body is no position of a node ({error})."))
         except TidewheelError as error:
             return await refuse(request, error)
         return JSONResponse({})
@@ -322,7 +322,7 @@ class ClusterHttp:
                 )
             except OSError as error:  # nothing was sent, so the request may go to another leader
                 said = str(error)
-                if not isinstance(error, OtherCertificate):
+                if not isinstance(error, CertificateMismatch):
                     self._node.election.reach.failed(epoch, began_ms, monotonic_ms())
                     said = not_reached(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -402,7 +402,7 @@ async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Forget a node, and return the name of that node."""
     name = await named(request)
     if not name:
-        raise NoNode('Say which: {"node": NAME}.')
+        raise InvalidOrder('Say which: {"node": NAME}.')
     await orders.forget(node, name)
     return {"forgotten": name}
 
@@ -411,7 +411,7 @@ async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Finalize a version of the cluster, and return the version."""
     wanted = await only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
-        raise NoNode('The body is {"version": N}, a whole number from 1 on, and no more.')
+        raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
     return {"finalized_version": await orders.set_version(node, wanted)}
 
 
@@ -423,25 +423,25 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def named(request: Request) -> str:
-    """Return the node name in the body, or "" without a name; raise `NoNode` if the body is invalid."""
+    """Return the node name in the body, or "" without a name; raise `InvalidOrder` if the body is invalid."""
     name = await only_field(request, "node", "")
     if not isinstance(name, str):
-        raise NoNode('The body is {"node": NAME}, and no more.')
+        raise InvalidOrder('The body is {"node": NAME}, and no more.')
     return name
 
 
 async def only_field(request: Request, name: str, usual: Any) -> Any:
     """Return the only field that the body may have, or `usual` if the field is missing.
 
-    Raise `NoNode` if the body is invalid or has other fields.
+    Raise `InvalidOrder` if the body is invalid or has other fields.
     """
     body = await body_of(request)
     try:
         found = json.loads(body) if body else {}
     except ValueError as error:
-        raise NoNode(f"The body is no JSON ({error}).") from error
+        raise InvalidOrder(f"The body is no JSON ({error}).") from error
     if not isinstance(found, dict) or found.keys() - {name}:
-        raise NoNode(f'The body is {{"{name}": {name.upper()}}}, and no more.')
+        raise InvalidOrder(f'The body is {{"{name}": {name.upper()}}}, and no more.')
     return found.get(name, usual)
 
 

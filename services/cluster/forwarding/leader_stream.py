@@ -27,7 +27,7 @@ NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Ca
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
-class Word(NamedTuple):
+class CallStatus(NamedTuple):
     """The status of an ended call."""
 
     code: grpc.StatusCode
@@ -39,7 +39,7 @@ class LeaderStream:
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        self._word: asyncio.Future[Word] = asyncio.get_running_loop().create_future()
+        self._word: asyncio.Future[CallStatus] = asyncio.get_running_loop().create_future()
         call.add_done_callback(self._ended)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -52,7 +52,7 @@ class LeaderStream:
             async for reply in self._call:
                 yield cast(bytes, reply)
         except grpc.aio.AioRpcError as error:
-            if not is_of_a_write(Word(error.code(), error.details() or "")):
+            if not is_of_a_write(CallStatus(error.code(), error.details() or "")):
                 raise
             word = await self._last_word()
             if word.code != grpc.StatusCode.OK:
@@ -71,19 +71,19 @@ class LeaderStream:
 
     def _ended(self, call: Any) -> None:
         """Record the status of the call; gRPC calls this method for each status, in order of arrival."""
-        word = Word(at_once(call.code()), at_once(call.details()) or "")
+        word = CallStatus(at_once(call.code()), at_once(call.details()) or "")
         if not (self._word.done() or is_of_a_write(word)):
             self._word.set_result(word)
 
-    async def _last_word(self) -> Word:
+    async def _last_word(self) -> CallStatus:
         try:
             async with asyncio.timeout(WORD_SECONDS):
                 return await self._word
         except TimeoutError:
-            return Word(grpc.StatusCode.UNAVAILABLE, NO_WORD)
+            return CallStatus(grpc.StatusCode.UNAVAILABLE, NO_WORD)
 
 
-def is_of_a_write(word: Word) -> bool:
+def is_of_a_write(word: CallStatus) -> bool:
     """Return whether gRPC itself has reported the status, because a write has failed."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 

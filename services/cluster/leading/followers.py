@@ -63,7 +63,7 @@ def secret_of(fold: Fold) -> str:
     return blake2b(PATH.encode(), key=fold.holder, digest_size=_SECRET_BYTES).hexdigest()
 
 
-class _Told(NamedTuple):
+class _FollowerReport(NamedTuple):
     """The last report of a follower: its end, the time of the report, and the last time without a lag.
 
     `unfit` is the reason why the follower is unfit to lead, "" if the follower is fit, or None if its fitness
@@ -85,7 +85,7 @@ class Followers:
         self._marks = [(self._began_ms, end)]
         """The times at which the leader's end moved, and the ends, in ascending order."""
         self._end = end
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _FollowerReport] = {}
 
     def moved(self, end: int) -> None:
         """Record the current end of the leader's accepted log."""
@@ -108,7 +108,7 @@ class Followers:
         before = self._told.get(node)
         if before is not None and end >= before.end:
             had_all_ms = max(had_all_ms, before.had_all_ms)
-        self._told[node] = _Told(end, now_ms, had_all_ms, unfit)
+        self._told[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
     def fit(self) -> str:
         """Return the fit follower with the smallest lag by recent reports, or "" if no follower is fit."""

@@ -61,7 +61,7 @@ Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
 
-class Told(NamedTuple):
+class LeadCallbacks(NamedTuple):
     """The callbacks of a lead: the core was released, a proof is wanted, or the core has met a bug."""
 
     stepped_down: Callable[[OSError], None]
@@ -72,7 +72,7 @@ class Told(NamedTuple):
 class Lead:
     """One lead of a node, with the open replica of `acts`."""
 
-    def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: Told) -> None:
+    def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
         self._replica = replica = acts.open_replica
         replica.lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)

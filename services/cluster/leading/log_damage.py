@@ -49,7 +49,7 @@ _THEN: Final = {
 }
 
 
-class Word(NamedTuple):
+class UnreadableReport(NamedTuple):
     """A report: the name of a node, and the record that the node cannot read."""
 
     node: str
@@ -66,14 +66,14 @@ class LogDamage:
         """The faults of the broken records at which nodes wait, by number of the record."""
         self._ends: dict[int, int] = {}
         """The end of the leader's history at the time when a fault was found, by number of the record."""
-        self._looked: dict[Word, None] = {}
+        self._looked: dict[UnreadableReport, None] = {}
 
-    def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[Word]:
+    def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
         """Return the reports of other nodes that the leader has not checked yet."""
-        words = (Word(node, where) for node, where in unreadable.items() if node != self._me)
+        words = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in words if one not in self._looked]
 
-    def looked_into(self, word: Word, fault: str, end: int) -> None:
+    def looked_into(self, word: UnreadableReport, fault: str, end: int) -> None:
         """Record the result of a check: the fault, or "" for a sound record, and the end of the history."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:

@@ -11,7 +11,7 @@ from commitlog import layout
 from commitlog.disk import SyncFailed
 from services.cluster import evidence_file
 from services.cluster.evidence import Evidence
-from services.cluster.evidence_file import SLOT_BYTES, SLOT_COUNT, EvidenceFile, EvidenceSpoiled, read
+from services.cluster.evidence_file import SLOT_BYTES, SLOT_COUNT, EvidenceDamaged, EvidenceFile, read
 from tests.memory_disk import Death, Fault, MemoryDisk
 
 CLUSTER = b"one cluster's id"
@@ -148,5 +148,5 @@ def test_a_file_without_a_sound_slot_halts_the_node() -> None:
     disk, _ = begun()
     for slot in range(SLOT_COUNT):
         disk.flip_bit(layout.EVIDENCE, 8 * (slot * SLOT_BYTES + 33))
-    with pytest.raises(EvidenceSpoiled, match="No slot"):
+    with pytest.raises(EvidenceDamaged, match="No slot"):
         EvidenceFile.open(disk)

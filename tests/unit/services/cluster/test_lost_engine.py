@@ -27,7 +27,7 @@ from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import Copying
 from services.cluster.copies.refetching import AFTER_HALT, refetch, ways_on
 from services.cluster.errors import CopyRefused, LossNotAccepted
-from services.cluster.evidence_file import EvidenceSpoiled
+from services.cluster.evidence_file import EvidenceDamaged
 from services.cluster.founding import restore_from
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
@@ -575,7 +575,7 @@ def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair, number: int) 
     """A leader has told nobody how far its log was accepted."""
     disk, end = pair.disks[number], pair.follower.fold.end
     disk.write(layout.EVIDENCE, 0, bytes(disk.size(layout.EVIDENCE)))
-    with pytest.raises(EvidenceSpoiled, match="cluster restore"):
+    with pytest.raises(EvidenceDamaged, match="cluster restore"):
         pair.open(number)
     pair.close()
     with pytest.raises(LossNotAccepted) as refused:

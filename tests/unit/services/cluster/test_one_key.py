@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.cluster.errors import OtherKey
+from services.cluster.errors import KeyMismatch
 from services.cluster.one_key import check_key
 
 
@@ -29,7 +29,7 @@ from services.cluster.one_key import check_key
     ],
 )
 def test_another_key_than_the_leaders_is_told_with_what_to_do(own: str, leaders: str, said: str) -> None:
-    with pytest.raises(OtherKey) as raised:
+    with pytest.raises(KeyMismatch) as raised:
         check_key("b", own, 7, {"node": "a", "key": leaders})
     assert said in str(raised.value)
     assert "stop all nodes and start a first" in str(raised.value)
@@ -44,5 +44,5 @@ def test_the_same_key_and_no_key_on_either_side_are_fine() -> None:
 
 def test_who_led_last_may_bring_another_key_and_the_others_may_not_keep_theirs() -> None:
     check_key("a", "new", 7, {"node": "a", "key": "old"})
-    with pytest.raises(OtherKey):
+    with pytest.raises(KeyMismatch):
         check_key("b", "old", 8, {"node": "a", "key": "new"})

@@ -25,8 +25,8 @@ from services.cluster.errors import CopyRefused
 from services.cluster.forwarding.channels import channel_to, is_not_its_own
 from services.cluster.peers import (
     CERTIFICATE_BYTES_MAX,
+    CertificateMismatch,
     Identity,
-    OtherCertificate,
     connected_to,
     follow,
     name_in,
@@ -114,16 +114,18 @@ def test_http_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
         assert connection.getresponse().status == 404
         connection.close()
         for other in others[: 1 if kind == "signed" else 2]:
-            with pytest.raises(OtherCertificate, match=f"at https://{address} does not show the certificate"):
+            with pytest.raises(
+                CertificateMismatch, match=f"at https://{address} does not show the certificate"
+            ):
                 connected_to(f"https://{address}", other.decode(), SECONDS)
 
 
 def test_where_nothing_is_told_or_nothing_is_served_over_tls_nothing_is_sent(tmp_path: Path) -> None:
     told = self_signed(["127.0.0.1"])[0].decode()
     with serving(None) as address:
-        with pytest.raises(OtherCertificate, match="does not show the certificate"):
+        with pytest.raises(CertificateMismatch, match="does not show the certificate"):
             connected_to(f"https://{address}", told, SECONDS)
-        with pytest.raises(OtherCertificate, match="has told no certificate in the shared log"):
+        with pytest.raises(CertificateMismatch, match="has told no certificate in the shared log"):
             connected_to(f"https://{address}", "", SECONDS)
         connection = connected_to(f"http://{address}", "", SECONDS)
         connection.request("GET", "/")

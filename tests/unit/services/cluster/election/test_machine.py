@@ -53,7 +53,7 @@ from services.cluster.election.table import (
     Stage,
     Wait,
 )
-from services.cluster.errors import CopyRefused, NameTaken
+from services.cluster.errors import CopyRefused, DuplicateNodeName
 from services.cluster.identity import Member
 from services.cluster.node import is_no_history
 from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
@@ -233,7 +233,12 @@ def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
 
 @pytest.mark.parametrize(
     ("error", "is_history"),
-    [(Halted("two"), True), (NoCluster("gone"), True), (TooOld("old"), False), (NameTaken("two a"), False)],
+    [
+        (Halted("two"), True),
+        (NoCluster("gone"), True),
+        (TooOld("old"), False),
+        (DuplicateNodeName("two a"), False),
+    ],
 )
 def test_a_node_that_halts_says_why_and_what_to_do(error: Exception, is_history: bool) -> None:
     election, outputs = play(
@@ -364,7 +369,7 @@ INPUTS: list[Input] = [
         for act in (*AWAITED_ACTS, Act.LOOK)
         for error in (
             *(AWAY, Refused("first"), NoCluster("gone"), TRIMMED, Halted("two")),
-            *(StoreDamaged("a hole"), DISK, CopyRefused("no"), TooOld("old"), NameTaken("a")),
+            *(StoreDamaged("a hole"), DISK, CopyRefused("no"), TooOld("old"), DuplicateNodeName("a")),
         )
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.cluster.election.one_name import LIVES_MS, OneName
-from services.cluster.errors import NameTaken
+from services.cluster.errors import DuplicateNodeName
 
 MINE, OTHERS = b"mine" * 4, b"another's" * 2
 
@@ -16,7 +16,7 @@ def test_a_process_of_this_name_that_goes_on_appending_is_another() -> None:
         name.heard("a", OTHERS, now_ms)
         name.check("10.0.0.1:8081")
     name.heard("a", OTHERS, 7 + LIVES_MS)
-    with pytest.raises(NameTaken, match=r"node a of this cluster too, and leads at 10\.0\.0\.1:8081"):
+    with pytest.raises(DuplicateNodeName, match=r"node a of this cluster too, and leads at 10\.0\.0\.1:8081"):
         name.check("10.0.0.1:8081")
 
 

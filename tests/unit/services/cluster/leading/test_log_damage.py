@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.leading.log_damage import LogDamage, State, Word
+from services.cluster.leading.log_damage import LogDamage, State, UnreadableReport
 from sharedlog.holdings import Holding, Unreadable
 
 SAID = {"b": Unreadable(7, 700, "Record 7 is missing.")}
@@ -13,7 +13,7 @@ BEHIND = {"a": Holding(9, 900), "b": Holding(3, 300)}
 def found(fault: str) -> LogDamage:
     damage = LogDamage("a")
     (word,) = damage.to_look_into(SAID)
-    assert word == Word("b", SAID["b"])
+    assert word == UnreadableReport("b", SAID["b"])
     damage.looked_into(word, fault, 1_000)
     return damage
 
@@ -24,7 +24,7 @@ def test_a_node_with_a_bad_disk_holds_nobody() -> None:
     assert damage.sentences() == []
     assert damage.to_look_into(SAID) == []
     other = Unreadable(8, 800, "")
-    assert damage.to_look_into({"b": other}) == [Word("b", other)]
+    assert damage.to_look_into({"b": other}) == [UnreadableReport("b", other)]
 
 
 def test_answers_are_held_until_another_node_has_what_follows() -> None:
@@ -55,7 +55,7 @@ def test_a_word_that_was_forgotten_is_looked_into_when_it_is_said_again() -> Non
     damage = found(FAULT)
     assert damage.compare(SAID, BEHIND, {}) is State.HELD
     assert damage.compare({}, {"a": BEHIND["a"]}, {}) is State.WHOLE
-    assert damage.to_look_into(SAID) == [Word("b", SAID["b"])]
+    assert damage.to_look_into(SAID) == [UnreadableReport("b", SAID["b"])]
 
 
 def test_the_node_that_cannot_read_on_is_no_copy_however_far_it_has_read() -> None:
