@@ -90,13 +90,13 @@ class Process:
     def is_silent(self) -> bool:
         """Whether this node stands if it reads nothing new, and is fit."""
         leadership = self.election.leadership
-        return self.now_ms >= leadership.silence.stands_ms(leadership.rank)
+        return self.now_ms >= leadership.candidacy_timer.candidacy_ms(leadership.rank)
 
     def hear_nothing(self) -> None:
         """Let time pass until this node stands if it reads nothing new, also one that is not fit."""
         leadership = self.election.leadership
-        stands_ms = leadership.silence.stands_ms(leadership.rank, is_unfit=True)
-        self.now_ms = max(self.now_ms, stands_ms)
+        candidacy_ms = leadership.candidacy_timer.candidacy_ms(leadership.rank, is_unfit=True)
+        self.now_ms = max(self.now_ms, candidacy_ms)
 
     def take(self, given: Input) -> None:
         """Give the election an input; keep what it says is to be done."""

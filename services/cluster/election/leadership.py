@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.cluster.election.one_name import OneName
-from services.cluster.election.silence import Silence
+from services.cluster.election.one_name import DuplicateNameCheck
+from services.cluster.election.silence import CandidacyTimer
 from services.cluster.identity import Member
 from services.cluster.one_key import check_key
 from sharedlog.fold import Outcome, Step, told_anew
@@ -35,8 +35,8 @@ class Leadership:
         """The facts in the newest EPOCH."""
         self.names = {me.node}
         """The names of this node and of all nodes that have led, without forgotten nodes."""
-        self.silence = Silence(now_ms)
-        self.one_name = OneName(me.node)
+        self.candidacy_timer = CandidacyTimer(now_ms)
+        self.duplicate_name = DuplicateNameCheck(me.node)
         self.has_read_all = False
         """Whether this node has read the log to its end since the replica was opened."""
 
@@ -51,7 +51,7 @@ class Leadership:
         return sorted(self.names | {self._me.node}).index(self._me.node)
 
     @property
-    def why_stand(self) -> str:
+    def candidacy_reason(self) -> str:
         """The reason why this node stands for election now."""
         if self.leader is not None:
             return f"silence of node {self.leader.node}"
@@ -70,7 +70,7 @@ class Leadership:
 
         With `is_newest`, raise `KeyMismatch` if the leader has another key of users' secrets.
         """
-        self.one_name.check(self.leader.listen if self.leader else "")
+        self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
@@ -97,13 +97,13 @@ class Leadership:
 
     def _alive(self, outcome: Outcome, record: SharedRecord, beat: dict[str, Any], now_ms: int) -> None:
         if self.has_read_all and outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
-            self.one_name.heard(self.leader.node if self.leader else "", record.holder, now_ms)
+            self.duplicate_name.record_append(self.leader.node if self.leader else "", record.holder, now_ms)
         if self.leader is not None and (anew := told_anew({}, beat)):
             self.leader = self.leader._replace(**anew)
-        self.silence.heard(now_ms)
+        self.candidacy_timer.record_sign_of_life(now_ms)
 
     def _left(self, now_ms: int, to: str) -> None:
         """Record that the leader leaves in favor of the node `to`, or of any other node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
-        self.silence.heard(now_ms, leaves=may_stand, is_named=may_stand and bool(to))
+        self.candidacy_timer.record_sign_of_life(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -48,8 +48,8 @@ from services.cluster.election import table as election_table
 from services.cluster.election.inputs import AWAITED, AWAITED_ACTS, Input
 from services.cluster.election.leadership import Leadership
 from services.cluster.election.log_answers import LogAnswers
-from services.cluster.election.reach import Reach
-from services.cluster.election.reign import Reign
+from services.cluster.election.reach import LeaderReachability
+from services.cluster.election.reign import LeaderDuties
 from services.cluster.election.table import (
     HOLDS_RIGHT,
     ROLES,
@@ -87,8 +87,8 @@ class Election:
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
         self.me, self._draw = me, draw
         self.stage, self.role = Stage.OPENING, Role.OPENING
-        self.leadership, self.reach = Leadership(me, now_ms), Reach()
-        self.reign = Reign(me.node, self._put, self._say)
+        self.leadership, self.reachability = Leadership(me, now_ms), LeaderReachability()
+        self.duties = LeaderDuties(me.node, self._put, self._say)
         self.answers = LogAnswers(self._say)
         self.halted = self._ways_on = ""
         """The reason why this node has halted, or "" if the node has not halted."""
@@ -150,9 +150,9 @@ class Election:
     def _opened(self, given: inputs.Opened, now_ms: int) -> None:
         self.leadership.know(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
-        self.leadership.silence.away(now_ms)
+        self.leadership.candidacy_timer.restart(now_ms)
         self.copying, self._failure, self._where, self.answers.seen = "", None, None, given.seen
-        self.reign.look_ended()
+        self.duties.look_ended()
         self._on(Event.OPENED)
 
     def _record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
@@ -170,7 +170,7 @@ class Election:
             self._on(Event.MORE if given.records else Event.LOST)
         else:
             holder = self._draw()
-            self.leadership.one_name.drew(holder)
+            self.leadership.duplicate_name.record_own_holder(holder)
             self._on(Event.CURRENT, holder)
 
     def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
@@ -183,7 +183,7 @@ class Election:
         if self._failure is not None:
             self._fail(self._failure, now_ms)
             return
-        self.reign.look_if_due(now_ms, has_read_all=leadership.has_read_all)
+        self.duties.look_if_due(now_ms, has_read_all=leadership.has_read_all)
         # Until the whole log is read, the holding of this node may be that of a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain(now_ms)
@@ -191,9 +191,9 @@ class Election:
             leadership.has_read_all, self.reopened = True, ""
         if given.records:
             self._on(Event.MORE)
-        elif now_ms >= leadership.silence.stands_ms(leadership.rank, is_unfit=bool(given.unfit)):
-            self._why_stood = leadership.why_stand
-            leadership.silence.stood(now_ms)
+        elif now_ms >= leadership.candidacy_timer.candidacy_ms(leadership.rank, is_unfit=bool(given.unfit)):
+            self._why_stood = leadership.candidacy_reason
+            leadership.candidacy_timer.record_candidacy(now_ms)
             self._on(Event.SILENT)
         else:
             self._on(Event.CAUGHT_UP)
@@ -201,7 +201,7 @@ class Election:
     def _complain(self, now_ms: int) -> None:
         """Append a complaint to the shared log if the leader does not answer the calls of clients."""
         epoch = self.leadership.epoch
-        if (number := self.reach.complain(epoch, now_ms)) is not None:
+        if (number := self.reachability.complain(epoch, now_ms)) is not None:
             self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
             self._put(Act.COMPLAIN, (epoch, number))
 
@@ -227,7 +227,7 @@ class Election:
 
     def _begun(self, given: inputs.Begun, now_ms: int) -> None:
         epoch = self.leadership.epoch
-        self.reign.begin(epoch, given.proven_ms, now_ms)
+        self.duties.begin(epoch, given.proven_ms, now_ms)
         self._on(Event.SERVED)
         self._say("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
         if self.is_leaving or self._is_void:
@@ -236,20 +236,20 @@ class Election:
     def _tick(self, given: inputs.Tick, now_ms: int) -> None:
         self._on(Event.TICK)
         if self.stage is Stage.LEADING:
-            self.reign.tick(given, now_ms)
-            if self.reign.is_proven:
-                self.leadership.silence.led()
+            self.duties.tick(given, now_ms)
+            if self.duties.is_proven:
+                self.leadership.candidacy_timer.record_success()
 
     def _look_done(self, given: inputs.LookDone, now_ms: int) -> None:
         is_leading = self.stage is Stage.LEADING
-        self.reign.look_ended(now_ms if is_leading else None)
+        self.duties.look_ended(now_ms if is_leading else None)
         if is_leading:
             self.answers.note_seen(given.seen)
-            if successor := self.reign.successor(given, now_ms):
+            if successor := self.duties.successor(given, now_ms):
                 self._on(Event.OVER, successor)
 
     def _clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
-        if self.reign.is_unreached(given, now_ms):
+        if self.duties.is_unreached(given, now_ms):
             self._on(Event.OVER, given.node)
 
     def _stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
@@ -289,7 +289,7 @@ class Election:
             return
         self._ways_on, self._where = ways_on, where
         if act is Act.LOOK:
-            self.reign.look_ended()
+            self.duties.look_ended()
             self._failure = error
             if self.stage is Stage.LEADING:
                 self._on(Event.OVER, "")
@@ -298,7 +298,7 @@ class Election:
         elif self.stage is Stage.COPYING and not isinstance(error, (Halted, KeyMismatch, DuplicateNodeName)):
             self._no_copy(error)
         elif self.stage is Stage.READING and isinstance(error, Unknown):
-            self.leadership.silence.away(now_ms)
+            self.leadership.candidacy_timer.restart(now_ms)
             self.answers.note_refusal(error.detail, now_ms)
             self._on(Event.UNANSWERED)
         else:
@@ -310,7 +310,7 @@ class Election:
             self.answers.stood_in_vain = error.detail
         else:
             self._say("info", "stood, and another was first", reason=str(error))
-            self.leadership.silence.lost()
+            self.leadership.candidacy_timer.record_defeat()
         self._must_check = True  # the engine may have lost records that this node has read
         self._on(Event.LOST)
 
@@ -337,10 +337,10 @@ class Election:
         self._on(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
 
 
-def _reigned(
+def _apply_duty_input(
     election: Election, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int
 ) -> None:
-    election.reign.take(given, now_ms)
+    election.duties.take(given, now_ms)
 
 
 _TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
@@ -351,9 +351,9 @@ _TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
     inputs.Confirmed: Election._confirmed,
     inputs.Begun: Election._begun,
     inputs.Tick: Election._tick,
-    inputs.ProofWanted: _reigned,
-    inputs.Order: _reigned,
-    inputs.Beaten: _reigned,
+    inputs.ProofWanted: _apply_duty_input,
+    inputs.Order: _apply_duty_input,
+    inputs.Beaten: _apply_duty_input,
     inputs.LookDone: Election._look_done,
     inputs.ClientsAsked: Election._clients_asked,
     inputs.SteppedDown: Election._stepped_down,

@@ -20,7 +20,7 @@ LIVES_MS: Final = 3_000
 """The time for which appends of an ended process may still arrive; a live leader writes more often."""
 
 
-class OneName:
+class DuplicateNameCheck:
     """The detection of appends by other processes with the name `node`."""
 
     def __init__(self, node: str) -> None:
@@ -29,11 +29,11 @@ class OneName:
         self._first_ms: int | None = None
         self._has_heard = False
 
-    def drew(self, holder: bytes) -> None:
+    def record_own_holder(self, holder: bytes) -> None:
         """Record a holder that this process has drawn."""
         self._drawn.add(holder)
 
-    def heard(self, leader: str, holder: bytes, now_ms: int) -> None:
+    def record_append(self, leader: str, holder: bytes, now_ms: int) -> None:
         """Record an accepted append of the node `leader` after this process has read the whole log."""
         if leader != self._node or holder in self._drawn:
             return

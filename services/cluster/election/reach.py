@@ -36,7 +36,7 @@ PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
 
 
-class Reach:
+class LeaderReachability:
     """Whether the calls that a follower forwards reach the leader of an epoch."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Reach:
         return self._count
 
 
-class Leaving:
+class ComplaintFilter:
     """The leader's choice of the complaints to check."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Leaving:
         self._left_ms: int | None = None
         self._pause_ms = PAUSE_MIN_MS
 
-    def heed(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
+    def accept_complaint(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Record a complaint, and return whether the leader must check it.
 
         A complaint is checked only once, and not during the pause after this node has left.
@@ -89,7 +89,7 @@ class Leaving:
         self._heard[node] = complaint
         return self._left_ms is None or now_ms >= self._left_ms + self._pause_ms
 
-    def left(self, now_ms: int) -> None:
+    def record_departure(self, now_ms: int) -> None:
         """Record that the leader leaves because of a complaint."""
         if self._left_ms is not None:
             is_calm = now_ms >= self._left_ms + CALM_PAUSES * self._pause_ms

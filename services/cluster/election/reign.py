@@ -21,20 +21,20 @@ from typing import Any
 from services.cluster.election import health
 from services.cluster.election import table as election_table
 from services.cluster.election.inputs import NO_NEWS, Beaten, ClientsAsked, LookDone, Order, ProofWanted, Tick
-from services.cluster.election.reach import Leaving
+from services.cluster.election.reach import ComplaintFilter
 from services.cluster.election.silence import BEAT_MS
 from services.cluster.election.table import Act
 
 Say = Callable[..., None]
-OfReign = ProofWanted | Order | Beaten
+DutyInput = ProofWanted | Order | Beaten
 
 
-class Reign:
+class LeaderDuties:
     """The lead of the node `name`; `put` receives acts with their arguments, and `say` lines for the log."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
-        self._leaving = Leaving()
+        self._complaints = ComplaintFilter()
         self._handed_over_ms: int | None = None
         self._began_ms = self._proven_ms = self._epoch = 0
         self._orders: deque[Order] = deque()
@@ -61,7 +61,7 @@ class Reign:
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
-    def take(self, given: OfReign, now_ms: int) -> None:
+    def take(self, given: DutyInput, now_ms: int) -> None:
         """Apply a request for a proof, an order or a proven BEAT, and write the next BEAT if it is due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
@@ -105,7 +105,7 @@ class Reign:
             return given.fitter
         for node, complaint in given.complaints:
             is_of_now = node != self._name and complaint[0] == self._epoch
-            if is_of_now and self._leaving.heed(node, complaint, now_ms):
+            if is_of_now and self._complaints.accept_complaint(node, complaint, now_ms):
                 self._put(Act.ASK_CLIENTS, node)
                 break
         return ""
@@ -114,5 +114,5 @@ class Reign:
         """Return whether the lead ends because of a complaint: no client has answered this node either."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
-            self._leaving.left(now_ms)
+            self._complaints.record_departure(now_ms)
         return not given.is_reached

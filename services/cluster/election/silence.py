@@ -28,7 +28,7 @@ PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
 
 
-class Silence:
+class CandidacyTimer:
     """The last sign of life of the leader, and the time at which this node stands for election."""
 
     def __init__(self, now_ms: int) -> None:
@@ -37,7 +37,7 @@ class Silence:
         self._stood_ms: int | None = None
         self._pause_ms = PAUSE_MIN_MS
 
-    def heard(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
+    def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
         """Record that the log has accepted a record of a leader; with `leaves`, the leader has left.
 
         With `is_named`, the leader has named this node as its successor.
@@ -46,32 +46,32 @@ class Silence:
         if leaves:
             self._stood_ms = None
 
-    def away(self, now_ms: int) -> None:
+    def restart(self, now_ms: int) -> None:
         """Restart the silence because the engine does not answer, so a leader cannot write either."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
-    def stood(self, now_ms: int) -> None:
+    def record_candidacy(self, now_ms: int) -> None:
         """Record that this node stands for election, and double the pause after a failed attempt."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
-    def lost(self) -> None:
+    def record_defeat(self) -> None:
         """Record that another candidate was first, so the attempt of this node has deposed no leader."""
         self._stood_ms = None
 
-    def led(self) -> None:
+    def record_success(self) -> None:
         """Record the success of an attempt: the log has accepted records of this node as leader."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
-    def stands_ms(self, rank: int, *, is_unfit: bool = False) -> int:
+    def candidacy_ms(self, rank: int, *, is_unfit: bool = False) -> int:
         """Return the time, in ms, at which the node stands for election if no record follows.
 
         `rank` is the position of the node by name, from 0. A node with `is_unfit` should lead only if no
         other node can.
         """
         silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
-        stands_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)
+        candidacy_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)
         if self._stood_ms is None:
-            return stands_ms
-        return max(stands_ms, self._stood_ms + self._pause_ms)
+            return candidacy_ms
+        return max(candidacy_ms, self._stood_ms + self._pause_ms)

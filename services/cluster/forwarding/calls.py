@@ -42,7 +42,7 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 from services.auth import signature
-from services.cluster.election.reach import Reach
+from services.cluster.election.reach import LeaderReachability
 from services.cluster.forwarding.channels import is_not_its_own
 from services.cluster.forwarding.leader_stream import LeaderStream
 from services.cluster.forwarding.lines import ChannelPool
@@ -126,7 +126,7 @@ class Attempt:
     fields: tuple[tuple[str, str], ...]
     left_seconds: float
     epoch: int
-    reach: Reach
+    reachability: LeaderReachability
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
@@ -149,14 +149,14 @@ class Attempt:
                 raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_not_its_own(error):
-                self.reach.failed(self.epoch, self.began_ms, monotonic_ms())
+                self.reachability.failed(self.epoch, self.began_ms, monotonic_ms())
             else:  # a peer responds, perhaps with another certificate, and clients get its error
-                self.reach.answered(monotonic_ms())
+                self.reachability.answered(monotonic_ms())
             if self.has_answered or not _may_ask_again(error):
                 raise
             self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
         else:
-            self.reach.answered(monotonic_ms())
+            self.reachability.answered(monotonic_ms())
 
 
 class Asked(NamedTuple):
@@ -432,7 +432,7 @@ class Forwarding:
             local = self.local if is_here else None
             with self._channels.acquire(leader.listen, leader.certificate, self._node.acts.shown) as channel:
                 attempt = Attempt(
-                    *(channel, fields, left_seconds, epoch, self._node.election.reach, monotonic_ms()),
+                    *(channel, fields, left_seconds, epoch, self._node.election.reachability, monotonic_ms()),
                     *(local, may_be_done),
                 )
                 yield attempt
@@ -502,7 +502,7 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
-        attempt.reach.answered(monotonic_ms())
+        attempt.reachability.answered(monotonic_ms())
         await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 
 

@@ -25,7 +25,7 @@ def record(kind: Kind, facts: dict[str, Any]) -> Step:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(
-    ("me", "facts", "stands_ms"),
+    ("me", "facts", "candidacy_ms"),
     [
         (LEADER, {}, SILENCE_MS),
         (OTHER, {}, RANK_MS),
@@ -34,11 +34,11 @@ def record(kind: Kind, facts: dict[str, Any]) -> Step:
     ],
 )
 def test_who_leaves_lets_another_stand_first_however_often_it_says_so(
-    me: Member, facts: dict[str, str], stands_ms: int, times: int
+    me: Member, facts: dict[str, str], candidacy_ms: int, times: int
 ) -> None:
     read = Leadership(me, 0)
     read.record_taken(record(Kind.EPOCH, LEADER._asdict()), 0)
     for _ in range(times):
         read.record_taken(record(Kind.BEAT, {"leaves": True} | facts), 0)
     assert read.leader is None
-    assert read.silence.stands_ms(read.rank) == stands_ms
+    assert read.candidacy_timer.candidacy_ms(read.rank) == candidacy_ms

@@ -84,7 +84,7 @@ def late(*inputs: Any) -> list[At]:
 
 def calls_fail(election: Election) -> None:
     """Let clients call for a while, and the leader not answer."""
-    election.reach.failed(election.leadership.epoch, SILENT_MS - 5_000, SILENT_MS)
+    election.reachability.failed(election.leadership.epoch, SILENT_MS - 5_000, SILENT_MS)
 
 
 def failed(act: Act, error: Exception) -> Failed:

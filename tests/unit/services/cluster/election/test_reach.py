@@ -11,15 +11,15 @@ from services.cluster.election.reach import (
     RECENT_MS,
     REPEAT_MS,
     UNREACHED_MS,
-    Leaving,
-    Reach,
+    ComplaintFilter,
+    LeaderReachability,
 )
 
 NOW = 1_000_000
 
 
 def test_who_gets_no_answer_for_long_complains_and_again_as_long_as_that_is_so() -> None:
-    reach = Reach()
+    reach = LeaderReachability()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
     assert reach.complain(1, NOW + UNREACHED_MS - 1) is None
     assert reach.complain(1, NOW + UNREACHED_MS) == 1
@@ -30,7 +30,7 @@ def test_who_gets_no_answer_for_long_complains_and_again_as_long_as_that_is_so()
 
 
 def test_an_answer_takes_a_complaint_back() -> None:
-    reach = Reach()
+    reach = LeaderReachability()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
     reach.answered(NOW + UNREACHED_MS)
     assert reach.complain(1, NOW + UNREACHED_MS) is None
@@ -40,14 +40,14 @@ def test_an_answer_takes_a_complaint_back() -> None:
 
 
 def test_nobody_complains_unless_clients_call() -> None:
-    reach = Reach()
+    reach = LeaderReachability()
     assert reach.complain(0, NOW) is None
     reach.failed(1, NOW, NOW + 100)
     assert reach.complain(1, NOW + 100 + max(UNREACHED_MS, RECENT_MS + 1)) is None
 
 
 def test_a_complaint_is_of_one_epoch() -> None:
-    reach = Reach()
+    reach = LeaderReachability()
     reach.failed(1, NOW, NOW + UNREACHED_MS)
     assert reach.complain(2, NOW + UNREACHED_MS) is None
     reach.failed(2, NOW + UNREACHED_MS, NOW + UNREACHED_MS + 1)
@@ -55,21 +55,21 @@ def test_a_complaint_is_of_one_epoch() -> None:
 
 
 def test_each_complaint_is_looked_into_once_and_none_amid_the_pause() -> None:
-    leaving = Leaving()
-    assert leaving.heed("b", (1, 1), NOW)
-    assert not leaving.heed("b", (1, 1), NOW + 1)
-    assert leaving.heed("c", (1, 1), NOW + 1)
-    leaving.left(NOW)
-    assert not leaving.heed("b", (2, 2), NOW + PAUSE_MIN_MS - 1)
-    assert leaving.heed("b", (2, 3), NOW + PAUSE_MIN_MS)
+    leaving = ComplaintFilter()
+    assert leaving.accept_complaint("b", (1, 1), NOW)
+    assert not leaving.accept_complaint("b", (1, 1), NOW + 1)
+    assert leaving.accept_complaint("c", (1, 1), NOW + 1)
+    leaving.record_departure(NOW)
+    assert not leaving.accept_complaint("b", (2, 2), NOW + PAUSE_MIN_MS - 1)
+    assert leaving.accept_complaint("b", (2, 3), NOW + PAUSE_MIN_MS)
 
 
 def test_nodes_that_hand_the_lead_to_and_fro_do_so_ever_more_rarely() -> None:
-    leaving, now, times, number = Leaving(), NOW, [], 0
+    leaving, now, times, number = ComplaintFilter(), NOW, [], 0
     while now < NOW + 10 * PAUSE_MAX_MS:
         number += 1
-        if leaving.heed("b", (number, number), now):
-            leaving.left(now)
+        if leaving.accept_complaint("b", (number, number), now):
+            leaving.record_departure(now)
             times.append(now)
         now += REPEAT_MS
     gaps = [later - before for before, later in pairwise(times)]
@@ -79,9 +79,9 @@ def test_nodes_that_hand_the_lead_to_and_fro_do_so_ever_more_rarely() -> None:
 
 
 def test_after_calm_the_pause_is_short_again() -> None:
-    leaving = Leaving()
-    leaving.left(NOW)
-    leaving.left(NOW + PAUSE_MIN_MS)
+    leaving = ComplaintFilter()
+    leaving.record_departure(NOW)
+    leaving.record_departure(NOW + PAUSE_MIN_MS)
     calm = NOW + PAUSE_MIN_MS + CALM_PAUSES * 2 * PAUSE_MIN_MS
-    leaving.left(calm)
-    assert leaving.heed("b", (9, 9), calm + PAUSE_MIN_MS)
+    leaving.record_departure(calm)
+    assert leaving.accept_complaint("b", (9, 9), calm + PAUSE_MIN_MS)

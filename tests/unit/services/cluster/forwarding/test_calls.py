@@ -26,7 +26,7 @@ from services.auth.rights import Need
 from services.auth.signature import headers
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Subscriber
-from services.cluster.election.reach import Reach
+from services.cluster.election.reach import LeaderReachability
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import calls as forwarding
 from services.cluster.forwarding import lines, presence
@@ -107,7 +107,10 @@ class Node:
 
     def __init__(self, lead: Lead, me: Member) -> None:
         self._lead, self.me = lead, me
-        self.acts, self.election = SimpleNamespace(shown=Identity()), SimpleNamespace(reach=Reach())
+        self.acts, self.election = (
+            SimpleNamespace(shown=Identity()),
+            SimpleNamespace(reachability=LeaderReachability()),
+        )
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
         async with asyncio.timeout(seconds):
@@ -672,7 +675,7 @@ def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() 
         forever = asyncio.get_running_loop().create_future()
         node: Any = SimpleNamespace(moved_from=lambda _: forever)
         channel: Any = None
-        attempt = forwarding.Attempt(channel, (), 1.0, 1, Reach(), 0)
+        attempt = forwarding.Attempt(channel, (), 1.0, 1, LeaderReachability(), 0)
         with attempt.may_fail():
             await Forwarding(node, b"", wall_clock_ms)._while_leads(attempt, fail())
 

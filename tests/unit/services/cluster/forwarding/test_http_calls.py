@@ -76,7 +76,7 @@ class Leader:
         self.server.server_close()
 
 
-class Reach:
+class LeaderReachability:
     """Nobody complains."""
 
     def answered(self, now_ms: int) -> None:
@@ -90,7 +90,7 @@ class Node:
     """A node that follows one leader and then another."""
 
     def __init__(self, first: Leader, second: Leader) -> None:
-        self.election, self.epoch = SimpleNamespace(reach=Reach()), 1
+        self.election, self.epoch = SimpleNamespace(reachability=LeaderReachability()), 1
         self._leaders, self._moved = {1: first, 2: second}, {1: asyncio.Event(), 2: asyncio.Event()}
 
     async def led_by(self, seconds: float) -> tuple[int, Member]:
