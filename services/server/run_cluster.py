@@ -30,7 +30,7 @@ from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.forwarding.calls import Forwarding
 from services.cluster.forwarding.http_calls import ClusterHttp
 from services.cluster.forwarding.switch import Switch
-from services.cluster.forwarding.vouching import origin_of
+from services.cluster.forwarding.vouching import verify_origin
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Identity, follow
@@ -129,7 +129,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 counting_clock_ms,
             )  # fmt: skip
             live.share_with(share_interpreter)
-            origins = partial(origin_of, origin_key)
+            origins = partial(verify_origin, origin_key)
             endpoints = Endpoints(live, settings, told_by_leader(address, node.epoch), origins)
             endpoints.metrics.watch(port)
             endpoints.metrics.add(app.metrics)

@@ -43,11 +43,18 @@ import grpc
 
 from services.auth import signature
 from services.cluster.election.reach import LeaderReachability
-from services.cluster.forwarding.channels import is_not_its_own
+from services.cluster.forwarding.channels import is_certificate_error
 from services.cluster.forwarding.leader_stream import LeaderStream
 from services.cluster.forwarding.lines import ChannelPool
-from services.cluster.forwarding.presence import REPEAT_SECONDS, Heard, Kept, Presence, is_taken, whole_set
-from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, came_ms_of, origin_said, vouch
+from services.cluster.forwarding.presence import (
+    REPEAT_SECONDS,
+    ClientMessages,
+    ClientState,
+    Presence,
+    complete_subscription,
+    is_accepted,
+)
+from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, sign_arrival, sign_origin, verify_arrival_ms
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import other_certificate
 from services.front.connection import Connection
@@ -111,7 +118,7 @@ class Shape(NamedTuple):
         return self.path.rpartition("/")[2]
 
 
-class Moved(Exception):
+class LeaderChanged(Exception):
     """Another node leads than the one that was called."""
 
 
@@ -137,29 +144,29 @@ class Attempt:
     """The reason why the peer could not be verified as the leader, or "" if it was verified."""
 
     @contextmanager
-    def may_fail(self) -> Iterator[None]:
+    def retry_on_failure(self) -> Iterator[None]:
         """Suppress failures of the block after which another attempt is allowed.
 
         If the client has already received a reply, raise the failure.
         """
         try:
             yield
-        except Moved:
+        except LeaderChanged:
             if self.has_answered:
                 raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         except grpc.aio.AioRpcError as error:
-            if error.code() in _UNREACHED and not is_not_its_own(error):
+            if error.code() in _UNREACHED and not is_certificate_error(error):
                 self.reachability.failed(self.epoch, self.began_ms, monotonic_ms())
             else:  # a peer responds, perhaps with another certificate, and clients get its error
                 self.reachability.answered(monotonic_ms())
-            if self.has_answered or not _may_ask_again(error):
+            if self.has_answered or not _is_retryable(error):
                 raise
-            self.not_its_own = (error.details() or "") if is_not_its_own(error) else ""
+            self.not_its_own = (error.details() or "") if is_certificate_error(error) else ""
         else:
             self.reachability.answered(monotonic_ms())
 
 
-class Asked(NamedTuple):
+class ClientCall(NamedTuple):
     """A call of a client at this node, and its time of arrival, in ms since 1970."""
 
     connection: Connection
@@ -193,7 +200,7 @@ class Forwarding:
         self.local = serving
         self._channels.close_idle()
 
-    def lead_no_more(self) -> None:
+    def forward_again(self) -> None:
         """Answer calls through the node that leads."""
         self.local = None
 
@@ -214,22 +221,24 @@ class Forwarding:
     def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Forward a call whose request is one message."""
         shape = shape_of(call.method)
-        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
+        asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
         forward = self._receive if shape.gives_stream else self._unary
         if shape.name == SYNC_LITE:
             forward = self._sync_here if call.head.has(FORWARDED) else self._sync_lite
-        connection.start(call.stream_id, self._guarded(asked, forward, call.message))
+        connection.start(call.stream_id, self._serve_call(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Forward a call whose request is a stream."""
         shape = shape_of(call.method)
-        asked = Asked(connection, call.stream_id, shape, call.head, self._clock())
-        talk = self._talk_here if call.head.has(FORWARDED) else self._talk
+        asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
+        talk = self._answer_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
         if shape.name != TELEMETRY:
             talk = self._export
-        connection.start(call.stream_id, self._guarded(asked, talk))
+        connection.start(call.stream_id, self._serve_call(asked, talk))
 
-    async def _guarded(self, asked: Asked, serve: Callable[..., Awaitable[None]], *given: bytes) -> None:
+    async def _serve_call(
+        self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
+    ) -> None:
         """Serve a call, and end it with a status if the service raises an error."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
@@ -245,39 +254,39 @@ class Forwarding:
 
     # Calls of one message.
 
-    async def _unary(self, asked: Asked, message: bytes) -> None:
+    async def _unary(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
-                with attempt.may_fail():
-                    reply = await self._while_leads(attempt, _asked_of(attempt, asked.shape, message))
+                with attempt.retry_on_failure():
+                    reply = await self._while_leads(attempt, _call_leader(attempt, asked.shape, message))
                     if attempt.may_be_done and asked.shape.method in WRITES:
                         _require_done(reply)
                     asked.connection.is_let_in = True
                     asked.connection.reply(asked.stream_id, reply)
                     return
 
-    async def _receive(self, asked: Asked, message: bytes) -> None:
+    async def _receive(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
                 call = attempt.channel.unary_stream(asked.shape.path, None, None)(
                     message, metadata=attempt.fields, timeout=attempt.left_seconds
                 )
-                with attempt.may_fail():
+                with attempt.retry_on_failure():
                     await self._while_leads(attempt, _pass_on(call, asked, attempt))
                     asked.connection.end(asked.stream_id)
                     return
 
-    async def _sync_here(self, asked: Asked, message: bytes) -> None:
+    async def _sync_here(self, asked: ClientCall, message: bytes) -> None:
         """Answer a SyncLiteSubscription from another node through the broker of this node."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
-        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
         reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
         asked.connection.reply(asked.stream_id, reply)
 
     # Presence of clients.
 
-    async def _sync_lite(self, asked: Asked, message: bytes) -> None:
+    async def _sync_lite(self, asked: ClientCall, message: bytes) -> None:
         """Forward the subscription of a client, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
@@ -286,32 +295,36 @@ class Forwarding:
             return
         async with kept.lock:
             reply = await self._synced(asked, message)
-            if is_taken(reply):
+            if is_accepted(reply):
                 language = head.get("x-mq-language")
-                self.presence.subscribed(client_id, kept, _user_of(head), language, message)
+                self.presence.record_subscription(client_id, kept, _user_of(head), language, message)
         asked.connection.reply(asked.stream_id, reply)
 
-    async def _synced(self, asked: Asked, message: bytes) -> bytes:
+    async def _synced(self, asked: ClientCall, message: bytes) -> bytes:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
-                with attempt.may_fail():
-                    return cast(bytes, await self._while_leads(attempt, _synced_by(attempt, asked, message)))
+                with attempt.retry_on_failure():
+                    return cast(
+                        bytes, await self._while_leads(attempt, _sync_with_leader(attempt, asked, message))
+                    )
         raise TimeoutError
 
-    async def _talk(self, asked: Asked) -> None:
+    async def _forward_telemetry(self, asked: ClientCall) -> None:
         """Forward a stream in both directions, and continue the stream after a change of leaders."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
-        kept = self.presence.came(client_id)
-        said = Heard(kept)
-        hearing = asyncio.create_task(said.hear(connection, stream_id))
+        kept = self.presence.add_stream(client_id)
+        said = ClientMessages(kept)
+        hearing = asyncio.create_task(said.receive(connection, stream_id))
         self._talks[connection, stream_id] = cast("asyncio.Task[Any]", asyncio.current_task())
         try:
             async with aclosing(self._attempts(asked, stands=True)) as attempts:
                 async for attempt in attempts:
                     again = asyncio.create_task(self._subscribe_again(attempt, asked, kept))
                     try:
-                        with attempt.may_fail():
-                            await self._while_leads(attempt, self._converse(attempt, asked, said, kept))
+                        with attempt.retry_on_failure():
+                            await self._while_leads(
+                                attempt, self._exchange_messages(attempt, asked, said, kept)
+                            )
                             if attempt.local is self.local or attempt.local is None:
                                 connection.end(stream_id)
                                 return
@@ -319,10 +332,12 @@ class Forwarding:
                         again.cancel()
         finally:
             hearing.cancel()
-            self.presence.went(client_id)
+            self.presence.remove_stream(client_id)
             del self._talks[connection, stream_id]
 
-    async def _converse(self, attempt: Attempt, asked: Asked, said: Heard, kept: Kept) -> None:
+    async def _exchange_messages(
+        self, attempt: Attempt, asked: ClientCall, said: ClientMessages, kept: ClientState
+    ) -> None:
         """Send the client's messages to the leader and the leader's replies to the client.
 
         Return when the leader has sent its last reply.
@@ -332,17 +347,17 @@ class Forwarding:
             told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
             async with aclosing(told) as replies:
                 async for reply in replies:
-                    self.presence.told(kept, reply)
+                    self.presence.record_revocation(kept, reply)
                     await asked.connection.send_message(asked.stream_id, reply)
             return
         call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
         async with aclosing(LeaderStream(call).replies(said.messages())) as replies:
             async for reply in replies:
                 asked.connection.is_let_in = True
-                self.presence.told(kept, reply)
+                self.presence.record_revocation(kept, reply)
                 await asked.connection.send_message(asked.stream_id, reply)
 
-    async def _subscribe_again(self, attempt: Attempt, asked: Asked, kept: Kept) -> None:
+    async def _subscribe_again(self, attempt: Attempt, asked: ClientCall, kept: ClientState) -> None:
         """Send the subscriptions of a client to a leader until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
@@ -351,31 +366,33 @@ class Forwarding:
             said, left = left, []
             for key in said:  # a refused subscription does not delay the others
                 async with kept.lock:
-                    message = whole_set(key, kept.lite[key]) if key in kept.lite else None
-                    if message is not None and not await _was_synced(attempt, sync, message):
+                    message = complete_subscription(key, kept.lite[key]) if key in kept.lite else None
+                    if message is not None and not await _try_to_sync(attempt, sync, message):
                         left.append(key)
             if left:
                 await asyncio.sleep(REPEAT_SECONDS)
 
-    async def _export(self, asked: Asked) -> None:
+    async def _export(self, asked: ClientCall) -> None:
         """Forward a stream of client metrics to one leader.
 
         After a change of leaders, the client opens a new stream.
         """
-        said = Heard(Kept())
-        hearing = asyncio.create_task(said.hear(asked.connection, asked.stream_id))
+        said = ClientMessages(ClientState())
+        hearing = asyncio.create_task(said.receive(asked.connection, asked.stream_id))
         try:
             async with aclosing(self._attempts(asked, stands=True)) as attempts:
                 async for attempt in attempts:
-                    await self._while_leads(attempt, self._converse(attempt, asked, said, Kept()))
+                    await self._while_leads(
+                        attempt, self._exchange_messages(attempt, asked, said, ClientState())
+                    )
                     asked.connection.end(asked.stream_id)
                     return
-        except Moved:
+        except LeaderChanged:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         finally:
             hearing.cancel()
 
-    async def _talk_here(self, asked: Asked) -> None:
+    async def _answer_telemetry(self, asked: ClientCall) -> None:
         """Answer a stream from another node through the broker of this node.
 
         End the stream with UNAVAILABLE if this node steps down.
@@ -383,7 +400,7 @@ class Forwarding:
         local, connection = self.local, asked.connection
         if local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
-        came_ms = came_ms_of(self._key, asked.head.all(), self._clock())
+        came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
         messages = connection.messages(asked.stream_id)
         async with aclosing(
             local.told(connection, asked.shape.path, asked.head, messages, came_ms)
@@ -397,13 +414,13 @@ class Forwarding:
     # The leader.
 
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call; raise `Moved` as soon as the called node no longer leads."""
+        """Return the result of a call; raise `LeaderChanged` as soon as the called node no longer leads."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
         try:
             await asyncio.wait({calling, moving}, return_when=asyncio.FIRST_COMPLETED)
             if not calling.done():
-                raise Moved
+                raise LeaderChanged
             return calling.result()
         finally:
             calling.cancel()
@@ -412,7 +429,7 @@ class Forwarding:
             # call. As long as the call exists, gRPC reconnects the closed channel of the call.
             del calling
 
-    async def _attempts(self, asked: Asked, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
+    async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
         """Yield attempts to call the leader until the deadline is near; then raise TimeoutError.
 
         With `stands`, the call continues with the next leader, so this node vouches for the client.
@@ -446,19 +463,19 @@ class Forwarding:
             raise Refused(Status.UNAVAILABLE, not_its_own)
         raise TimeoutError
 
-    def _fields(self, asked: Asked, *, vouches: bool) -> tuple[tuple[str, str], ...]:
+    def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
         """Return the header fields of a call for the leader."""
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
             *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
-            (ORIGIN, origin_said(self._origin_key, *origin)),
+            (ORIGIN, sign_origin(self._origin_key, *origin)),
         )
         if not (vouches and self._key):
             return fields
-        return (*fields, (VOUCHED, vouch(self._key, fields, asked.came_ms, self._clock())))
+        return (*fields, (VOUCHED, sign_arrival(self._key, fields, asked.came_ms, self._clock())))
 
 
-async def _asked_of(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
+async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
     call = attempt.channel.unary_unary(shape.path, None, None)
     return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.left_seconds))
 
@@ -470,18 +487,18 @@ def _require_done(reply: bytes) -> None:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
-async def _synced_by(attempt: Attempt, asked: Asked, message: bytes) -> bytes:
+async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
     """Return the answer of the leader, which may be this node, to a SyncLiteSubscription."""
     if attempt.local is None:
-        return await _asked_of(attempt, asked.shape, message)
+        return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
     return await attempt.local.answered(connection, path, asked.head, message, asked.came_ms)
 
 
-async def _was_synced(attempt: Attempt, asked: Asked, message: bytes) -> bool:
+async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
     """Return whether a leader has accepted a client's subscription."""
     try:
-        return is_taken(await _synced_by(attempt, asked, message))
+        return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
         return False
 
@@ -498,7 +515,7 @@ def _user_of(head: Head) -> str:
         return ""
 
 
-async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
+async def _pass_on(call: Any, asked: ClientCall, attempt: Attempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
@@ -506,7 +523,7 @@ async def _pass_on(call: Any, asked: Asked, attempt: Attempt) -> None:
         await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 
 
-def _may_ask_again(error: grpc.aio.AioRpcError) -> bool:
+def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
     """Return whether another attempt is allowed: the call has failed, but no leader has refused it."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 

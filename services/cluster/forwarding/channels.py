@@ -28,7 +28,7 @@ def channel_to(
     return grpc.aio.secure_channel(listen, credentials, options=named)
 
 
-def is_not_its_own(error: grpc.aio.AioRpcError) -> bool:
+def is_certificate_error(error: grpc.aio.AioRpcError) -> bool:
     """Return whether a call was not sent because the peer did not present the node's certificate."""
     told = error.details() or ""
     return any(words in told for words in _NOT_ITS_OWN)

@@ -92,7 +92,7 @@ _ASK_AGAIN: Final = ("GET", "HEAD")
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
-class Passed(NamedTuple):
+class ForwardedRequest(NamedTuple):
     """A request to be forwarded: the method, the target, the header fields of the caller, and the body."""
 
     method: str
@@ -308,7 +308,7 @@ class ClusterHttp:
             self._forwarded_count -= 1
             hang_up.close()
 
-    async def _forward(self, passed: Passed) -> Response:
+    async def _forward(self, passed: ForwardedRequest) -> Response:
         until, said = time.monotonic() + WAIT_SECONDS, ""
         while (left_seconds := until - time.monotonic()) > 0:
             try:
@@ -457,7 +457,7 @@ def hang_up(connection: http.client.HTTPConnection) -> None:
             connection.sock.shutdown(SHUT_RDWR)
 
 
-def passed_on(request: Request, body: bytes) -> Passed:
+def passed_on(request: Request, body: bytes) -> ForwardedRequest:
     """Return the request to be forwarded, in the encoding of its caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -465,10 +465,10 @@ def passed_on(request: Request, body: bytes) -> Passed:
         target += b"?" + query
     dropped = _HOP_BY_HOP | _JUDGED_HERE
     fields = [(name, value) for name, value in request.headers.raw if name.decode("latin-1") not in dropped]
-    return Passed(request.method, target.decode("latin-1"), fields, body)
+    return ForwardedRequest(request.method, target.decode("latin-1"), fields, body)
 
 
-def called(connection: http.client.HTTPConnection, passed: Passed, epoch: int) -> Response:
+def called(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
     """Send a request to another node and return the answer.
 
     Raise OSError or HTTPException if there is no answer.

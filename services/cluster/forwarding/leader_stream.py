@@ -52,7 +52,7 @@ class LeaderStream:
             async for reply in self._call:
                 yield cast(bytes, reply)
         except grpc.aio.AioRpcError as error:
-            if not is_of_a_write(CallStatus(error.code(), error.details() or "")):
+            if not is_write_failure(CallStatus(error.code(), error.details() or "")):
                 raise
             word = await self._last_word()
             if word.code != grpc.StatusCode.OK:
@@ -71,8 +71,8 @@ class LeaderStream:
 
     def _ended(self, call: Any) -> None:
         """Record the status of the call; gRPC calls this method for each status, in order of arrival."""
-        word = CallStatus(at_once(call.code()), at_once(call.details()) or "")
-        if not (self._word.done() or is_of_a_write(word)):
+        word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
+        if not (self._word.done() or is_write_failure(word)):
             self._word.set_result(word)
 
     async def _last_word(self) -> CallStatus:
@@ -83,12 +83,12 @@ class LeaderStream:
             return CallStatus(grpc.StatusCode.UNAVAILABLE, NO_WORD)
 
 
-def is_of_a_write(word: CallStatus) -> bool:
+def is_write_failure(word: CallStatus) -> bool:
     """Return whether gRPC itself has reported the status, because a write has failed."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
-def at_once(asked: Any) -> Any:
+def result_without_waiting(asked: Any) -> Any:
     """Return the result of a coroutine that ends without waiting, like those of an ended call."""
     try:
         asked.send(None)

@@ -1,8 +1,8 @@
 """The state of clients that each node keeps, and sends to the next leader on behalf of the clients.
 
     a client's Telemetry stream is open at this node --> a new leader's EPOCH
-        --> a stream to that leader, which begins with the client's settings (`Heard`)
-        --> its subscriptions to lite topics, as one SyncLiteSubscription each (`Kept`)
+        --> a stream to that leader, which begins with the client's settings (`ClientMessages`)
+        --> its subscriptions to lite topics, as one SyncLiteSubscription each (`ClientState`)
 
 Rules
 1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower.
@@ -59,7 +59,7 @@ _FIRST_FIELD: Final = 0x0A
 """The tag of field 1 of a message, if that field is a message."""
 
 
-class Kept:
+class ClientState:
     """The kept state of one client while the client has a Telemetry stream at this node."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
@@ -78,16 +78,16 @@ class Presence:
     """The kept state of all clients of a node."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
-    def came(self, client_id: str) -> Kept:
+    def add_stream(self, client_id: str) -> ClientState:
         """Count a new stream of a client, and create the client's state at its first stream."""
-        kept = self._kept.setdefault(client_id, Kept())
+        kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
-    def went(self, client_id: str) -> None:
+    def remove_stream(self, client_id: str) -> None:
         """Count the end of a stream, and drop the client's state after its last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
@@ -95,11 +95,11 @@ class Presence:
             del self._kept[client_id]
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
-    def find(self, client_id: str) -> Kept | None:
+    def find(self, client_id: str) -> ClientState | None:
         """Return the state of a client, or None if the client has no stream at this node."""
         return self._kept.get(client_id)
 
-    def sent(self, client_id: str, message: bytes) -> None:
+    def record_topic(self, client_id: str, message: bytes) -> None:
         """Record the topic of a client's SendMessage."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
@@ -108,7 +108,9 @@ class Presence:
         if topic and topic not in kept.topics and is_topic(topic):
             kept.topics[topic] = None
 
-    def subscribed(self, client_id: str, kept: Kept, user: str, language: str, message: bytes) -> None:
+    def record_subscription(
+        self, client_id: str, kept: ClientState, user: str, language: str, message: bytes
+    ) -> None:
         """Record a SyncLiteSubscription that was answered with OK."""
         if self._kept.get(client_id) is not kept:
             return  # the last stream of the client has ended meanwhile
@@ -131,7 +133,7 @@ class Presence:
             kept.lite[key] = after
             self._lite_bytes += size_of(after)
 
-    def told(self, kept: Kept, message: bytes) -> None:
+    def record_revocation(self, kept: ClientState, message: bytes) -> None:
         """Remove lite topics that the leader revokes on the client's stream."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
@@ -143,16 +145,16 @@ class Presence:
                 self._lite_bytes -= size_of((lost,))
 
 
-class Heard:
+class ClientMessages:
     """The messages of a client on a Telemetry stream, for successive leaders."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: ClientState) -> None:
         self._kept = kept
         self._said: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_SAID_MAX)
         self._settings: bytes | None = None
         self._is_over = self._was_told = False
 
-    async def hear(self, connection: Connection, stream_id: int) -> None:
+    async def receive(self, connection: Connection, stream_id: int) -> None:
         """Receive the client's messages until the client ends the stream."""
         async for message in connection.messages(stream_id):
             if is_settings(message):
@@ -166,7 +168,7 @@ class Heard:
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
-            for introduction in introductions(self._settings, self._kept.topics):
+            for introduction in settings_to_repeat(self._settings, self._kept.topics):
                 yield introduction
         self._was_told = True
         while not self._is_over or not self._said.empty():
@@ -176,7 +178,7 @@ class Heard:
             yield message
 
 
-def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
+def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
     """Return the settings of a client, preceded by settings that also declare all topics it has used."""
     if settings is None:
         return []
@@ -191,7 +193,7 @@ def introductions(settings: bytes | None, topics: dict[bytes, None]) -> list[byt
     return [command.SerializeToString(), settings]
 
 
-def whole_set(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
+def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
     """Return the request that replaces all subscriptions of a client under a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
@@ -202,7 +204,7 @@ def whole_set(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> by
     ).SerializeToString()
 
 
-def is_taken(reply: bytes) -> bool:
+def is_accepted(reply: bytes) -> bool:
     """Return whether a reply to SyncLiteSubscription has the status OK."""
     return bool(SyncLiteSubscriptionResponse.FromString(reply).status.code == Code.OK)
 

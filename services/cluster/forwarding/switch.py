@@ -34,7 +34,7 @@ class Switch:
     def forward(self) -> None:
         """Answer further calls through the node that leads."""
         self._service = self._forwarding
-        self._forwarding.lead_no_more()
+        self._forwarding.forward_again()
 
     def method_of(self, path: str) -> Method | None:
         """Return the method of a path, or None if the path is unknown."""
@@ -44,26 +44,26 @@ class Switch:
         """Answer a call whose request is one message."""
         name = call.method.target.name
         if name == SEND:
-            self._presence.sent(call.head.get("x-mq-client-id"), call.message)
+            self._presence.record_topic(call.head.get("x-mq-client-id"), call.message)
         service = self._forwarding if name == SYNC_LITE else self._service
-        if self._knows(service, call):
+        if self._has_looked_up(service, call):
             service.call_received(connection, call)
-        elif (method := self._looked_up(service, connection, call)) is not None:
+        elif (method := self._look_up_method(service, connection, call)) is not None:
             service.call_received(connection, call._replace(method=method))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Answer a call whose request is a stream."""
         service = self._forwarding if call.method.target.name == TELEMETRY else self._service
-        if self._knows(service, call):
+        if self._has_looked_up(service, call):
             service.call_started(connection, call)
-        elif (method := self._looked_up(service, connection, call)) is not None:
+        elif (method := self._look_up_method(service, connection, call)) is not None:
             service.call_started(connection, call._replace(method=method))
 
-    def _knows(self, service: Service, call: CallReceived | CallStarted) -> bool:
+    def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
         """Return whether `service` has looked up the method of a call."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
-    def _looked_up(
+    def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
         """Return the method of a call in `service`, or end the call if `service` has no such method."""

@@ -31,13 +31,13 @@ _PURPOSE: Final = b"tidewheel: calls that a node says again"
 _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
-def origin_said(key: bytes, node: str, host: str, number: int) -> str:
+def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
     """Return the header value with the address of a client and the connection of the client at a node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
-def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
+def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
     """Return the origin of a forwarded call, or None if the proof of the node is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
@@ -47,12 +47,12 @@ def origin_of(key: bytes, fields: Mapping[str, str]) -> Origin | None:
     return Origin(host, connection) if hmac.compare_digest(proof.encode(), expected.encode()) else None
 
 
-def vouch(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
+def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
     """Return the header value that vouches for a call with these fields."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
-def came_ms_of(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
+def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
     """Return the time at which a call arrived at the forwarding node, in ms since 1970.
 
     Return None if the proof is missing, invalid or too old.

@@ -32,7 +32,7 @@ from services.cluster.forwarding import calls as forwarding
 from services.cluster.forwarding import lines, presence
 from services.cluster.forwarding.calls import FORWARDED, Forwarding
 from services.cluster.forwarding.switch import Switch
-from services.cluster.forwarding.vouching import VOUCHED, origin_of
+from services.cluster.forwarding.vouching import VOUCHED, verify_origin
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Identity
@@ -148,7 +148,7 @@ class Machine:
         refusals = Refusals(self.world.clock)
         guard = Guard(cast(Any, self.world.access), refusals, self.world.clock) if self.world.asks else None
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 1, boot=0), guard)
-        self.serving = Serving(rpcs, Turns(self.live), lambda *_: None, partial(origin_of, KEY))
+        self.serving = Serving(rpcs, Turns(self.live), lambda *_: None, partial(verify_origin, KEY))
 
     async def close(self) -> None:
         self.live.receivers.close()
@@ -643,16 +643,16 @@ def test_the_topic_of_a_send_is_found_as_protobuf_finds_it() -> None:
 def test_what_is_kept_of_a_client_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         kept_of = presence.Presence()
-        kept = kept_of.came("c")
+        kept = kept_of.add_stream("c")
         for number in range(2 * presence.TOPICS_MAX):
-            kept_of.sent("c", half(f"t{number}").SerializeToString())
+            kept_of.record_topic("c", half(f"t{number}").SerializeToString())
         assert len(kept.topics) == presence.TOPICS_MAX
         monkeypatch.setattr(presence, "KEPT_BYTES_MAX", 10 * (presence.LITE_BYTES + 1))
         for count, known in ((5, 5), (11, 0), (10, 10)):
             message = sync("COMPLETE_ADD", *map(chr, range(97, 97 + count))).SerializeToString()
-            kept_of.subscribed("c", kept, "", "JAVA", message)
+            kept_of.record_subscription("c", kept, "", "JAVA", message)
             assert sum(map(len, kept.lite.values())) == known
-        kept_of.went("c")
+        kept_of.remove_stream("c")
         assert kept_of.find("c") is None
         assert not kept_of._lite_bytes
 
@@ -676,7 +676,7 @@ def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() 
         node: Any = SimpleNamespace(moved_from=lambda _: forever)
         channel: Any = None
         attempt = forwarding.Attempt(channel, (), 1.0, 1, LeaderReachability(), 0)
-        with attempt.may_fail():
+        with attempt.retry_on_failure():
             await Forwarding(node, b"", wall_clock_ms)._while_leads(attempt, fail())
 
     gc.disable()

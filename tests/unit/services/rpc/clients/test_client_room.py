@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from commitlog import limits
 from services.auth.refusals import Refusals
-from services.cluster.forwarding.vouching import ORIGIN, origin_of, origin_said
+from services.cluster.forwarding.vouching import ORIGIN, sign_origin, verify_origin
 from services.live.errors import TooManyPolls
 from services.rpc.clients.client_room import LOOK_EACH_MS
 from services.rpc.clients.sessions import Session, Sessions
@@ -243,8 +243,8 @@ def test_receives_of_one_address_leave_room_for_those_of_others(monkeypatch: pyt
 
 
 def test_a_node_tells_where_a_forwarded_call_came_from_and_no_client_can() -> None:
-    said = origin_said(b"key", "a", "fe80::1", 7)
-    assert origin_of(b"key", {ORIGIN: said}) == Origin("fe80::1", "a.7")
-    for forged in ("", "h a.7", "h a.7 ", said.replace("7 ", "8 "), origin_said(b"other", "a", "h", 7), " x"):
-        assert origin_of(b"key", {ORIGIN: forged}) is None
-    assert origin_of(b"key", {}) is None
+    said = sign_origin(b"key", "a", "fe80::1", 7)
+    assert verify_origin(b"key", {ORIGIN: said}) == Origin("fe80::1", "a.7")
+    for forged in ("", "h a.7", "h a.7 ", said.replace("7 ", "8 "), sign_origin(b"other", "a", "h", 7), " x"):
+        assert verify_origin(b"key", {ORIGIN: forged}) is None
+    assert verify_origin(b"key", {}) is None
