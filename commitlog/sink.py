@@ -93,7 +93,7 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Allocate a segment at its whole length, using the reserve on a full disk. Raise OSError on failure."""
+        """Allocate a segment at its whole length, from the reserve on a full disk. Raise OSError."""
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)
