@@ -117,14 +117,14 @@ LISTEN_USUAL: Final = Address("127.0.0.1", 8081)
 HTTP_USUAL: Final = HttpAddress("127.0.0.1", 8088)
 CALLED_USUAL: Final = HttpAddresses((HTTP_USUAL,))
 
-Stored = partial(Meta, heading="What it stores")
-Where = partial(Meta, heading="Where it listens")
-Clustered = partial(Meta, heading="How it is one node of a cluster")
-Allowed = partial(Meta, heading="Who may use it")
-Begun = partial(Meta, heading="How topics and groups begin")
-HandedOut = partial(Meta, heading="How it hands messages out")
-Tuned = partial(Meta, heading="How long it waits")
-Told = partial(Meta, heading="What it says")
+Stored = partial(Meta, heading="Storage")
+Where = partial(Meta, heading="Network")
+Clustered = partial(Meta, heading="Cluster")
+Allowed = partial(Meta, heading="Access control")
+Begun = partial(Meta, heading="New topics and groups")
+HandedOut = partial(Meta, heading="Delivery")
+Tuned = partial(Meta, heading="Intervals and clock")
+Told = partial(Meta, heading="Output")
 Calling = partial(Meta, heading="Commands and clients")
 
 
@@ -132,132 +132,172 @@ Calling = partial(Meta, heading="Commands and clients")
 class ServeSettings:
     """How a broker runs."""
 
-    store: Annotated[Path, Stored("Folder of the store; made if missing.")] = Path("tidewheel-store")
+    store: Annotated[Path, Stored("Folder of the store; created if missing.")] = Path("tidewheel-store")
     segment_bytes: Annotated[
         int | None,
-        Stored("Size of one log file of a new store; else by its volume.", least=limits.RECORD_BYTES_MAX),
+        Stored(
+            "Size of one log file of a new store; default: by the free space of the volume.",
+            least=limits.RECORD_BYTES_MAX,
+        ),
     ] = None
     flush: Annotated[
         Literal["sync", "async"],
-        Stored("sync: acknowledged is on disk. async: faster, a power cut may take half a second."),
+        Stored(
+            "sync: acknowledged messages are on disk. async: faster; a power failure may lose half a second."
+        ),
     ] = "sync"
-    retain_hours: Annotated[float | None, Stored("Delete log files older than this; else kept.", above=0)] = (
-        None
-    )
-    retain_bytes: Annotated[
-        int | None, Stored("Delete the oldest log files beyond this size; else kept.", above=0)
+    retain_hours: Annotated[
+        float | None, Stored("Delete log files older than this; default: keep all files.", above=0)
     ] = None
-    group_pin_hours: Annotated[float, Stored("How long a lagging group holds log files.", least=0)] = 72.0
-    timers_per_topic: Annotated[int, Stored("Delayed messages that may wait for one topic.", least=0)] = (
-        limits.TIMERS_PER_TOPIC_MAX
-    )
+    retain_bytes: Annotated[
+        int | None,
+        Stored("Delete the oldest log files above this total size; default: keep all files.", above=0),
+    ] = None
+    group_pin_hours: Annotated[
+        float, Stored("Longest time for which a lagging group delays the deletion of log files.", least=0)
+    ] = 72.0
+    timers_per_topic: Annotated[
+        int, Stored("Largest number of pending delayed messages in one topic.", least=0)
+    ] = limits.TIMERS_PER_TOPIC_MAX
     timer_history_hours: Annotated[
         float,
-        Stored("How long the outcome of a delayed message is kept. Raising it restores nothing.", above=0),
+        Stored(
+            "Time for which the outcome of a delayed message is stored. A higher value restores no outcomes.",
+            above=0,
+        ),
     ] = limits.TIMER_HISTORY_MS / 3_600_000
 
-    listen: Annotated[Address, Where("HOST:PORT for RocketMQ 5 clients; port 0 picks a free one.")] = (
+    listen: Annotated[Address, Where("HOST:PORT for RocketMQ 5 clients; port 0 selects a free port.")] = (
         LISTEN_USUAL
     )
     http: Annotated[
-        HttpAddress, Where("HOST:PORT for metrics, health and the commands; these look for a broker there.")
+        HttpAddress, Where("HOST:PORT for metrics, health and the commands, which call the broker there.")
     ] = HTTP_USUAL
-    advertise: Annotated[Address | None, Where("HOST:PORT clients are told; else what they dialled.")] = None
-    tls_certificate: Annotated[
-        Path | None, Where("PEM file of the certificate; else one that the broker makes for itself.")
+    advertise: Annotated[
+        Address | None, Where("HOST:PORT that clients are given; default: the address that they dialled.")
     ] = None
-    tls_key: Annotated[Path | None, Where("PEM file of its key.")] = None
+    tls_certificate: Annotated[
+        Path | None, Where("PEM file of the certificate; default: a certificate that the broker creates.")
+    ] = None
+    tls_key: Annotated[Path | None, Where("PEM file of the private key of the certificate.")] = None
     tls_clients: Annotated[
-        Path | None, Where("PEM file of authorities: only clients that they vouch for, and by TLS.")
+        Path | None,
+        Where("PEM file of authorities; clients must use TLS with a certificate signed by one of them."),
     ] = None
     plaintext: Annotated[
-        Literal["on", "off"] | None, Where("off: clients must use TLS, as with --tls-clients; else on.")
+        Literal["on", "off"] | None,
+        Where("off: clients must use TLS. Default: on, but off with --tls-clients."),
     ] = None
     connections_per_address: Annotated[
-        int, Where("Connections that one address may have at once.", least=1)
+        int, Where("Largest number of open connections from one address.", least=1)
     ] = 4_096
-    ready_file: Annotated[Path | None, Where("File written once it serves: addresses and pid.")] = None
-    broker_name: Annotated[str, Where("Its name in routes and metrics.", least=1, most=127)] = "tidewheel"
+    ready_file: Annotated[
+        Path | None,
+        Where("File that is written when the broker is ready, with its addresses and process id."),
+    ] = None
+    broker_name: Annotated[str, Where("Name of the broker in routes and metrics.", least=1, most=127)] = (
+        "tidewheel"
+    )
 
     cluster: Annotated[
-        str, Clustered("URL of the cluster's shared log: postgresql://... or kafka://...; else alone.")
+        str,
+        Clustered("URL of the cluster's shared log: postgresql://... or kafka://...; default: no cluster."),
     ] = ""
-    node: Annotated[str, Clustered("This node's name in the cluster; each has its own.", most=127)] = ""
+    node: Annotated[
+        str, Clustered("Name of this node in the cluster; each node has its own name.", most=127)
+    ] = ""
 
-    auth: Annotated[bool, Allowed("Ask clients who they are and what they may: see tidewheel auth.")] = False
+    auth: Annotated[bool, Allowed("Authenticate clients and check their rights: see tidewheel auth.")] = False
     auth_key: Annotated[
-        Path | None, Allowed("File with the key of users' secrets; else STORE/users.key. Made on first use.")
+        Path | None,
+        Allowed("File with the key of users' secrets; default: STORE/users.key. Created on first use."),
     ] = None
     http_token: Annotated[
         Path | None,
-        Allowed("File with the token that the HTTP interface wants and the commands send. Made if missing."),
+        Allowed(
+            "File with the token that the HTTP interface requires and the commands send. Created if missing."
+        ),
     ] = None
     http_hosts: Annotated[
-        str, Allowed("Names, with commas, by which HTTP is dialled beside localhost and --advertise.")
+        str, Allowed("Host names for HTTP, separated by commas, in addition to localhost and --advertise.")
     ] = ""
     http_tls: Annotated[
         Literal["auto", "on", "off"],
-        Allowed("TLS for HTTP; auto: on where more than this machine reaches it."),
+        Allowed("TLS for HTTP; auto: on if other machines can reach the HTTP port."),
     ] = "auto"
-    insecure: Annotated[bool, Allowed("Serve everybody, on addresses that others can reach, too.")] = False
+    insecure: Annotated[
+        bool, Allowed("Serve all callers, even on addresses that other machines can reach.")
+    ] = False
 
     auto_create: Annotated[bool, Begun("Create a topic when it is first used.")] = True
     queue_count: Annotated[
-        int, Begun("Queues of a topic made without a number.", least=1, most=limits.QUEUE_COUNT_MAX)
+        int,
+        Begun(
+            "Number of queues of a topic that is created without a number.",
+            least=1,
+            most=limits.QUEUE_COUNT_MAX,
+        ),
     ] = limits.QUEUE_COUNT_DEFAULT
     group_start: Annotated[
-        Literal["earliest", "latest"], Begun("Where a new consumer group begins in a topic.")
+        Literal["earliest", "latest"], Begun("Position at which a new consumer group begins in a topic.")
     ] = "earliest"
 
-    lite_topics: Annotated[int, HandedOut("Lite topics that one topic may have.", least=0)] = (
+    lite_topics: Annotated[int, HandedOut("Largest number of lite topics in one topic.", least=0)] = (
         limits.LITE_TOPICS_MAX
     )
     lite_topic_bytes: Annotated[
-        int, HandedOut("How long the name of one may be.", least=1, most=limits.LITE_TOPIC_BYTES_MAX)
+        int,
+        HandedOut(
+            "Largest length of the name of a lite topic, in bytes.", least=1, most=limits.LITE_TOPIC_BYTES_MAX
+        ),
     ] = limits.LITE_TOPIC_BYTES_DEFAULT
     lite_subscriptions: Annotated[
-        int, HandedOut("Lite topics that one client may subscribe to.", least=0)
+        int, HandedOut("Largest number of lite topics to which one client can subscribe.", least=0)
     ] = limits.LITE_SUBSCRIPTIONS_PER_CLIENT_MAX
     attempts_max: Annotated[
         int,
         HandedOut(
-            "Attempts before a message is a dead letter, for groups without a number.",
+            "Attempts before a message becomes a dead letter, for groups that do not set a number.",
             least=1,
             most=limits.ATTEMPTS_MAX,
         ),
     ] = limits.ATTEMPTS_DEFAULT
-    invisible_ms_min: Annotated[int, HandedOut("Shortest lease a consumer may ask for.", least=0)] = (
+    invisible_ms_min: Annotated[int, HandedOut("Shortest lease that a consumer can request.", least=0)] = (
         limits.INVISIBLE_MS_MIN
     )
     auto_renew_lease_ms: Annotated[
-        int, HandedOut("Lease of a push consumer, renewed as long as it is heard from.", least=100)
+        int, HandedOut("Lease of a push consumer, which is renewed while its client is connected.", least=100)
     ] = limits.AUTO_RENEW_LEASE_MS
 
-    housekeeping_ms: Annotated[int, Tuned("How often to look at the room on disk.", least=100)] = 10_000
-    check_immunity_ms: Annotated[int, Tuned("How long a half message is left alone.", least=0)] = (
-        limits.CHECK_IMMUNITY_MS
+    housekeeping_ms: Annotated[int, Tuned("Interval between checks of the free disk space.", least=100)] = (
+        10_000
     )
-    check_interval_ms: Annotated[int, Tuned("Pause after a check-back; it doubles.", least=1)] = (
-        limits.CHECK_INTERVAL_MS
-    )
-    check_count_max: Annotated[int, Tuned("Check-backs before a half message expires.", least=1)] = (
-        limits.CHECK_COUNT_DEFAULT
-    )
+    check_immunity_ms: Annotated[
+        int, Tuned("Time before the first check-back for a half message.", least=0)
+    ] = limits.CHECK_IMMUNITY_MS
+    check_interval_ms: Annotated[
+        int, Tuned("Pause after the first check-back; it doubles, up to a limit.", least=1)
+    ] = limits.CHECK_INTERVAL_MS
+    check_count_max: Annotated[
+        int, Tuned("Number of check-backs before a half message expires.", least=1)
+    ] = limits.CHECK_COUNT_DEFAULT
     clock: Annotated[
         Literal["real", "virtual"],
-        Tuned("virtual, for tests: time can be advanced, on a store of its own."),
+        Tuned("virtual: for tests; the time can be advanced. Requires a separate store."),
     ] = "real"
 
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Told("The least that is logged, on stderr.")
+        Literal["debug", "info", "warning", "error"],
+        Told("Lowest level of events that are logged to stderr."),
     ] = "info"
     log_format: Annotated[
-        Literal["auto", "text", "json"], Told("One line an event; auto: text on a terminal, else JSON.")
+        Literal["auto", "text", "json"],
+        Told("Format of a log line; auto: text on a terminal, otherwise JSON."),
     ] = "auto"
-    banner: Annotated[bool, Told("Say on stdout where it serves and what to type next.")] = True
-    client_metrics: Annotated[
-        Literal["on", "off"], Told("on: clients send what they measure of themselves every minute.")
-    ] = "on"
+    banner: Annotated[bool, Told("Print addresses and next commands to stdout at startup.")] = True
+    client_metrics: Annotated[Literal["on", "off"], Told("on: clients send their metrics every minute.")] = (
+        "on"
+    )
 
     @property
     def is_tls_only(self) -> bool:
@@ -271,11 +311,14 @@ class ClientSettings:
 
     http: Annotated[
         HttpAddresses,
-        Calling("[https://]HOST:PORT of the broker's HTTP interface; of nodes, with commas, any."),
+        Calling(
+            "[https://]HOST:PORT of the broker's HTTP interface; for a cluster, of its nodes, with commas."
+        ),
     ] = CALLED_USUAL
-    http_token: Annotated[Path | None, Calling("File with the token that it wants.")] = None
+    http_token: Annotated[Path | None, Calling("File with the token for the HTTP interface.")] = None
     http_ca: Annotated[
-        Path | None, Calling("PEM file of its certificate or authority, for https; else the system's.")
+        Path | None,
+        Calling("PEM file of the broker's certificate or authority, for https; default: the system's."),
     ] = None
 
 
@@ -290,8 +333,8 @@ class EngineSettings:
 class UserSettings:
     """Who a client is, for a broker that asks: its access key, and the file with its secret."""
 
-    access_key: Annotated[str, Calling("Who a client is, for a broker that asks.")] = ""
-    secret_key_file: Annotated[Path | None, Calling("File with its secret.")] = None
+    access_key: Annotated[str, Calling("Access key of a client, for a broker with --auth.")] = ""
+    secret_key_file: Annotated[Path | None, Calling("File with the secret of the access key.")] = None
 
 
 ALL_KINDS: Final = (ServeSettings, ClientSettings, UserSettings)

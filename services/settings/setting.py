@@ -23,7 +23,7 @@ FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 @dataclass(frozen=True)
 class Meta:
-    """What a field means, under which heading help shows it, its bounds (of text: those of its length)."""
+    """The meaning of a field, its heading in the help, and its bounds (for text, those of its length)."""
 
     meaning: str
     heading: str = ""

@@ -1,4 +1,4 @@
-"""Every name that a mapping can give, and what it means: a table for the documents, a file to begin with."""
+"""The names that a mapping can set, with their meanings: a table for the documents, and an example file."""
 
 from __future__ import annotations
 
@@ -20,113 +20,114 @@ from spark_jobs.inputs.mapping import (
     has_times,
 )
 
-_ZONE: Final = "of its times that have none: Europe/London, +01:00"
+_ZONE: Final = "the zone of times without a zone: Europe/London, +01:00"
+_DATABASE_CARTS: Final = "read if --carts is a database"
 
 MEANINGS: Final[dict[str, dict[str, str]]] = {
     "orders": {
         "table": "one row per order",
         "zone": _ZONE,
-        "order_id": "its id, of any type: as text the first key of its messages",
-        "customer_id": "whose cart the order empties",
-        "status": "where it stands",
-        "total_pence": "what it is worth, in the smallest coin: the report adds up what findings are worth",
-        "placed_ms": "when it was placed",
-        "due_ms": "until when it had to be paid",
-        "paid_ms": "when it was paid",
-        "timed_out_ms": "when it was given up as not paid",
-        "cancelled_ms": "when the customer cancelled it",
-        "currency": "the currency of its total, by ISO 4217: `EUR`; which also says how many decimals it has",
+        "order_id": "the id of the order, of any type; as text, it is the first key of the order's messages",
+        "customer_id": "the customer whose cart the order empties",
+        "status": "the status of the order",
+        "total_pence": "the total of the order in the smallest unit; the report sums the totals of findings",
+        "placed_ms": "the time at which the order was placed",
+        "due_ms": "the time by which the order had to be paid",
+        "paid_ms": "the time at which the order was paid",
+        "timed_out_ms": "the time at which the unpaid order timed out",
+        "cancelled_ms": "the time at which the customer cancelled the order",
+        "currency": "the currency of the total (ISO 4217: `EUR`), which also sets its number of decimals",
     },
     "orders.statuses": {
-        "PLACED": "neither paid nor given up yet",
-        "PAID": "paid",
-        "TIMED_OUT": "given up as not paid in time",
-        "CANCELLED": "cancelled by the customer",
+        "PLACED": "the order is neither paid nor timed out yet",
+        "PAID": "the order is paid",
+        "TIMED_OUT": "the order was not paid in time",
+        "CANCELLED": "the customer cancelled the order",
     },
     "order_lines": {
-        "table": "what was ordered, one row per order and article; read only with carts",
-        "order_id": "the order",
+        "table": "the ordered articles, one row per order and article; read only with carts",
+        "order_id": "the id of the order",
         "sku": "the article",
-        "quantity": "how many of it",
+        "quantity": "the quantity of the article",
     },
     "pushes": {
         "table": "one row per push; read only with --pushes",
         "zone": _ZONE,
-        "push_id": "its id: the first key of its message; of a schedule's run `<schedule_id>@<time in ms>`",
-        "schedule_id": "the schedule that it is a run of",
-        "message_id": "the id of its message",
-        "status": "where it stands",
-        "due_ms": "when it is to be sent",
-        "delivered_ms": "when it was sent",
+        "push_id": "the first key of the push's message; for a schedule's run `<schedule_id>@<time in ms>`",
+        "schedule_id": "the schedule of which the push is a run",
+        "message_id": "the id of the push's message",
+        "status": "the status of the push",
+        "due_ms": "the time at which the push is due",
+        "delivered_ms": "the time at which the push was sent",
     },
     "pushes.statuses": {
-        "SCHEDULED": "still to come",
-        "DELIVERED": "sent",
-        "CANCELLED": "called off",
-        "FAILED": "given up",
+        "SCHEDULED": "the push is not due yet",
+        "DELIVERED": "the push was sent",
+        "CANCELLED": "the push was cancelled",
+        "FAILED": "the push could not be sent",
     },
     "carts": {
-        "table": "what carts hold, one row per customer and article; read where --carts is a database",
-        "customer_id": "whose cart",
+        "table": f"the contents of carts, one row per customer and article; {_DATABASE_CARTS}",
+        "customer_id": "the customer who owns the cart",
         "sku": "the article",
-        "quantity": "how many of it",
+        "quantity": "the quantity of the article",
     },
     "ledger": {
-        "table": "every change of a cart; read where --carts is a database",
+        "table": f"one row per change of a cart; {_DATABASE_CARTS}",
         "zone": _ZONE,
-        "customer_id": "whose cart",
-        "entry": "what kind of change",
-        "entry_id": "its id; of an order's change the order's id",
-        "sku": "the article; none for an order that found nothing to remove",
-        "quantity": "how many of it",
-        "at_ms": "when",
+        "customer_id": "the customer who owns the cart",
+        "entry": "the kind of change",
+        "entry_id": "the id of the change; for a change by an order, the id of the order",
+        "sku": "the article; empty for an order that had nothing to remove",
+        "quantity": "the quantity of the article",
+        "at_ms": "the time of the change",
     },
     "ledger.entries": {
-        "add": "articles were put into the cart",
-        "order": "an order took its articles out",
+        "add": "articles were added to the cart",
+        "order": "an order removed its articles from the cart",
     },
     "topics": {
-        "order_created": "an order was placed; a message of a transaction",
-        "order_timeouts": "its deadline; a delayed message that a payment cancels",
-        "order_paid": "it was paid; a message of a transaction",
-        "order_cancelled": "it was cancelled; a message of a transaction",
-        "pushes": "pushes, delayed or of a schedule",
+        "order_created": "messages for placed orders; messages of a transaction",
+        "order_timeouts": "deadlines of orders; delayed messages that a payment cancels",
+        "order_paid": "messages for paid orders; messages of a transaction",
+        "order_cancelled": "messages for cancelled orders; messages of a transaction",
+        "pushes": "messages for pushes, delayed or sent by a schedule",
     },
     "groups": {
-        "order_created": "the one group that acts on that topic: the carts",
-        "order_timeouts": "likewise: whoever times orders out",
-        "pushes": "likewise: whoever sends pushes",
+        "order_created": "the only group that acts on this topic: the carts",
+        "order_timeouts": "the only group that acts on this topic: it times orders out",
+        "pushes": "the only group that acts on this topic: it sends pushes",
     },
     "timers": {
-        "order_timeouts": "what the timer keys of deadlines begin with, the order's id follows; for repair "
-        "plans that set a deadline again, or have no --store with its key",
+        "order_timeouts": "the prefix of the timer keys of deadlines, before the order id; for repair plans "
+        "that set a deadline again, or that have no --store with its key",
     },
     "bodies": {
-        "order_id": "a field of the JSON of each order's messages, first of all",
-        "customer_id": "of order_created",
-        "placed_ms": "of order_created, if it is there",
-        "lines": "of order_created: a list of objects",
-        "sku": "of each of the lines",
-        "quantity": "of each of the lines",
-        "due_ms": "of order_timeouts",
-        "paid_ms": "of order_paid",
-        "cancelled_ms": "of order_cancelled",
-        "total_pence": "of order_paid and order_cancelled: only for repair plans",
-        "push_id": "of pushes; a schedule's messages name the schedule",
+        "order_id": "a field of the JSON of each order's messages, preferably the first field",
+        "customer_id": "a field of messages of order_created",
+        "placed_ms": "an optional field of messages of order_created",
+        "lines": "a field of messages of order_created: a list of objects",
+        "sku": "a field of each object in lines",
+        "quantity": "a field of each object in lines",
+        "due_ms": "a field of messages of order_timeouts",
+        "paid_ms": "a field of messages of order_paid",
+        "cancelled_ms": "a field of messages of order_cancelled",
+        "total_pence": "a field of messages of order_paid and order_cancelled; only for repair plans",
+        "push_id": "a field of messages of pushes; messages of a schedule name the schedule instead",
     },
     "amounts": {
-        "currency": "the currency of the totals of orders that have none of their own; without any, totals "
+        "currency": "the currency of orders without a currency of their own; without any currency, totals "
         "are shown in hundredths",
     },
     "redis": {
-        "cart": "what the keys of carts begin with, where --carts is Redis; the customer's id follows",
-        "ledger": "likewise of ledgers",
+        "cart": "the prefix of the keys of carts, before the customer id, if --carts is Redis",
+        "ledger": "the prefix of the keys of ledgers, before the customer id, if --carts is Redis",
     },
 }
 
 
 class Name(NamedTuple):
-    """One name: where it stands, what the shop calls it, whether it may be "", and what it means."""
+    """One name: its section and key, the default of the shop, whether it may be "", and its meaning."""
 
     section: str
     key: str
@@ -136,7 +137,7 @@ class Name(NamedTuple):
 
 
 def every_name() -> Iterator[Name]:
-    """Yield each name that a mapping can give, section by section."""
+    """Yield each name that a mapping can set, section by section."""
     for section in (one.name for one in fields(Mapping)):
         known = getattr(SHOP, section)
         if isinstance(known, TableMapping):
@@ -174,8 +175,8 @@ def table() -> str:
 
 
 def example() -> str:
-    """Return a mapping in which every name is a comment, with what the shop calls it."""
-    lines = ["# What you call what the audit reads. What is not named here is called as in the shop."]
+    """Return a mapping in which every name is a comment, with the default of the shop."""
+    lines = ["# The names that the audit reads. A name that is not set here has the default of the shop."]
     section = ""
     for one in every_name():
         if one.section != section:
