@@ -28,7 +28,7 @@ from services.cluster.election.pace import Pace
 from services.cluster.election.table import Act, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
-from services.cluster.leading.lead import Lead, Told
+from services.cluster.leading.lead import Lead, LeadCallbacks
 from services.cluster.leading.log_damage import LogDamage
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode
@@ -498,7 +498,7 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
         pass
     acts.append_epoch(b"who leads epoch2")
     acts.catch_up()
-    told = Told(never, never, never)
+    told = LeadCallbacks(never, never, never)
     lead = Lead(acts, health, never, never, told)
     asyncio.run(lead.end())
     lead.compare_clock()
@@ -523,7 +523,7 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     engine.now_ms = 500_000
     acts.append_epoch(b"who leads epoch2")
     acts.catch_up()
-    lead = Lead(acts, health, never, never, Told(never, never, never))
+    lead = Lead(acts, health, never, never, LeadCallbacks(never, never, never))
     lead._look_at_disk_and_log(True)
     assert health.pace.skew_ms is None
     now_ms, engine.now_ms = 1_007, engine.now_ms + 1_000

@@ -589,7 +589,7 @@ def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Kafka kill round, seed 3009: sends that a leader had stored were refused by the next, and came."""
-    taken, asked_of = [], forwarding._asked_of
+    taken, asked_of = [], forwarding._call_leader
 
     async def scenario(world: World) -> None:
         async def last_answer_is_lost(*call: Any) -> bytes:
@@ -601,7 +601,7 @@ def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
             world.c.live.stop_new(EngineTrouble("Kafka has lost its quorum."))
             return cast(bytes, await asyncio.get_running_loop().create_future())
 
-        monkeypatch.setattr(forwarding, "_asked_of", last_answer_is_lost)
+        monkeypatch.setattr(forwarding, "_call_leader", last_answer_is_lost)
         await world.follow(world.a)
         with pytest.raises(aio.AioRpcError, match=r"Nobody knows.*has lost its quorum") as told:
             await ask(world.b, "SendMessage", half("t"))
