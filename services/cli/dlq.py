@@ -7,20 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli import output
+from services.cli import bulk, output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.bulk import Bulk, Run, many_option
 from services.cli.dlq_views import (
     DEAD_LETTERS,
     GROUPS,
     NONE_AT_ALL,
-    TASKS,
     dead_letter_lines,
     dead_letter_row,
     group_row,
-    task_row,
+    task_cells,
 )
 from services.cli.listing import lists
-from services.cli.task_views import task_line, watched
 from services.cli.times import parse_past_ms
 from tidewheel.errors import ConfigurationError
 
@@ -31,8 +30,7 @@ app = typer.Typer(
     "Example: tidewheel dlq redrive shop --rate 50/s",
 )
 
-REFUSED = 4
-COUNT_SECONDS = 600
+TASKS = Bulk("dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells)
 RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
 SECONDS = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
@@ -45,11 +43,6 @@ def filter_option(help_text: str, *flags: str) -> Any:
     return typer.Option(*flags, help=help_text, rich_help_panel="Which ones")
 
 
-def many_option(help_text: str, *flags: str) -> Any:
-    """Return an option that goes with many dead letters."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Many at once")
-
-
 TopicOption = Annotated[str, filter_option("The topic they came from.", "--topic")]
 KeyOption = Annotated[str, filter_option("A message key or message id.", "--key")]
 TagOption = Annotated[str, filter_option("Their tag.", "--tag")]
@@ -58,9 +51,6 @@ CauseOption = Annotated[
 ]
 FromOption = Annotated[str, filter_option(f"Given up since: {MOMENTS}", "--from")]
 UntilOption = Annotated[str, filter_option("Given up before.", "--until")]
-YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
-DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
-DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
 RateOption = Annotated[str, many_option("At most so many: 50/s, 600/m; else as fast as it goes.", "--rate")]
 ReasonOption = Annotated[str, many_option("Why you do it; shown with the task and logged.", "--reason")]
 
@@ -127,9 +117,9 @@ def redrive(
     until: UntilOption = "",
     rate: RateOption = "",
     reason: ReasonOption = "",
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    detach: DetachOption = False,
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -138,13 +128,14 @@ def redrive(
     Example: tidewheel dlq redrive shop --topic orders --rate 50/s --yes
     """
     api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
+    run = Run(yes, dry_run, detach, as_json)
     if offset is not None:
-        refuse_many(wanted, rate=rate, reason=reason, yes=yes, dry_run=dry_run, detach=detach)
+        refuse_many(wanted, run, rate=rate, reason=reason)
         answer = api.post("dead-letters", "groups", group, str(offset), "redrive", body={"target": to})
         tell_end(answer, f"to {to}" if to else "back to its topic", as_json)
         return
     task = {"target": to, "rate_per_second": per_second(rate), "reason": reason}
-    many(api, {"verb": "redrive", "group": group, "filter": wanted} | task, yes, dry_run, detach, as_json)
+    start_task(api, {"verb": "redrive", "group": group, "filter": wanted} | task, run)
 
 
 @app.command()
@@ -158,9 +149,9 @@ def purge(
     from_: FromOption = "",
     until: UntilOption = "",
     reason: ReasonOption = "",
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    detach: DetachOption = False,
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -169,18 +160,19 @@ def purge(
     Example: tidewheel dlq purge shop --until 2026-11-01T00:00 --yes
     """
     api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
+    run = Run(yes, dry_run, detach, as_json)
     if offset is not None:
-        refuse_many(wanted, reason=reason, yes=yes, dry_run=dry_run, detach=detach)
+        refuse_many(wanted, run, reason=reason)
         tell_end(api.delete("dead-letters", "groups", group, str(offset)), "", as_json)
         return
     task = {"verb": "purge", "group": group, "filter": wanted, "reason": reason}
-    many(api, task, yes, dry_run, detach, as_json)
+    start_task(api, task, run)
 
 
 @app.command()
 def tasks(
-    task: Annotated[str, typer.Argument(help="One task; else all.")] = "",
-    stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
+    task: bulk.TaskArgument = "",
+    stop: bulk.StopOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -188,21 +180,7 @@ def tasks(
 
     Example: tidewheel dlq tasks 3f2a9c01b7de --stop
     """
-    api = Api(http)
-    if task:
-        path = ("dead-letters", "tasks", task)
-        answer = api.delete(*path) if stop else api.get(*path)
-        output.print_json(answer) if as_json else output.show(task_line(answer))
-        return
-    if stop:
-        raise ConfigurationError("--stop needs to know which task: tidewheel dlq tasks ID --stop.")
-    found = api.get("dead-letters", "tasks")["tasks"]
-    if as_json:
-        output.print_json(found)
-    elif found:
-        output.print_table(TASKS, map(task_row, found), prose=("reason", "verdicts"))
-    else:
-        output.say("no tasks since the broker's start. One begins with:  tidewheel dlq redrive GROUP --yes")
+    TASKS.show_tasks(Api(http), task, stop, as_json)
 
 
 def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:
@@ -223,18 +201,13 @@ def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:
 def filtered(topic: str, key: str, tag: str, died_of: str, from_: str, until: str) -> dict[str, Any]:
     """Return a filter as the HTTP interface takes it."""
     texts = {"topic": topic, "key": key, "tag": tag, "reason": died_of}
-    times = {"from": from_, "until": until}
-    moments = {name: parse_past_ms(text, f"--{name}") for name, text in times.items() if text}
-    return {name: text for name, text in texts.items() if text} | moments
+    return bulk.filter_of(texts, {"from": from_, "until": until}, parse_past_ms)
 
 
-def refuse_many(wanted: dict[str, Any], **given: object) -> None:
-    """Refuse what is about many dead letters where one is named."""
+def refuse_many(wanted: dict[str, Any], run: Run, **given: str) -> None:
+    """Refuse options for many dead letters where one is named."""
     filters = {"died-of" if name == "reason" else name: value for name, value in wanted.items()}
-    for name, value in (filters | given).items():
-        if value:
-            flag = name.replace("_", "-")
-            raise ConfigurationError(f"--{flag} is for many dead letters: leave it out, or the offset.")
+    bulk.refuse_given(filters | given | run.given(), "dead letters", "leave it out, or the offset")
 
 
 def per_second(rate: str) -> float:
@@ -256,26 +229,12 @@ def tell_end(answer: dict[str, Any], where: str, as_json: bool) -> None:
         output.show(f"{answer['group']} {answer['offset']}  {answer['verdict']}  {where}".rstrip())
 
 
-def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: bool, as_json: bool) -> None:
-    """Count the dead letters of a filter, or begin a task over them and wait for its end."""
-    if dry_run or not yes:
-        body = wanted | {"dry_run": True}
-        answer = api.post("dead-letters", "tasks", body=body, wait_seconds=COUNT_SECONDS)
-        tell_count(answer, wanted, dry_run, as_json)
-        return
-    task = api.post("dead-letters", "tasks", body=wanted)
-    if not detach:
-        task = watched(api, task, "dead-letters", "dlq")
-    output.print_json(task) if as_json else output.show(task_line(task))
-    if task["state"] == "stopped":
-        raise typer.Exit(REFUSED)
-
-
-def tell_count(answer: dict[str, Any], wanted: dict[str, Any], dry_run: bool, as_json: bool) -> None:
-    """Say how many there are, and how to do it where that was not said."""
+def start_task(api: Api, wanted: dict[str, Any], run: Run) -> None:
+    """Count the dead letters of a filter, or start a task over them."""
     where = f" to {wanted['target']}" if wanted.get("target") else ""
-    many = "1 dead letter" if answer["matched"] == 1 else f"{answer['matched']:,} dead letters"
-    told = f"would {wanted['verb']} {many} of {wanted['group']}{where}"
-    output.print_json(answer) if as_json else output.show(told)
-    if not dry_run:
-        output.say("nothing was done: add --yes to do it")
+
+    def counted(count: int) -> str:
+        letters = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+        return f"would {wanted['verb']} {letters} of {wanted['group']}{where}"
+
+    TASKS.start(api, wanted, run, counted)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.task_views import progress, verdicts_text
 from services.times.display import both, exactly
 
 Answer = dict[str, Any]
@@ -14,7 +13,6 @@ NONE_AT_ALL = "no group has dead letters."
 GROUPS = ("group", "dead letters", "the oldest given up")
 DEAD_LETTERS = ("offset", "topic", "keys", "tag", "attempts", "reason", "given up")
 TOLD_ABOVE = ("DLQ_ORIGIN_", "TW_DEAD_")
-TASKS = ("task", "verb", "group", "to", "state", "done", "verdicts", "began", "reason")
 
 
 def group_row(one: Answer) -> tuple[str, ...]:
@@ -64,16 +62,6 @@ def error_text(error: Answer | None) -> str:
     return error["what"] if error["at_ms"] is None else f"{exactly(int(error['at_ms']))}  {error['what']}"
 
 
-def task_row(task: Answer) -> tuple[str, ...]:
-    """Return a task as a line of the list."""
-    return (
-        task["id"],
-        task["verb"],
-        task["group"],
-        task["target"] or ("back" if task["verb"] == "redrive" else "-"),
-        task["state"],
-        progress(task),
-        verdicts_text(task),
-        both(int(task["started_ms"])),
-        task["reason"],
-    )
+def task_cells(task: Answer) -> tuple[str, ...]:
+    """Return the group and the target of a task, for the list of tasks."""
+    return task["group"], task["target"] or ("back" if task["verb"] == "redrive" else "-")

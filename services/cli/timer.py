@@ -9,17 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli import output
+from services.cli import bulk, output
 from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.bulk import Bulk, Run, many_option
 from services.cli.listing import lists
-from services.cli.task_views import task_line, watched
 from services.cli.timer_views import (
     EMPTY,
     damage_lines,
     histogram_rows,
     lost_row,
     summary_lines,
-    task_row,
     timer_lines,
     timer_row,
 )
@@ -34,11 +33,9 @@ app = typer.Typer(
     "Example: tidewheel timer cancel --topic orders --key order:7 --reason paid",
 )
 
-REFUSED = 4
-COUNT_SECONDS = 600
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
 LOST_TABLE = ("due", "", "topic", "log offset", "ended")
-TASK_TABLE = ("task", "verb", "state", "done", "verdicts", "began", "reason")
+TASKS = Bulk("timers", "timer", "cancel --all ... --yes")
 
 MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
 TopicOption = Annotated[str, typer.Option(help="The topic it is for.")]
@@ -52,20 +49,11 @@ IdOption = Annotated[str, typer.Option("--id", help="Its message id.")]
 HandleOption = Annotated[str, typer.Option(help="Its recall handle; says the topic, too.")]
 ReasonOption = Annotated[str, typer.Option(help="Why; it is kept with the timer.")]
 
-
-def many_option(help_text: str, *flags: str) -> Any:
-    """Return an option that goes with --all."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Many at once")
-
-
 AllOption = Annotated[bool, many_option("All that match, not one: a task that can be watched.", "--all")]
 ManyPrefixOption = Annotated[str, many_option("Topics that begin so.", "--topic-prefix")]
 ManyTagOption = Annotated[str, many_option("Their tag.", "--tag")]
 ManyFromOption = Annotated[str, many_option(f"Due from then on: {MOMENTS}", "--from")]
 ManyUntilOption = Annotated[str, many_option("Due before then.", "--until")]
-YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
-DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
-DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
 
 
 @app.command()
@@ -198,9 +186,9 @@ def cancel(
     tag: ManyTagOption = "",
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    detach: DetachOption = False,
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -208,18 +196,13 @@ def cancel(
 
     Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
     """
+    run = Run(yes, dry_run, detach, as_json)
     if everything:
         refuse_names(id_, handle)
-        wanted = {
-            "verb": "cancel",
-            "filter": filtered(topic, prefix, key, tag, from_, until),
-            "reason": reason,
-        }
-        many(Api(http), wanted, yes, dry_run, detach, as_json)
+        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        start_task(http, {"verb": "cancel"} | wanted, run)
         return
-    refuse_filters(
-        prefix=prefix, tag=tag, until=until, yes=yes, detach=detach, dry_run=dry_run, **{"from": from_}
-    )
+    refuse_many(run, prefix, tag, from_, until)
     name = Named(topic, key, id_, handle)
     api = Api(http)
     answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
@@ -240,9 +223,9 @@ def move(
     tag: ManyTagOption = "",
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
-    yes: YesOption = False,
-    dry_run: DryRunOption = False,
-    detach: DetachOption = False,
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -255,14 +238,13 @@ def move(
     if bool(to) == bool(by):
         raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
+    run = Run(yes, dry_run, detach, as_json)
     if everything:
         refuse_names(id_, handle)
-        wanted = {"verb": "move", "filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
-        many(Api(http), wanted | target, yes, dry_run, detach, as_json)
+        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        start_task(http, {"verb": "move"} | wanted | target, run)
         return
-    refuse_filters(
-        prefix=prefix, tag=tag, until=until, yes=yes, detach=detach, dry_run=dry_run, **{"from": from_}
-    )
+    refuse_many(run, prefix, tag, from_, until)
     name = Named(topic, key, id_, handle)
     api = Api(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
@@ -291,8 +273,8 @@ def fire(
 
 @app.command()
 def tasks(
-    task: Annotated[str, typer.Argument(help="One task; else all.")] = "",
-    stop: Annotated[bool, typer.Option("--stop", help="Stop it.")] = False,
+    task: bulk.TaskArgument = "",
+    stop: bulk.StopOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -300,22 +282,7 @@ def tasks(
 
     Example: tidewheel timer tasks 3f2a9c01b7de --stop
     """
-    api = Api(http)
-    if task:
-        answer = api.delete("timers", "tasks", task) if stop else api.get("timers", "tasks", task)
-        output.print_json(answer) if as_json else output.show(task_line(answer))
-        return
-    if stop:
-        raise ConfigurationError("--stop needs to know which task: tidewheel timer tasks ID --stop.")
-    found = api.get("timers", "tasks")["tasks"]
-    if as_json:
-        output.print_json(found)
-    elif found:
-        output.print_table(TASK_TABLE, map(task_row, found), prose=("reason", "verdicts"))
-    else:
-        output.say(
-            "no tasks since the broker's start. One begins with:  tidewheel timer cancel --all ... --yes"
-        )
+    TASKS.show_tasks(Api(http), task, stop, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +331,7 @@ def tell_verdict(
             f"--key is a timer key (send --timer-key). Those with a message key are listed by:  {listing}"
         )
     if answer["verdict"] not in good:
-        raise typer.Exit(REFUSED)
+        raise typer.Exit(bulk.REFUSED)
 
 
 def is_there(api: Api, topic: str) -> bool:
@@ -383,9 +350,7 @@ def is_there(api: Api, topic: str) -> bool:
 def filtered(topic: str, prefix: str, key: str, tag: str, from_: str, until: str) -> dict[str, Any]:
     """Return a filter as the HTTP interface takes it."""
     texts = {"topic": topic, "topic-prefix": prefix, "key": key, "tag": tag}
-    times = {"from": from_, "until": until}
-    moments = {name: parse_moment_ms(text, f"--{name}") for name, text in times.items() if text}
-    return {name: text for name, text in texts.items() if text} | moments
+    return bulk.filter_of(texts, {"from": from_, "until": until}, parse_moment_ms)
 
 
 def refuse_names(id_: str, handle: str) -> None:
@@ -396,32 +361,13 @@ def refuse_names(id_: str, handle: str) -> None:
         )
 
 
-def refuse_filters(**given: object) -> None:
-    """Refuse what is about many timers where one is meant."""
-    for name, value in given.items():
-        if value:
-            flag = {"prefix": "topic-prefix"}.get(name, name).replace("_", "-")
-            raise ConfigurationError(f"--{flag} is for many timers: add --all, or leave it out.")
+def refuse_many(run: Run, prefix: str, tag: str, from_: str, until: str) -> None:
+    """Refuse options for many timers where one is meant."""
+    given = {"topic-prefix": prefix, "tag": tag, "from": from_, "until": until} | run.given()
+    bulk.refuse_given(given, "timers", "add --all, or leave it out")
 
 
-def many(api: Api, wanted: dict[str, Any], yes: bool, dry_run: bool, detach: bool, as_json: bool) -> None:
-    """Count the timers of a filter, or begin a task over them and wait for its end."""
-    if not wanted["filter"]:
-        wanted["filter"] = {"everything": True}
-    if dry_run or not yes:
-        answer = api.post("timers", "tasks", body=wanted | {"dry_run": True}, wait_seconds=COUNT_SECONDS)
-        tell_count(answer, wanted["verb"], dry_run, as_json)
-        return
-    task = api.post("timers", "tasks", body=wanted)
-    if not detach:
-        task = watched(api, task, "timers", "timer")
-    output.print_json(task) if as_json else output.show(task_line(task))
-    if task["state"] == "stopped":
-        raise typer.Exit(REFUSED)
-
-
-def tell_count(answer: dict[str, Any], verb: str, dry_run: bool, as_json: bool) -> None:
-    """Say how many there are, and how to do it where that was not said."""
-    output.print_json(answer) if as_json else output.show(f"would {verb} {answer['matched']:,} timers")
-    if not dry_run:
-        output.say("nothing was done: add --yes to do it")
+def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
+    """Count the timers of a filter, or start a task over them; a filter that is empty means all timers."""
+    wanted["filter"] = wanted["filter"] or {"everything": True}
+    TASKS.start(Api(http), wanted, run, lambda count: f"would {wanted['verb']} {count:,} timers")

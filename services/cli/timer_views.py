@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.task_views import progress, verdicts_text
 from services.times.display import away, both, span, wall
 
 Answer = dict[str, Any]
@@ -101,10 +100,3 @@ def timer_lines(timer: Answer) -> Iterator[str]:
         if name != "TW_TIMER_KEY":
             yield f"  property {name}={value}"
     yield f"  {message.get('body', '(binary)')}"
-
-
-def task_row(task: Answer) -> tuple[str, ...]:
-    """Return a task as a row of the list."""
-    done = progress(task)
-    started = both(int(task["started_ms"]))
-    return task["id"], task["verb"], task["state"], done, verdicts_text(task), started, task["reason"]

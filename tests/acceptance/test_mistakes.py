@@ -200,8 +200,8 @@ def test_a_transaction_is_asked_about_and_resolved_by_its_key(broker: Serving) -
 def test_a_task_does_not_fill_a_pipe_with_lines() -> None:
     program = """
 import itertools
-from services.cli import task_views
-task_views.LOOK_AGAIN_SECONDS = 0
+from services.cli import bulk
+bulk.LOOK_AGAIN_SECONDS = 0
 class Api:
     done = 0
     def get(self, *path):
@@ -209,7 +209,7 @@ class Api:
         state = "running" if self.done < 80 else "done"
         return {"state": state, "verb": "cancel", "done": self.done, "matched": 80, "id": "t"}
 first = {"state": "running", "verb": "cancel", "done": 0, "matched": None, "id": "t"}
-task_views.watched(Api(), first, "timers", "timer")
+bulk.Bulk("timers", "timer", "").wait_for_end(Api(), first)
 """
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS, check=True

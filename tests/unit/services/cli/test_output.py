@@ -110,7 +110,7 @@ OWN_TEXT = {
     "audit.py": {"show_mapping"},
     "sample.py": {"sample"},
     "demo.py": {"demo"},
-    "task_views.py": {"say", "end"},
+    "bulk.py": {"say", "end"},
     "top.py": {"screen_of_its_own", "draw"},
 }
 """What prints by itself: only what is ours, or JSON."""

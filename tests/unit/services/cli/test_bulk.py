@@ -7,7 +7,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.cli.task_views import ERASE, SAY_SECONDS, Line
+from services.cli.bulk import ERASE, SAY_SECONDS, Line
 
 
 class Terminal(io.StringIO):
