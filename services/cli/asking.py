@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from services.cli.api import Api
+from services.cli.api import broker_at
 from services.http.calls import client_settings
 from services.settings.config import HttpAddresses
 from services.status import asking
@@ -24,7 +24,7 @@ def answers_of(http: str | None, audits: Path | None, names: frozenset[str] | No
     Of several addresses the first that accepts a connection is asked, or the leader.
     Raise `BrokerUnreachable`, `AnswerLate`, `ConfigurationError`.
     """
-    api = Api(http, WAIT_SECONDS)
+    api = broker_at(http, WAIT_SECONDS)
     given = [str(HttpAddresses((one,))) for one in client_settings(http).http.all]
-    others = {one: Api(one, WAIT_SECONDS) for one in given if one != api.address}
+    others = {one: broker_at(one, WAIT_SECONDS) for one in given if one != api.address}
     return asking.answers_of(api, others, audits, names)

@@ -9,9 +9,10 @@ import typer
 
 from services.auth.tokens import id_within
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.durations import parse_ms
 from services.cli.listing import lists
+from services.http.api import Api
 from services.times.display import exactly
 
 app = typer.Typer(
@@ -63,7 +64,7 @@ def whoami(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel auth whoami
     """
-    me = Api(http).get("whoami")
+    me = broker_at(http).get("whoami")
     warn_of_http(me)
     if as_json:
         output.print_json(me)
@@ -91,7 +92,7 @@ def add_user(
 
     Example: tidewheel auth user add orders
     """
-    made = Api(http).post("auth", "users", body={"name": name, "new_secret": new_secret})
+    made = broker_at(http).post("auth", "users", body={"name": name, "new_secret": new_secret})
     warn(made)
     if as_json:
         output.print_json(made)
@@ -109,7 +110,7 @@ def remove_user(name: UserArgument, http: HttpOption = None, as_json: JsonOption
 
     Example: tidewheel auth user remove orders
     """
-    gone = Api(http).delete("auth", "users", name)
+    gone = broker_at(http).delete("auth", "users", name)
     output.print_json(gone) if as_json else output.show(f"{gone['name']} removed")
 
 
@@ -119,7 +120,7 @@ def list_users(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel auth user ls
     """
-    found = Api(http).get("auth", "users")["users"]
+    found = broker_at(http).get("auth", "users")["users"]
     if as_json:
         output.print_json(found)
     elif found:
@@ -143,7 +144,7 @@ def allow(
 
     Example: tidewheel auth acl allow orders send receive --topic 'orders*' --group workers
     """
-    put("allow", user, verbs, topic, group, Api(http), as_json)
+    put("allow", user, verbs, topic, group, broker_at(http), as_json)
 
 
 @rules.command()
@@ -159,7 +160,7 @@ def deny(
 
     Example: tidewheel auth acl deny orders send --topic orders-archive
     """
-    put("deny", user, verbs, topic, group, Api(http), as_json)
+    put("deny", user, verbs, topic, group, broker_at(http), as_json)
 
 
 @rules.command("remove")
@@ -178,7 +179,7 @@ def remove_rules(
     about: dict[str, Any] = {"user": user, "topics": topic or [], "groups": group or []}
     if verbs:
         about["verbs"] = verbs
-    show(Api(http).post("auth", "rules", "remove", body=about), as_json)
+    show(broker_at(http).post("auth", "rules", "remove", body=about), as_json)
 
 
 @lists(rules)
@@ -191,7 +192,7 @@ def list_rules(
 
     Example: tidewheel auth acl ls orders
     """
-    show(Api(http).get("auth", "rules", user=user), as_json)
+    show(broker_at(http).get("auth", "rules", user=user), as_json)
 
 
 @tokens.command("add")
@@ -208,7 +209,7 @@ def add_token(
     Example: tidewheel auth token add orders --expires 30d
     """
     kept = None if expires is None else f"{parse_ms(expires, '--expires')}ms"
-    made = Api(http).post("auth", "tokens", body={"user": user, "expires": kept})
+    made = broker_at(http).post("auth", "tokens", body={"user": user, "expires": kept})
     warn_of_http(made)
     if as_json:
         output.print_json(made)
@@ -230,7 +231,7 @@ def list_tokens(
 
     Example: tidewheel auth token ls orders
     """
-    answer = Api(http).get("auth", "tokens", user=user)
+    answer = broker_at(http).get("auth", "tokens", user=user)
     warn_of_http(answer)
     if as_json:
         output.print_json(answer["tokens"])
@@ -252,7 +253,7 @@ def revoke_token(
     Example: tidewheel auth token revoke 3f9a61c07b52
     """
     # A whole token has its id in it, and must not become part of a URL.
-    gone = Api(http).delete("auth", "tokens", id_within(token) or token)
+    gone = broker_at(http).delete("auth", "tokens", id_within(token) or token)
     output.print_json(gone) if as_json else output.show(f"{gone['id']} revoked")
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from services.cli import output
-from services.cli.api import Api
+from services.http.api import Api
 from services.times.display import both
 from tidewheel.errors import ConfigurationError
 from tidewheel.printable import one_line

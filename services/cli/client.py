@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.listing import lists
 from services.times.display import exactly
 
@@ -27,7 +27,7 @@ def list_clients(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel client ls
     """
-    answer = Api(http).get("clients")
+    answer = broker_at(http).get("clients")
     if as_json:
         output.print_json(answer)
         return
@@ -58,7 +58,7 @@ def show(client: ClientArgument, http: HttpOption = None, as_json: JsonOption = 
 
     Example: tidewheel client show host@4711@1@x
     """
-    answer = Api(http).get("clients", "show", client=client)
+    answer = broker_at(http).get("clients", "show", client=client)
     if as_json:
         output.print_json(answer)
         return
@@ -94,7 +94,7 @@ def stack(client: ClientArgument, http: HttpOption = None, as_json: JsonOption =
 
     Example: tidewheel client stack host@4711@1@x
     """
-    answer = Api(http).post("clients", "stack", body={"client": client})
+    answer = broker_at(http).post("clients", "stack", body={"client": client})
     if as_json:
         output.print_json(answer)
     else:
@@ -117,7 +117,7 @@ def verify(
     Example: tidewheel client verify host@4711@1@x --topic orders --queue 0 --offset 41
     """
     wanted = {"client": client, "topic": topic, "queue_id": queue, "queue_offset": offset}
-    answer = Api(http).post("clients", "verify", body=wanted)
+    answer = broker_at(http).post("clients", "verify", body=wanted)
     if as_json:
         output.print_json(answer)
     else:
@@ -131,7 +131,7 @@ def reconnect(client: ClientArgument, http: HttpOption = None, as_json: JsonOpti
 
     Example: tidewheel client reconnect host@4711@1@x
     """
-    answer = Api(http).post("clients", "reconnect", body={"client": client})
+    answer = broker_at(http).post("clients", "reconnect", body={"client": client})
     if as_json:
         output.print_json(answer)
     else:

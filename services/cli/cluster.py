@@ -14,7 +14,7 @@ import typer
 from commitlog import layout
 from commitlog.errors import NotAStore
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.times.display import both, span
 from tidewheel.errors import ConfigurationError
 
@@ -192,7 +192,7 @@ def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel cluster status --http 127.0.0.1:8088
     """
-    found = Api(http).get("cluster")
+    found = broker_at(http).get("cluster")
     if as_json:
         output.print_json(found)
         return
@@ -285,7 +285,7 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel cluster nodes --http 127.0.0.1:8088
     """
-    found = Api(http).get("cluster")
+    found = broker_at(http).get("cluster")
     if as_json:
         output.print_json(found["copies"])
         return
@@ -320,7 +320,7 @@ def move(
 
     Example: tidewheel cluster move b --http 127.0.0.1:8088
     """
-    leader = Api(http).post("cluster", "move", body={"node": node})["leader"]
+    leader = broker_at(http).post("cluster", "move", body={"node": node})["leader"]
     output.say(f"Node {leader['node']} leads, at {leader['listen']}.")
 
 
@@ -333,7 +333,7 @@ def forget(
 
     Example: tidewheel cluster forget c --http 127.0.0.1:8088
     """
-    Api(http).post("cluster", "forget", body={"node": node})
+    broker_at(http).post("cluster", "forget", body={"node": node})
     output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
 
 
@@ -352,7 +352,7 @@ def set_version(
     Example: tidewheel cluster set-version --http 127.0.0.1:8088
     """
     body = {} if version is None else {"version": version}
-    finalized = Api(http).post("cluster", "set-version", body=body)["finalized_version"]
+    finalized = broker_at(http).post("cluster", "set-version", body=body)["finalized_version"]
     output.say(f"Version {finalized} is finalized.")
 
 

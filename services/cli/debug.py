@@ -24,11 +24,12 @@ import typer
 
 from commitlog import layout
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.asking import WAIT_SECONDS
 from services.cli.redaction import OUT, kept, scrubbed, scrubbed_all, without_filters
 from services.cli.setting_options import ConfigOption
 from services.cli.status import AUDITS, AuditsOption, lines, rows_of
+from services.http.api import Api
 from services.status.asking import cluster_of, metrics
 from services.status.judgement import as_plain
 from services.times.display import now_ms
@@ -106,7 +107,7 @@ def bundle(
 
 def parts(place: Place) -> Iterator[Part]:
     """Yield the parts of a bundle."""
-    api, rows = Api(place.http, WAIT_SECONDS), cache(lambda: rows_of(place.http, place.audits))
+    api, rows = broker_at(place.http, WAIT_SECONDS), cache(lambda: rows_of(place.http, place.audits))
     yield Part("version.json", versions)
     yield Part("config.json", lambda: settings_of(place.config))
     yield Part("status.txt", lambda: "\n".join(lines(*rows())) + "\n")

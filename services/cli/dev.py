@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from services.cli import output
-from services.cli.api import Api
+from services.cli.api import broker_at
 from services.cli.serve import http_option
+from services.http.api import Api
 from services.settings.config import HTTP_USUAL, LISTEN_USUAL, ServeSettings, load
 from tidewheel.errors import TidewheelError
 
@@ -74,7 +75,7 @@ def begin(settings: ServeSettings, ready: Ready) -> None:
     """Make the samples, and say what to try; a refusal is said, and the broker goes on."""
     tries = to_try(ready)
     try:
-        if not make_samples(Api(ready.http.url)):
+        if not make_samples(broker_at(ready.http.url)):
             tries = "no samples: this store has other topics. Give --store an empty folder for some."
     except TidewheelError as error:
         output.say(f"The samples could not be made. {error}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import bulk, output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.bulk import Bulk, Run, many_option
 from services.cli.dlq_views import (
     DEAD_LETTERS,
@@ -21,6 +21,7 @@ from services.cli.dlq_views import (
 )
 from services.cli.listing import lists
 from services.cli.times import parse_past_ms
+from services.http.api import Api
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -73,7 +74,7 @@ def list_dead_letters(
 
     Example: tidewheel dlq ls shop --died-of acknowledged --from '2h ago'
     """
-    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
+    api, wanted = broker_at(http), filtered(topic, key, tag, died_of, from_, until)
     if not group:
         list_groups(api, bool(wanted or after), as_json)
         return
@@ -100,7 +101,7 @@ def show(
 
     Example: tidewheel dlq show shop 12
     """
-    dead_letter = Api(http).get("dead-letters", "groups", group, str(offset))
+    dead_letter = broker_at(http).get("dead-letters", "groups", group, str(offset))
     output.print_json(dead_letter) if as_json else output.show(*dead_letter_lines(dead_letter))
 
 
@@ -127,7 +128,7 @@ def redrive(
 
     Example: tidewheel dlq redrive shop --topic orders --rate 50/s --yes
     """
-    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
+    api, wanted = broker_at(http), filtered(topic, key, tag, died_of, from_, until)
     run = Run(yes, dry_run, detach, as_json)
     if offset is not None:
         refuse_many(wanted, run, rate=rate, reason=reason)
@@ -159,7 +160,7 @@ def purge(
 
     Example: tidewheel dlq purge shop --until 2026-11-01T00:00 --yes
     """
-    api, wanted = Api(http), filtered(topic, key, tag, died_of, from_, until)
+    api, wanted = broker_at(http), filtered(topic, key, tag, died_of, from_, until)
     run = Run(yes, dry_run, detach, as_json)
     if offset is not None:
         refuse_many(wanted, run, reason=reason)
@@ -180,7 +181,7 @@ def tasks(
 
     Example: tidewheel dlq tasks 3f2a9c01b7de --stop
     """
-    TASKS.show_tasks(Api(http), task, stop, as_json)
+    TASKS.show_tasks(broker_at(http), task, stop, as_json)
 
 
 def list_groups(api: Api, is_filtered: bool, as_json: bool) -> None:

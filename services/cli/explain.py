@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.times.display import exactly, span
 
 app = typer.Typer(add_completion=False)
@@ -48,7 +48,7 @@ def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
 
 def from_broker(http: str | None, name: str, topic: str) -> dict[str, Any]:
     """Ask a broker, which searches its own log."""
-    found: dict[str, Any] = Api(http).search("explain", name=name, topic=topic)
+    found: dict[str, Any] = broker_at(http).search("explain", name=name, topic=topic)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.durations import parse_ms
 from services.cli.group_views import (
     CLIENTS,
@@ -65,7 +65,7 @@ def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel group ls
     """
-    found = Api(http).get("groups")["groups"]
+    found = broker_at(http).get("groups")["groups"]
     if as_json:
         output.print_json(found)
     elif found:
@@ -80,7 +80,7 @@ def show(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fals
 
     Example: tidewheel group show shop
     """
-    group = Api(http).get("groups", name)
+    group = broker_at(http).get("groups", name)
     tell(group, as_json)
 
 
@@ -94,7 +94,7 @@ def lag(
 
     Example: tidewheel group lag shop
     """
-    api = Api(http)
+    api = broker_at(http)
     if name:
         queues = api.get("groups", name)["queues"]
         output.print_json(queues) if as_json else output.print_table(QUEUES, queue_rows(queues))
@@ -114,7 +114,7 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
 
     Example: tidewheel group clients shop
     """
-    answer = Api(http).get("groups", name, "clients")
+    answer = broker_at(http).get("groups", name, "clients")
     if as_json:
         output.print_json(answer)
         return
@@ -156,7 +156,7 @@ def create(
     wanted = {"name": name} | policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
     if topic:
         wanted |= {"topic": topic, "start": place(start or "earliest", "--from")}
-    tell(Api(http).post("groups", body=wanted), as_json)
+    tell(broker_at(http).post("groups", body=wanted), as_json)
 
 
 @app.command("set")
@@ -178,7 +178,7 @@ def set_policy(
     wanted = policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
     if not wanted:
         raise ConfigurationError("Give --attempts, --retry-after, --fifo-run or --lite-exclusive.")
-    group = Api(http).put("groups", name, body=wanted)
+    group = broker_at(http).put("groups", name, body=wanted)
     if as_json:
         output.print_json(group)
         return
@@ -196,7 +196,7 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
 
     Example: tidewheel group pause shop
     """
-    group = Api(http).post("groups", name, "pause", body={})
+    group = broker_at(http).post("groups", name, "pause", body={})
     output.print_json(group) if as_json else output.show(
         f"{name} is paused, with {group['lag']:,} messages to do"
     )
@@ -208,7 +208,7 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
     Example: tidewheel group resume shop
     """
-    group = Api(http).post("groups", name, "resume", body={})
+    group = broker_at(http).post("groups", name, "resume", body={})
     output.print_json(group) if as_json else output.show(
         f"{name} goes on, with {group['lag']:,} messages to do"
     )
@@ -232,7 +232,7 @@ def reset(
     """
     is_dry = dry_run or not yes
     wanted = {"to": place(to, "--to"), "topic": topic, "dry_run": is_dry}
-    answer = Api(http).post("groups", name, "reset", body=wanted)
+    answer = broker_at(http).post("groups", name, "reset", body=wanted)
     if as_json:
         output.print_json(answer)
     else:
@@ -254,7 +254,7 @@ def delete(
 
     Example: tidewheel group delete shop --yes
     """
-    api = Api(http)
+    api = broker_at(http)
     group = api.get("groups", name)
     if group["consumers"]:
         output.say(f"{name} has consumers ({group['consumers']:,}): their next receive makes it again, new.")

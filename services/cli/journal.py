@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
@@ -24,7 +24,7 @@ def journal(
 
     Example: tidewheel journal --about orders
     """
-    api, entries, before = Api(http), list[dict[str, Any]](), None
+    api, entries, before = broker_at(http), list[dict[str, Any]](), None
     while len(entries) < limit:
         place: dict[str, str] = {} if before is None else {"before": before}
         page = api.get("journal", limit=limit - len(entries), about=about, **place)

@@ -9,7 +9,7 @@ import typer
 
 from services.broker.spine.errors import MessageNotFound
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.times.display import away
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ def show(
 
     Example: tidewheel msg show order:17 --topic order-timeouts
     """
-    answer = Api(http).get("messages", topic=topic, key=key, limit=limit)
+    answer = broker_at(http).get("messages", topic=topic, key=key, limit=limit)
     found = answer["messages"]
     if not found:
         raise MessageNotFound(f"Topic {topic} holds none with the key, message id or timer key {key!r}.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
@@ -24,7 +24,7 @@ def refused(
 
     Example: tidewheel refused --why "wrong signature"
     """
-    found = Api(http).get("refused", reason=why, limit=limit)
+    found = broker_at(http).get("refused", reason=why, limit=limit)
     if as_json:
         output.print_json(found)
         return

@@ -14,10 +14,11 @@ import typer
 from commitlog import limits
 from services.broker.spine.errors import IllegalSchedule
 from services.cli import bodies, output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.listing import lists
 from services.cli.send import pairs
 from services.cli.times import parse_due_ms
+from services.http.api import Api
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -53,7 +54,7 @@ def list_schedules(http: HttpOption = None, as_json: JsonOption = False) -> None
 
     Example: tidewheel schedule ls
     """
-    schedules = [*every(Api(http))]
+    schedules = [*every(broker_at(http))]
     if as_json:
         output.print_json(schedules)
         return
@@ -71,7 +72,7 @@ def show(
 
     Example: tidewheel schedule show report --count 10
     """
-    schedule = Api(http).get("schedules", name, count=count)
+    schedule = broker_at(http).get("schedules", name, count=count)
     output.print_json(schedule) if as_json else output.show(*lines(schedule))
 
 
@@ -115,7 +116,7 @@ def set_schedule(
         "start_ms": moment_ms(start, zone, "--start"),
         "end_ms": moment_ms(end, zone, "--end"),
     }
-    report(Api(http).put("schedules", name, body=wanted), "set", as_json)
+    report(broker_at(http).put("schedules", name, body=wanted), "set", as_json)
 
 
 @app.command()
@@ -139,7 +140,7 @@ def preview(
         "start_ms": moment_ms(start, zone, "--start"),
         "end_ms": moment_ms(end, zone, "--end"),
     }
-    coming = Api(http).post("schedules", "preview", body=wanted)["coming"]
+    coming = broker_at(http).post("schedules", "preview", body=wanted)["coming"]
     if as_json:
         output.print_json(coming)
     elif coming:
@@ -154,7 +155,7 @@ def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fal
 
     Example: tidewheel schedule pause report
     """
-    report(Api(http).post("schedules", name, "pause", body={}), "paused", as_json)
+    report(broker_at(http).post("schedules", name, "pause", body={}), "paused", as_json)
 
 
 @app.command()
@@ -163,7 +164,7 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
     Example: tidewheel schedule resume report
     """
-    report(Api(http).post("schedules", name, "resume", body={}), "goes on", as_json)
+    report(broker_at(http).post("schedules", name, "resume", body={}), "goes on", as_json)
 
 
 @app.command("rm")
@@ -172,7 +173,7 @@ def remove(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 
     Example: tidewheel schedule rm report
     """
-    report(Api(http).delete("schedules", name), "removed", as_json)
+    report(broker_at(http).delete("schedules", name), "removed", as_json)
 
 
 def every(api: Api) -> Iterator[dict[str, Any]]:

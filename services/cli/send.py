@@ -9,7 +9,7 @@ import typer
 
 from services.broker.spine.errors import IllegalProperty
 from services.cli import bodies, output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.durations import parse_ms
 from services.cli.times import parse_due_ms
 from services.times.display import both, now_ms
@@ -73,7 +73,7 @@ def send(
         "priority": priority,
         "lite_topic": lite_topic,
     }
-    receipt = Api(http).post("messages", body=wanted)
+    receipt = broker_at(http).post("messages", body=wanted)
     if as_json:
         output.print_json(receipt)
         return

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption
+from services.cli.api import HttpOption, broker_at
 from services.cli.times import parse_past_ms
+from services.http.api import Api
 from tidewheel.durations import SPAN
 
 app = typer.Typer(add_completion=False)
@@ -41,7 +42,7 @@ def tail(
 
     Example: tidewheel tail order-timeouts --since 10m --limit 10
     """
-    api = Api(http)
+    api = broker_at(http)
     shown = 0
     for message in arrivals(api, topic, start(api, topic, from_start, since)):
         if (tag and message["tag"] != tag) or (key and key not in message["keys"]):

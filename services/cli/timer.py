@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import bulk, output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.bulk import Bulk, Run, many_option
 from services.cli.listing import lists
 from services.cli.timer_views import (
@@ -23,6 +23,7 @@ from services.cli.timer_views import (
     timer_row,
 )
 from services.cli.times import parse_due_ms, parse_moment_ms
+from services.http.api import Api
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
@@ -62,7 +63,7 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel timer summary
     """
-    answer = Api(http).get("timers", "summary")
+    answer = broker_at(http).get("timers", "summary")
     output.print_json(answer) if as_json else output.show(*summary_lines(answer))
 
 
@@ -84,7 +85,7 @@ def histogram(
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
     wanted = filtered(topic, prefix, key, tag, from_, until)
-    api = Api(http)
+    api = broker_at(http)
     answer = api.get("timers", "histogram", width=width, **wanted)
     if as_json:
         output.print_json(answer)
@@ -121,7 +122,7 @@ def list_timers(
 
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
-    api, wanted = Api(http), filtered(topic, prefix, key, tag, from_, until)
+    api, wanted = broker_at(http), filtered(topic, prefix, key, tag, from_, until)
     if damaged:
         tell_damage(api, wanted, limit, as_json)
         return
@@ -167,7 +168,7 @@ def show(
     Example: tidewheel timer show --topic orders --key order:7
     """
     name = Named(topic, key, id_, handle)
-    api = Api(http)
+    api = broker_at(http)
     answer = api.get("timers", "one", **name.given())
     if "verdict" in answer:
         tell_verdict(api, answer, name, as_json, (), ended_line)
@@ -204,7 +205,7 @@ def cancel(
         return
     refuse_many(run, prefix, tag, from_, until)
     name = Named(topic, key, id_, handle)
-    api = Api(http)
+    api = broker_at(http)
     answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
     tell_verdict(api, answer, name, as_json, ("CANCELLED", "ALREADY"))
 
@@ -246,7 +247,7 @@ def move(
         return
     refuse_many(run, prefix, tag, from_, until)
     name = Named(topic, key, id_, handle)
-    api = Api(http)
+    api = broker_at(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
     tell_verdict(api, answer, name, as_json, ("MOVED",))
 
@@ -266,7 +267,7 @@ def fire(
     Example: tidewheel timer fire --topic orders --key order:7
     """
     name = Named(topic, key, id_, handle)
-    api = Api(http)
+    api = broker_at(http)
     answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
     tell_verdict(api, answer, name, as_json, ("FIRED",))
 
@@ -282,7 +283,7 @@ def tasks(
 
     Example: tidewheel timer tasks 3f2a9c01b7de --stop
     """
-    TASKS.show_tasks(Api(http), task, stop, as_json)
+    TASKS.show_tasks(broker_at(http), task, stop, as_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,4 +371,4 @@ def refuse_many(run: Run, prefix: str, tag: str, from_: str, until: str) -> None
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     """Count the timers of a filter, or start a task over them; a filter that is empty means all timers."""
     wanted["filter"] = wanted["filter"] or {"everything": True}
-    TASKS.start(Api(http), wanted, run, lambda count: f"would {wanted['verb']} {count:,} timers")
+    TASKS.start(broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {count:,} timers")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.listing import lists
 from services.settings.errors import InputUnreadable
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
@@ -52,7 +52,7 @@ def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel topic ls --json
     """
-    topics = Api(http).get("topics")["topics"]
+    topics = broker_at(http).get("topics")["topics"]
     if as_json:
         output.print_json(topics)
         return
@@ -84,7 +84,7 @@ def create(
 
     Example: tidewheel topic create order-timeouts --type delay --queues 4
     """
-    api, settings = Api(http), {"message_type": message_type.name, "queue_count": queues}
+    api, settings = broker_at(http), {"message_type": message_type.name, "queue_count": queues}
     wanted = list(names_of(names))
     if wanted == names and len(names) == 1:
         topic = api.post("topics", body={"name": names[0], **settings})
@@ -141,7 +141,7 @@ def show(
 
     Example: tidewheel topic show order-timeouts
     """
-    topic = Api(http).get("topics", name)
+    topic = broker_at(http).get("topics", name)
     if as_json:
         output.print_json(topic)
         return
@@ -178,7 +178,8 @@ def alter(
     if message_type is None and queues is None:
         raise ConfigurationError("Give --type, --queues or both.")
     given = {"message_type": message_type and message_type.name, "queue_count": queues}
-    topic = Api(http).put("topics", name, body={field: value for field, value in given.items() if value})
+    body = {field: value for field, value in given.items() if value}
+    topic = broker_at(http).put("topics", name, body=body)
     output.print_json(topic) if as_json else output.show(topic_line(topic))
 
 
@@ -197,7 +198,7 @@ def purge(
 
     Example: tidewheel topic purge orders --discard --yes
     """
-    api = Api(http)
+    api = broker_at(http)
     if not yes:
         show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to purge it")
     use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
@@ -220,7 +221,7 @@ def delete(
 
     Example: tidewheel topic delete orders --yes
     """
-    api = Api(http)
+    api = broker_at(http)
     if not yes:
         show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to delete it")
     given = {"discard": "true" if discard else "", "reason": reason}

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from services.cli import output
-from services.cli.api import Api, HttpOption, JsonOption
+from services.cli.api import HttpOption, JsonOption, broker_at
 from services.cli.listing import lists
 from services.cli.send import say_verdict
 from services.cli.txn_views import EMPTY, lines, needing, question_text, row
+from services.http.api import Api
 from services.times.display import both, now_ms, span, wall
 from tidewheel import durations
 from tidewheel.errors import ConfigurationError, NotFound
@@ -55,7 +56,7 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel txn summary
     """
-    answer = Api(http).get("transactions", "summary")
+    answer = broker_at(http).get("transactions", "summary")
     if as_json:
         output.print_json(answer)
         return
@@ -89,7 +90,7 @@ def list_transactions(
     wanted = {name: value for name, value in query.items() if value}
     if state is not StateChoice.ALL:
         wanted["state"] = state.value.upper()
-    page = Api(http).get("transactions", **wanted)
+    page = broker_at(http).get("transactions", **wanted)
     if as_json:
         output.print_json(page["transactions"])
         return
@@ -116,7 +117,7 @@ def show(
 
     Example: tidewheel txn show order-7 --topic order-created
     """
-    api = Api(http)
+    api = broker_at(http)
     found = [api.get("transactions", one) for one in ids_of(api, topic, transaction_id)]
     if as_json:
         output.print_json(found if topic else found[0])
@@ -132,7 +133,7 @@ def check(
 
     Example: tidewheel txn check order-7 --topic order-created
     """
-    api = Api(http)
+    api = broker_at(http)
     transaction_id = one_id_of(api, topic, transaction_id)
     question = api.post("transactions", transaction_id, "check", body={})
     if as_json:
@@ -161,7 +162,7 @@ def resolve(
     if not reason.strip():
         raise ConfigurationError("--reason is empty. Say why: it is kept with the outcome.")
     body = {"resolution": resolution.name, "reason": reason}
-    api = Api(http)
+    api = broker_at(http)
     transaction_id = one_id_of(api, topic, transaction_id)
     answer = api.post("transactions", transaction_id, "resolve", body=body)
     if as_json:
@@ -181,7 +182,7 @@ def questions(
     Example: tidewheel txn log --topic order-created
     """
     wanted = {"limit": limit} | ({"topic": topic} if topic else {})
-    found = Api(http).get("transactions", "log", **wanted)["questions"]
+    found = broker_at(http).get("transactions", "log", **wanted)["questions"]
     if as_json:
         output.print_json(found)
         return
@@ -198,7 +199,9 @@ def producers(topic: TopicOption = "", http: HttpOption = None, as_json: JsonOpt
 
     Example: tidewheel txn producers
     """
-    found = Api(http).get("transactions", "producers", **({"topic": topic} if topic else {}))["producers"]
+    found = broker_at(http).get("transactions", "producers", **({"topic": topic} if topic else {}))[
+        "producers"
+    ]
     if as_json:
         output.print_json(found)
         return
@@ -233,7 +236,7 @@ def policy(
         raise ConfigurationError(
             "Give --immunity, --interval, --interval-max or --count; or --default, alone, to undo them."
         )
-    answer = Api(http).put("topics", topic, "check-back", body=wanted)
+    answer = broker_at(http).put("topics", topic, "check-back", body=wanted)
     if as_json:
         output.print_json(answer)
     elif answer["count_max"] is None:

@@ -24,12 +24,13 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from services.console.broker import Broker, SignedOut
+from services.console.broker import SignedOut
 from services.console.gate import Gate, form_of
 from services.console.page import Act, Asked, Page
 from services.console.pages import PAGES
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
+from services.http.api import Api
 from services.ops.origins import Names
 from services.times.display import now_ms
 from tidewheel.errors import (
@@ -49,7 +50,7 @@ AGAIN: Final = 503
 class Console:
     """The handlers; `connect` gives the broker for a token, `port` is in the cookie's name."""
 
-    def __init__(self, connect: Callable[[str], Broker], sessions: Sessions, cookie: str) -> None:
+    def __init__(self, connect: Callable[[str], Api], sessions: Sessions, cookie: str) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -174,7 +175,7 @@ def wants_json(request: Request) -> bool:
     )
 
 
-def make_app(connect: Callable[[str], Broker], sessions: Sessions, names: Names, port: int) -> Starlette:
+def make_app(connect: Callable[[str], Api], sessions: Sessions, names: Names, port: int) -> Starlette:
     """Return the console; browsers send cookies of one port to all, so its name has the port."""
     console = Console(connect, sessions, f"tidewheel_console_{port}")
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

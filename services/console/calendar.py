@@ -14,9 +14,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
-from services.console.broker import Broker
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ClientMistake
 
@@ -27,7 +27,7 @@ VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (
 """Number and width of the windows of a histogram."""
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return timers at a glance, and a page of those that match the filter."""
     wanted = asked.given(*FILTER)
     view = asked.get("view", "hour")
@@ -55,7 +55,7 @@ def read(broker: Broker, asked: Asked) -> Model:
     }
 
 
-def read_one(broker: Broker, asked: Asked) -> Model:
+def read_one(broker: Api, asked: Asked) -> Model:
     """Return one timer, or how it has ended."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
     found = broker.get("timers", "one", topic=topic, id=message_id)
@@ -66,29 +66,29 @@ def read_one(broker: Broker, asked: Asked) -> Model:
     return {"topic": topic, "id": message_id, "timer": timer, "ended": ""}
 
 
-def read_all(broker: Broker, asked: Asked) -> Model:
+def read_all(broker: Api, asked: Asked) -> Model:
     """Return how many timers a verb on all that match would touch; nothing is changed."""
     order = order_of(asked)
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
     return {"order": order, "fields": asked.given(*FILTER, "verb", "by", "reason"), "matched": matched}
 
 
-def cancel(broker: Broker, asked: Asked) -> Done:
+def cancel(broker: Api, asked: Asked) -> Done:
     """Cancel one timer."""
     return told(broker, asked, "cancel", {})
 
 
-def move(broker: Broker, asked: Asked) -> Done:
+def move(broker: Api, asked: Asked) -> Done:
     """Move one timer."""
     return told(broker, asked, "move", {"to": asked.required("to", "The time to move it to")})
 
 
-def fire(broker: Broker, asked: Asked) -> Done:
+def fire(broker: Api, asked: Asked) -> Done:
     """Deliver one timer's message now."""
     return told(broker, asked, "fire", {})
 
 
-def told(broker: Broker, asked: Asked, verb: str, more: dict[str, str]) -> Done:
+def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
     """Carry out a verb on one timer, and say its verdict."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
     reason = asked.required("reason", "The reason")
@@ -100,7 +100,7 @@ def told(broker: Broker, asked: Asked, verb: str, more: dict[str, str]) -> Done:
     )
 
 
-def start(broker: Broker, asked: Asked) -> Done:
+def start(broker: Api, asked: Asked) -> Done:
     """Start a task over all that match, if they are as many as were previewed."""
     order, said = order_of(asked), asked.required("count", "How many there are")
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]

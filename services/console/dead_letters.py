@@ -12,22 +12,22 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
-from services.console.broker import Broker
 from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("topic", "key", "tag", "reason", "from", "until")
 LIMIT: Final = 50
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return groups with dead letters, the fullest first, and the tasks since the broker's start."""
     groups = (one for one in broker.get("dead-letters")["groups"] if one["count"])
     tasks = broker.get("dead-letters", "tasks")["tasks"]
     return {"groups": sorted(groups, key=lambda one: -one["count"]), "tasks": tasks}
 
 
-def read_group(broker: Broker, asked: Asked) -> Model:
+def read_group(broker: Api, asked: Asked) -> Model:
     """Return a page of one group's dead letters."""
     group, wanted = asked.required("group", "The group"), asked.given(*FILTER)
     found = broker.get("dead-letters", "groups", group, **wanted, **asked.given("after"), limit=LIMIT)
@@ -40,14 +40,14 @@ def read_group(broker: Broker, asked: Asked) -> Model:
     }
 
 
-def read_one(broker: Broker, asked: Asked) -> Model:
+def read_one(broker: Api, asked: Asked) -> Model:
     """Return one dead letter."""
     group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
     found = broker.get("dead-letters", "groups", group, offset)
     return {"dead_letter": found | {"message": shown(found["message"])}}
 
 
-def read_redrive(broker: Broker, asked: Asked) -> Model:
+def read_redrive(broker: Api, asked: Asked) -> Model:
     """Return how many a task would redrive; nothing is changed."""
     order = order_of(asked)
     matched = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})["matched"]
@@ -55,14 +55,14 @@ def read_redrive(broker: Broker, asked: Asked) -> Model:
     return {"order": order, "fields": fields, "matched": matched}
 
 
-def redrive(broker: Broker, asked: Asked) -> Done:
+def redrive(broker: Api, asked: Asked) -> Done:
     """Send one dead letter to its group again."""
     group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
     ended = broker.post("dead-letters", "groups", group, offset, "redrive", body={})
     return Done(f"{ended['verdict']}: dead letter {offset} of {group}.", page_of(group))
 
 
-def start(broker: Broker, asked: Asked) -> Done:
+def start(broker: Api, asked: Asked) -> Done:
     """Start a task that redrives all that match."""
     task = broker.post("dead-letters", "tasks", body=order_of(asked))
     return Done(f"Task {task['id']} has started: redrive dead letters of {task['group']}.", "/dead-letters")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from services.console.broker import Broker
 from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
 
 SHOWN_MAX: Final = 500
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return the groups whose names have `name` in them, the one with the oldest unfinished message first."""
     name = asked.get("name")
     groups = broker.get("groups", queues="false")["groups"]
@@ -30,33 +30,33 @@ def behind(group: dict[str, Any]) -> tuple[bool, int, str]:
     return oldest is None, int(oldest or 0), group["name"]
 
 
-def read_one(broker: Broker, asked: Asked) -> Model:
+def read_one(broker: Api, asked: Asked) -> Model:
     """Return one group and its consumers."""
     name = asked.required("name", "The group")
     return {"group": broker.get("groups", name), "clients": broker.get("groups", name, "clients")}
 
 
-def read_reset(broker: Broker, asked: Asked) -> Model:
+def read_reset(broker: Api, asked: Asked) -> Model:
     """Return what a reset would move; nothing is changed."""
     name, order = order_of(asked)
     return {"name": name, "order": order, "moves": reset(broker, name, order, dry_run=True)["moves"]}
 
 
-def pause(broker: Broker, asked: Asked) -> Done:
+def pause(broker: Api, asked: Asked) -> Done:
     """Stop handing messages to a group."""
     name = asked.required("name", "The group")
     broker.post("groups", name, "pause", body={})
     return Done(f"{name} is paused: its consumers receive nothing until it is resumed.", page_of(name))
 
 
-def resume(broker: Broker, asked: Asked) -> Done:
+def resume(broker: Api, asked: Asked) -> Done:
     """Hand messages to a group again."""
     name = asked.required("name", "The group")
     broker.post("groups", name, "resume", body={})
     return Done(f"{name} is resumed.", page_of(name))
 
 
-def start_reset(broker: Broker, asked: Asked) -> Done:
+def start_reset(broker: Api, asked: Asked) -> Done:
     """Reset a group."""
     name, order = order_of(asked)
     moves = reset(broker, name, order, dry_run=False)["moves"]
@@ -70,7 +70,7 @@ def order_of(asked: Asked) -> tuple[str, dict[str, str]]:
     return asked.required("name", "The group"), order
 
 
-def reset(broker: Broker, name: str, order: dict[str, str], *, dry_run: bool) -> Any:
+def reset(broker: Api, name: str, order: dict[str, str], *, dry_run: bool) -> Any:
     """Return the broker's answer to a reset."""
     return broker.post("groups", name, "reset", body=order | {"dry_run": dry_run})
 

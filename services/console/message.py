@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, Final
 
 from services.console.bodies import shown
-from services.console.broker import Broker
 from services.console.page import Asked, Model, Page
+from services.http.api import Api
 from tidewheel.errors import NotFound
 
 CONTENTS_MAX: Final = 5
@@ -28,7 +28,7 @@ NOTHING: Final[Model] = {
 }
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return the events and messages of `name`, in `topic` if given; `missing` says if there are none."""
     name, topic = asked.get("name"), asked.get("topic")
     if not name:
@@ -57,7 +57,7 @@ def is_offset(name: str) -> bool:
     return name.startswith("@") and name[1:].replace(",", "").isdecimal()
 
 
-def content_of(broker: Broker, message: dict[str, Any], events: list[dict[str, Any]]) -> Model | None:
+def content_of(broker: Api, message: dict[str, Any], events: list[dict[str, Any]]) -> Model | None:
     """Return what a message says; None if it is no longer, or not yet, to be read."""
     topic, message_id = message["topic"], message["message_id"]
     places = (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from services.console.broker import Broker
 from services.console.page import Asked, Model, Page
+from services.http.api import Api
 from services.status.asking import answers_of
 from services.status.judgement import State, as_plain, screen, worst
 
@@ -19,7 +19,7 @@ NEEDING: Final = (State.WARN, State.CRIT)
 """The states of an alarm; an audit that was never run is unknown, and none."""
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return the rows, worst first in `act_now`."""
     broker.get("whoami")  # raises `SignedOut`; the rows below take a refusal for something not known
     rows = screen(answers_of(broker, {}, AUDITS))

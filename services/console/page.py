@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from services.console.broker import Broker
+from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
 Model = dict[str, Any]
@@ -46,7 +46,7 @@ class Done(NamedTuple):
     path: str
 
 
-Act = Callable[[Broker, Asked], Done]
+Act = Callable[[Api, Asked], Done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,6 @@ class Page:
     path: str
     title: str
     template: str
-    read: Callable[[Broker, Asked], Model]
+    read: Callable[[Api, Asked], Model]
     entry: str = ""
     acts: Mapping[str, Act] = field(default_factory=dict)

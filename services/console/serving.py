@@ -18,7 +18,7 @@ from threading import Thread
 from typing import Final, TextIO
 
 from services.console.app import make_app
-from services.console.broker import Broker
+from services.console.broker import connect
 from services.console.sessions import Sessions
 from services.ops.http_server import HttpServer
 from services.ops.origins import names_of
@@ -55,7 +55,7 @@ async def _serve(
     loop, sessions = asyncio.get_running_loop(), Sessions(time.monotonic)
     address = Address(*bound.getsockname()[:2])
     names = names_of([address.host], is_loopback=True)
-    server = HttpServer(make_app(partial(Broker, http), sessions, names, address.port))
+    server = HttpServer(make_app(partial(connect, http), sessions, names, address.port))
 
     def stop() -> None:
         server.should_exit = True

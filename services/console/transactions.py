@@ -9,8 +9,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from services.console.bodies import shown
-from services.console.broker import Broker
 from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
 from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("state", "topic", "key", "older-than")
@@ -19,7 +19,7 @@ LIMIT: Final = 50
 QUESTIONS_MAX: Final = 20
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return transactions at a glance, those that match, and the last questions to producers."""
     wanted = asked.given(*FILTER)
     if wanted.get("state", "OPEN") not in STATES:
@@ -44,13 +44,13 @@ def need_of(half: dict[str, Any]) -> str:
     return ""
 
 
-def read_one(broker: Broker, asked: Asked) -> Model:
+def read_one(broker: Api, asked: Asked) -> Model:
     """Return one transaction, its message, who was asked and answered what."""
     half = broker.get("transactions", asked.required("id", "The transaction id"))
     return {"transaction": half | {"message": shown(half["message"]), "needs": need_of(half)}}
 
 
-def check(broker: Broker, asked: Asked) -> Done:
+def check(broker: Api, asked: Asked) -> Done:
     """Ask a producer now."""
     name = asked.required("id", "The transaction id")
     question = broker.post("transactions", name, "check", body={})
@@ -63,7 +63,7 @@ def check(broker: Broker, asked: Asked) -> Done:
     return Done(said, page_of(name))
 
 
-def resolve(broker: Broker, asked: Asked) -> Done:
+def resolve(broker: Api, asked: Asked) -> Done:
     """End a transaction by hand."""
     name = asked.required("id", "The transaction id")
     resolution = asked.required("resolution", "The resolution")

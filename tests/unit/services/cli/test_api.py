@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.api import Api, refused_with
+from services.cli.api import broker_at, refused_with
 from tidewheel.errors import AnswerLate, BrokerUnreachable
 
 ROOT = Path(__file__).parents[4]
@@ -67,7 +67,7 @@ def test_every_error_of_a_broker_is_known_to_commands(name: str, known: dict[str
 
 def test_a_broker_that_has_the_request_and_says_nothing_is_told_from_one_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        api = Api(f"127.0.0.1:{silent.getsockname()[1]}")
+        api = broker_at(f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(AnswerLate, match="See whether it was done before you ask again") as raised:
             api.post("messages", body={}, wait_seconds=0.05)
     assert raised.value.exit_code == 3

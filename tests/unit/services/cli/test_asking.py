@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.api import Api
+from services.cli.api import broker_at
 from services.cli.asking import answers_of
+from services.http.api import Api
 from services.status import asking
 from services.status.asking import Questions, figures, newest_audit, ready
 from services.status.judgement import Unread, judged
@@ -51,7 +52,7 @@ def test_after_one_late_answer_of_a_broker_that_is_there_nothing_more_is_waited_
 def test_another_server_is_no_broker(monkeypatch: pytest.MonkeyPatch, said: tuple[int, str]) -> None:
     monkeypatch.setattr(Api, "probe", lambda *_: said)
     with pytest.raises(BrokerUnreachable, match="is no Tidewheel HTTP interface"):
-        ready(Api("127.0.0.1:1"))
+        ready(broker_at("127.0.0.1:1"))
 
 
 def test_metrics_are_summed_over_their_labels() -> None:
@@ -104,7 +105,7 @@ def test_an_answer_of_another_version_is_unknown_and_no_traceback(monkeypatch: p
 
 def test_a_broker_without_a_cluster_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Api, "get", lambda *_: raising(NotFound("it is not served"))())
-    assert asking.cluster_of(Api("127.0.0.1:1")) is None
+    assert asking.cluster_of(broker_at("127.0.0.1:1")) is None
 
 
 def run_of(out: Path, name: str, text: str) -> None:
