@@ -36,11 +36,11 @@ from services.ops.openapi import document
 from services.ops.polls import Polls
 from services.ops.probes import Probes
 from services.ops.receiving import ReceivingApi
-from services.ops.routes import OPERATIONS
+from services.ops.routes import OPERATIONS, TASKS
 from services.ops.schedules import SchedulesApi
 from services.ops.sending import SendingApi
 from services.ops.statuses import WRONG_METHOD, bug, disk_failed, refuse, unknown, wrong_method
-from services.ops.timer_tasks import TimerTasksApi
+from services.ops.tasks import TasksApi
 from services.ops.timers import TimersApi
 from services.ops.topics import TopicsApi
 from services.ops.transactions import TransactionsApi
@@ -85,13 +85,13 @@ def make_app(
         SendingApi(live),
         ClockApi(live),
         TimersApi(live),
-        TimerTasksApi(live, timers),
+        TasksApi(live, dict(zip(TASKS, (timers, dead_letters), strict=True))),
         TransactionsApi(live),
         HalvesApi(live, polls),
         SchedulesApi(live),
         GroupsApi(live, consuming),
         ReceivingApi(live, polls),
-        DeadLettersApi(live, dead_letters),
+        DeadLettersApi(live),
         AccessApi(live, refusals, asks=bool(demands.token)),
         JournalApi(live),
         WhoamiApi(live, asks=bool(demands.token)),

@@ -5,8 +5,7 @@
     GET    /api/dead-letters/groups/GROUP/OFFSET      one, with what it says
     POST   /api/dead-letters/groups/GROUP/OFFSET/redrive  {"target"}: sends it to a topic, or back to its own
     DELETE /api/dead-letters/groups/GROUP/OFFSET      purges it
-    POST   /api/dead-letters/tasks                    does that to all of a filter, or counts them: dry_run
-    GET    /api/dead-letters/tasks/ID                 how far that is; DELETE stops it
+    POST   /api/dead-letters/tasks                    does that to all of a filter (`services.ops.tasks`)
 
 FILTER is any of topic (where they came from), key, tag, reason, from, until. Spans in from and until say
 that they are past: from 2h ago, until 30m ago. OFFSET is a dead letter's place among its group's dead
@@ -31,16 +30,16 @@ from commitlog import limits
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.spine.errors import MessageNotFound
 from services.live import dead_letters
-from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterTasks, DeadLetterVerb
+from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterVerb
 from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
-from services.ops.callers import watch_of
 from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, Reason, asked, said_as
+from services.ops.tasks import Bulk, TaskProgressAnswer, progress_shape
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
@@ -184,32 +183,13 @@ class DeadLetterEndAnswer(TypedDict):
     verdict: Literal["REDRIVEN", "PURGED"]
 
 
-class DeadLetterDryRunAnswer(TypedDict):
-    """How many dead letters the task would touch, had it been started."""
+class DeadLetterTaskAnswer(TaskProgressAnswer):
+    """A task over dead letters of a group."""
 
-    dry_run: bool
-    matched: int
-
-
-class DeadLetterTaskAnswer(TypedDict):
-    """A task over dead letters. `matched` is null until they are counted.
-
-    `by_verdict` says how the `done` ended, the refused ones under their error's code; `why` why it stopped.
-    """
-
-    id: str
     verb: Literal["redrive", "purge"]
     group: str
     target: str
     rate_per_second: float
-    state: Literal["running", "done", "stopped"]
-    matched: int | None
-    done: int
-    by_verdict: dict[str, int]
-    reason: str
-    started_ms: str
-    ended_ms: str | None
-    why: str
 
 
 class DeadLetterTasksAnswer(TypedDict):
@@ -258,27 +238,30 @@ def dead_letter_task_shape(task: DeadLetterTask) -> DeadLetterTaskAnswer:
     """Return a task as JSON has it."""
     order = task.order
     return {
-        "id": task.id,
+        **progress_shape(task),
         "verb": order.verb.value,
         "group": order.group,
         "target": order.target,
         "rate_per_second": order.per_second,
-        "state": task.state.value,
-        "matched": task.matched,
-        "done": task.done,
-        "by_verdict": dict(task.by_verdict),
-        "reason": order.reason,
-        "started_ms": str(task.started_ms),
-        "ended_ms": None if task.ended_ms is None else str(task.ended_ms),
-        "why": task.why,
     }
+
+
+DEAD_LETTERS: Final = Bulk(
+    "dead-letters",
+    NewDeadLetterTask,
+    dead_letter_task_shape,
+    lambda live, order: dead_letters.count(live, order.group, order.wanted),
+    DeadLetterTaskAnswer,
+    DeadLetterTasksAnswer,
+    (400, 404, 503),
+)
 
 
 class DeadLettersApi:
     """The handlers of `/api/dead-letters`."""
 
-    def __init__(self, live: LiveBroker, tasks: DeadLetterTasks) -> None:
-        self._live, self._tasks = live, tasks
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
 
     async def groups(self, request: Request) -> Response:
         """List the groups that have dead letters."""
@@ -321,29 +304,6 @@ class DeadLettersApi:
         log.info("dead letter purged", group=group, offset=offset)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "PURGED"})
 
-    async def tasks(self, request: Request) -> JSONResponse:
-        """List the tasks over dead letters."""
-        return JSONResponse({"tasks": [dead_letter_task_shape(task) for task in self._tasks.all()]})
-
-    async def start_task(self, request: Request) -> JSONResponse:
-        """Redrive or purge all dead letters of a filter, or count them."""
-        wanted = await said_as(NewDeadLetterTask, request)
-        order = wanted.order(self._live.now_ms())
-        if not wanted.dry_run:
-            task = self._tasks.start(order, watch_of(request))
-            return JSONResponse(dead_letter_task_shape(task), status_code=202)
-        self._tasks.check(order)
-        matched = await dead_letters.count(self._live, order.group, order.wanted)
-        return JSONResponse({"dry_run": True, "matched": matched})
-
-    async def task(self, request: Request) -> JSONResponse:
-        """Show a task over dead letters."""
-        return JSONResponse(dead_letter_task_shape(self._tasks.get(request.path_params["id"])))
-
-    async def stop_task(self, request: Request) -> JSONResponse:
-        """Stop a task over dead letters."""
-        return JSONResponse(dead_letter_task_shape(await self._tasks.stop(request.path_params["id"])))
-
     def _group_shape(self, one: DeadLetterCount) -> DeadLetterGroupAnswer:
         oldest = self._live.query(self._live.core.dead_letters.page, one.group, None, 1).dead_letters
         return {
@@ -354,7 +314,6 @@ class DeadLettersApi:
 
 
 IN_GROUP: Final = "/api/dead-letters/groups/{group}"
-TASKS: Final = "/api/dead-letters/tasks"
 OPERATIONS: Final = (
     Operation("GET", "/api/dead-letters", DeadLettersApi.groups, {200: DeadLetterGroupsAnswer}),
     Operation(
@@ -386,24 +345,5 @@ OPERATIONS: Final = (
         {200: DeadLetterEndAnswer},
         bodies=(NewRedrive,),
         refusals=(400, 404, 409, 503),
-    ),
-    Operation("GET", TASKS, DeadLettersApi.tasks, {200: DeadLetterTasksAnswer}),
-    Operation(
-        "POST",
-        TASKS,
-        DeadLettersApi.start_task,
-        {202: DeadLetterTaskAnswer, 200: DeadLetterDryRunAnswer},
-        bodies=(NewDeadLetterTask,),
-        refusals=(400, 404, 503),
-    ),
-    Operation(
-        "GET", f"{TASKS}/{{id}}", DeadLettersApi.task, {200: DeadLetterTaskAnswer}, refusals=(400, 404)
-    ),
-    Operation(
-        "DELETE",
-        f"{TASKS}/{{id}}",
-        DeadLettersApi.stop_task,
-        {200: DeadLetterTaskAnswer},
-        refusals=(400, 404),
     ),
 )

@@ -16,6 +16,7 @@ hands in an object of each class. The document lists nouns in the order of the t
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from services.ops import (
@@ -32,6 +33,7 @@ from services.ops import (
     receiving,
     schedules,
     sending,
+    tasks,
     timer_tasks,
     timers,
     topics,
@@ -40,6 +42,7 @@ from services.ops import (
 )
 from services.ops.operation import Operation
 
+TASKS = (timer_tasks.TIMERS, dead_letters.DEAD_LETTERS)
 OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     probes.Probes: probes.OPERATIONS,
     topics.TopicsApi: topics.OPERATIONS,
@@ -47,7 +50,7 @@ OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {
     sending.SendingApi: sending.OPERATIONS,
     clock.ClockApi: clock.OPERATIONS,
     timers.TimersApi: timers.OPERATIONS,
-    timer_tasks.TimerTasksApi: timer_tasks.OPERATIONS,
+    tasks.TasksApi: tuple(chain.from_iterable(map(tasks.operations_of, TASKS))),
     transactions.TransactionsApi: transactions.OPERATIONS,
     halves.HalvesApi: halves.OPERATIONS,
     schedules.SchedulesApi: schedules.OPERATIONS,

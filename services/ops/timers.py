@@ -10,7 +10,7 @@
     POST   /api/timers/cancel     and /move and /fire: the verb on one timer; answers with its verdict
 
 FILTER is any of topic, topic-prefix, key, tag, from, until. To cancel or move all timers of a filter is a
-task (`services.ops.timer_tasks`).
+task (`services.ops.tasks`).
 
 Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
 from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.

@@ -1,0 +1,135 @@
+"""`/api/NOUN/tasks`: a verb on all items of a filter, as a task (`services.live.tasks`).
+
+    GET    /api/NOUN/tasks      the tasks since the broker's start, the newest first
+    POST   /api/NOUN/tasks      starts one, or with `dry_run` counts the items of its filter
+    GET    /api/NOUN/tasks/ID   its progress; DELETE stops it
+
+A task outlives its request. The handlers are the same for each noun, which declares its `Bulk`: the body that
+starts a task, the answer that shows one, the count of its items (`timer_tasks`, `dead_letters`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from typing_extensions import TypedDict
+
+from services.live.live_broker import LiveBroker
+from services.live.tasks import Doing, Task, Tasks
+from services.ops.callers import watch_of
+from services.ops.operation import Operation
+from services.ops.request import said_as
+
+Order = TypeVar("Order", bound=Doing)
+
+
+class DryRunAnswer(TypedDict):
+    """How many items the task would touch, had it been started."""
+
+    dry_run: bool
+    matched: int
+
+
+class TaskProgressAnswer(TypedDict):
+    """What every task shows. `matched` is null until its items are counted.
+
+    `by_verdict` says how the `done` ended, the refused ones under their error's code; `why` why it stopped.
+    """
+
+    id: str
+    state: Literal["running", "done", "stopped"]
+    matched: int | None
+    done: int
+    by_verdict: dict[str, int]
+    reason: str
+    started_ms: str
+    ended_ms: str | None
+    why: str
+
+
+def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
+    """Return what JSON has of every task."""
+    return {
+        "id": task.id,
+        "state": task.state.value,
+        "matched": task.matched,
+        "done": task.done,
+        "by_verdict": dict(task.by_verdict),
+        "reason": task.order.reason,
+        "started_ms": str(task.started_ms),
+        "ended_ms": None if task.ended_ms is None else str(task.ended_ms),
+        "why": task.why,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """The tasks of one noun; `body` has `dry_run`, and `order` with the broker's time as argument."""
+
+    noun: str
+    body: type[BaseModel]
+    shape: Callable[[Task[Any]], Any]
+    count: Callable[[LiveBroker, Any], Awaitable[int]]
+    answer: type[Any]
+    answers: type[Any]
+    refusals: tuple[int, ...] = (400, 503)
+
+
+class TasksApi:
+    """The handlers of `/api/NOUN/tasks`, for each noun that has tasks."""
+
+    def __init__(self, live: LiveBroker, nouns: Mapping[Bulk, Tasks[Any]]) -> None:
+        self._live = live
+        self._nouns = {bulk.noun: (bulk, tasks) for bulk, tasks in nouns.items()}
+
+    def _noun_of(self, request: Request) -> tuple[Bulk, Tasks[Any]]:
+        path: str = request.scope["path"]  # the routed one: the Host header can change `request.url`
+        return self._nouns[path.split("/")[2]]
+
+    async def tasks(self, request: Request) -> JSONResponse:
+        """List the tasks."""
+        bulk, tasks = self._noun_of(request)
+        return JSONResponse({"tasks": [bulk.shape(task) for task in tasks.all()]})
+
+    async def start_task(self, request: Request) -> JSONResponse:
+        """Start a task over all items of a filter, or count them."""
+        bulk, tasks = self._noun_of(request)
+        wanted: Any = await said_as(bulk.body, request)
+        order = wanted.order(self._live.now_ms())
+        if not wanted.dry_run:
+            return JSONResponse(bulk.shape(tasks.start(order, watch_of(request))), status_code=202)
+        tasks.check(order)
+        return JSONResponse({"dry_run": True, "matched": await bulk.count(self._live, order)})
+
+    async def task(self, request: Request) -> JSONResponse:
+        """Show a task."""
+        bulk, tasks = self._noun_of(request)
+        return JSONResponse(bulk.shape(tasks.get(request.path_params["id"])))
+
+    async def stop_task(self, request: Request) -> JSONResponse:
+        """Stop a task."""
+        bulk, tasks = self._noun_of(request)
+        return JSONResponse(bulk.shape(await tasks.stop(request.path_params["id"])))
+
+
+def operations_of(bulk: Bulk) -> tuple[Operation, ...]:
+    """Return the requests over the tasks of a noun."""
+    path, one = f"/api/{bulk.noun}/tasks", {200: bulk.answer}
+    return (
+        Operation("GET", path, TasksApi.tasks, {200: bulk.answers}),
+        Operation(
+            "POST",
+            path,
+            TasksApi.start_task,
+            {202: bulk.answer, 200: DryRunAnswer},
+            bodies=(bulk.body,),
+            refusals=bulk.refusals,
+        ),
+        Operation("GET", f"{path}/{{id}}", TasksApi.task, one, refusals=(400, 404)),
+        Operation("DELETE", f"{path}/{{id}}", TasksApi.stop_task, one, refusals=(400, 404)),
+    )
