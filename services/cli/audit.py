@@ -14,10 +14,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
-from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -39,14 +37,9 @@ from services.cli.audit_options import (
     span_option,
     stepping,
 )
+from services.cli.audit_results import publish, show_summary
 from services.cli.durations import parse_ms
 from services.cli.listing import lists
-from services.times.display import wall
-
-if TYPE_CHECKING:
-    from spark_jobs.report.summary import AuditSummary
-
-FINDINGS_SHOWN = 20
 
 
 class RunUnlessSaid(TyperGroup):
@@ -115,58 +108,12 @@ def run(
         if has_plan:
             audit_plan.write(out, options.run_id, inputs, store)
         has_changes = has_seal and audit_books.seal_run(out, options, allowance_ms)
-        measure(out)
-        tell(summary, as_json)
+        publish(out)
+        show_summary(summary, as_json)
         if not summary.totals["orders"]:
             output.say("No order was judged: the table has none, or none placed from --from to --to.")
     if has_changes or not summary.balanced:
         raise typer.Exit(FINDINGS)
-
-
-def measure(out: Path) -> None:
-    """Write what Prometheus may read of this run."""
-    from services.ops.audit_metrics import AuditMetrics
-
-    AuditMetrics(out).write()
-
-
-def tell(summary: AuditSummary, as_json: bool) -> None:
-    """Print the cases, the first findings, and where the report is."""
-    if as_json:
-        output.print_json(summary.as_json())
-        return
-    audit_runs.tell_lacking(summary.about)
-    others = {name: count for name, count in summary.others.items() if count}
-    counts = [*summary.cases.items(), ("all orders", summary.totals["orders"]), *others.items()]
-    output.print_table(("case", "orders"), counts)
-    if summary.findings:
-        output.show("")
-        shown = summary.findings[:FINDINGS_SHOWN]
-        output.print_table(
-            ("subject", "case", "why"),
-            ((audit_runs.named(one), one.case, one.why) for one in shown),
-            prose=("why",),
-        )
-        audit_runs.tell_left(len(shown), summary.findings_count, summary.report_path.parents[2])
-    if summary.cases.get("not-covered"):
-        began = f"{datetime.fromtimestamp(summary.about['log_began_ms'] / 1_000):%Y-%m-%dT%H:%M:%S}"
-        out = quote(str(summary.report_path.parents[2]))
-        output.say(
-            "not-covered: these orders could not be judged; why: "
-            f"tidewheel audit show --case not-covered --out {out}. "
-            f"Those that are older than the log are left out with: --from {began}"
-        )
-    for one in summary.about.get("unjudged", ()):
-        output.show("", one)
-    for one in summary.about["left_out"]:
-        output.show("", f"Left out of {one}")
-    from spark_jobs.report.epochs import epochs_in_words
-
-    if words := epochs_in_words(summary.about["epochs"], wall):
-        output.show("", f"{words}")
-    output.show(
-        "", f"The books {'balance' if summary.balanced else 'do not balance'}. Report: {summary.report_path}"
-    )
 
 
 def show_mapping(

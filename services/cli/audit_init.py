@@ -20,6 +20,7 @@ from services.cli.audit_options import (
     span_option,
     stepping,
 )
+from services.cli.audit_results import publish, show_summary
 from services.cli.durations import parse_ms
 from services.times.display import wall
 
@@ -117,13 +118,12 @@ def first_audited_ms(log: LogFacts, last_ms: int) -> int:
 
 def first_audit(store: Path, inputs: Inputs, out: Path, from_ms: int) -> AuditSummary:
     """Audit the orders placed from a time on; return the summary."""
-    from services.cli.audit import measure
     from spark_jobs.main import audit
     from spark_jobs.options import AuditOptions, new_run_id
 
     with stepping() as step:
         summary = audit(store, inputs, out, AuditOptions(new_run_id(out), from_ms=from_ms), step)
-    measure(out)
+    publish(out)
     return summary
 
 
@@ -149,10 +149,8 @@ def tell_proposal(proposal: Proposal, looked: Looked, log: LogFacts, store: Path
 
 def tell_audit(summary: AuditSummary, last: str, since: str = "") -> None:
     """Print what the first audit has found, of which time."""
-    from services.cli.audit import tell
-
     output.show("", f"The orders of the last {last}{since}:", "")
-    tell(summary, as_json=False)
+    show_summary(summary, as_json=False)
     if not summary.totals["orders"]:
         output.say(f"No order was placed in the last {last} of the log: give a longer span by --last.")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.audit import tell
+from services.cli.audit_results import show_summary
 from spark_jobs.report.summary import AuditSummary
 
 
 def test_what_was_left_out_is_told_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     left_out = ["orders: 2 with the order_id of an earlier row: 7", "carts: 1 that cannot be read: carts: c"]
     about = {"epochs": [], "left_out": left_out}
-    tell(
+    show_summary(
         AuditSummary("run", True, {"orders": 3}, {"balanced": 3}, [], Path("report.html"), about=about), False
     )
     printed = capsys.readouterr().out

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
-from services.cli.audit import tell
+from services.cli.audit_results import show_summary
 from services.cli.audit_runs import show
 from spark_jobs.layout import RunFolders
 from spark_jobs.report.summary import AuditSummary
@@ -103,7 +103,9 @@ def test_orders_older_than_the_log_are_left_out_by_a_day_and_time(
     began = datetime.now().replace(microsecond=0)
     about = {"log_began_ms": int(began.timestamp() * 1_000), "left_out": [], "epochs": []}
     cases = {"not-covered": 2}
-    tell(AuditSummary("r", False, {"orders": 2}, cases, [], folders.report, [], {}, [], about), as_json=False)
+    show_summary(
+        AuditSummary("r", False, {"orders": 2}, cases, [], folders.report, [], {}, [], about), as_json=False
+    )
     told = capsys.readouterr().err
     assert f"tidewheel audit show --case not-covered --out '{tmp_path}/my books'. Those" in told
     assert told.endswith(f"--from {began.isoformat()}\n")
