@@ -39,13 +39,14 @@ COMMANDS: Final = ([sys.executable, "-m", "services.cli.main"], [sys.executable,
 IMPORTED: Final = (
     *(
         "services.cli.main",
-        "services.cli.serve",
+        "services.cli.processes.serve",
         "services.server.run",
         "services.process.event_loop",
         "uvicorn",
         "uvloop",
     ),
-    *("services.cli.shop", "services.shop.carts", "services.shop.database", "sqlalchemy.dialects.sqlite"),
+    *("services.cli.processes.shop", "services.shop.carts", "services.shop.database"),
+    "sqlalchemy.dialects.sqlite",
 )
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC", "GRPC", "OPENBLAS", "COVERAGE")
 MESSAGE_BYTES_MAX: Final = 1 << 17

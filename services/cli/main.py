@@ -1,11 +1,11 @@
 """The `tidewheel` command: a table of sub-commands, each imported only when it is used.
 
 The rule for a sub-command:
-1. It is one line in `commands.py` and one module `services.cli.<name>` that holds
+1. It is one line in `commands.py` and one module in a room, `<room>/<name>.py`, that holds
    `app = typer.Typer(add_completion=False)`: one `@app.command()` for `tidewheel <name>`, several (or an
    `@app.callback()`) for `tidewheel <name> <verb>`.
 2. Its help ends with an example; it takes `--json` where it prints data. Data goes to stdout, talk to stderr
-   (`services.cli.output` has both).
+   (`services.cli.terminal.output` has both).
 3. It raises `TidewheelError`s and lets them go: `main` prints "TW-nnn what, where, what next" and exits with
    the error's `exit_code`. Other exit codes: `raise typer.Exit(code)`. 0 done, 1 a difference was found,
    2 wrong usage, 3 cannot reach or start, 4 not found or refused by state, 5 damage, 130 interrupted.
@@ -112,7 +112,7 @@ def run(arguments: list[str]) -> None:
 
 def complain(sentence: str) -> None:
     """Say what is wrong, as commands say everything."""
-    from services.cli.output import say
+    from services.cli.terminal.output import say
 
     say(sentence)
 

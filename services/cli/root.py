@@ -83,7 +83,7 @@ if build_conversion is not None:  # of Typer 0.29; another release converts as i
 
 def load(name: str) -> Any:
     """Import the module of a sub-command and return its click command."""
-    module = importlib.import_module(COMMANDS[name].module)
+    module = importlib.import_module(f"services.cli.{COMMANDS[name].module}")
     command = get_command(module.app)
     command.name = name
     return command

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.cli.root import root
-from services.cli.setting_options import given
+from services.cli.settings.setting_options import given
 from services.server.authentication import check_exposure
 from services.settings.config import ServeSettings, load
 

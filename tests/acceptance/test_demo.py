@@ -150,5 +150,6 @@ def test_a_redis_that_holds_carts_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_demo_never_loads_the_official_client(tmp_path: Path) -> None:
-    probe = "import sys, services.cli.demo, services.shop.demo.story; sys.exit('rocketmq' in sys.modules)"
+    modules = "services.cli.processes.demo, services.shop.demo.story"
+    probe = f"import sys, {modules}; sys.exit('rocketmq' in sys.modules)"
     assert subprocess.run([*tidewheel()[:1], "-c", probe], env={"HOME": str(tmp_path)}).returncode == 0

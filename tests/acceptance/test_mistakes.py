@@ -200,7 +200,7 @@ def test_a_transaction_is_asked_about_and_resolved_by_its_key(broker: Serving) -
 def test_a_task_does_not_fill_a_pipe_with_lines() -> None:
     program = """
 import itertools
-from services.cli import bulk
+from services.cli.terminal import bulk
 bulk.LOOK_AGAIN_SECONDS = 0
 class Api:
     done = 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from services.cli import asking
+from services.cli.diagnosis import asking
 from tests.command import tidewheel
 from tidewheel.testing.process import BrokerProcess
 

@@ -26,7 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from services.cli import txn
+from services.cli.transactions import txn
 from services.shop.calls import stub_of
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import Processes

@@ -14,8 +14,8 @@ from commitlog.errors import NotAStore
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.spine.errors import MessageNotFound
 from services.broker.spine.values import Resolution
-from services.cli.explain import lines
 from services.cli.main import main
+from services.cli.messages.explain import lines
 from services.explain.evidence import SearchedLog
 from services.explain.explain import Explanation, explain
 from services.shop.topics import CARTS_GROUP, ORDER_CREATED, ORDER_TIMEOUTS

@@ -31,7 +31,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PortTaken("127.0.0.1:8081 belongs to pid 7. Use --listen.")
 
     monkeypatch.setitem(commands.COMMANDS, "refuse", commands.Entry("refusing", "Refuse."))
-    monkeypatch.setitem(sys.modules, "refusing", SimpleNamespace(app=app))
+    monkeypatch.setitem(sys.modules, "services.cli.refusing", SimpleNamespace(app=app))
 
 
 @pytest.mark.usefixtures("refusing")

@@ -14,7 +14,7 @@ from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING, parse_tags
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings
-from services.cli.group_views import filter_line
+from services.cli.groups.group_views import filter_line
 from services.live.consumers import ConsumerView
 from services.ops.app import routes
 from services.ops.group_metrics import group_families

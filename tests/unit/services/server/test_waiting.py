@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from services.cli.api import error_class
+from services.cli.terminal.api import error_class
 from services.cluster.errors import NoLeader
 from services.server.waiting import Waiting
 from sharedlog.errors import Unknown

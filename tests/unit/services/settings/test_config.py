@@ -12,7 +12,7 @@ from typing import Annotated, get_type_hints
 
 import pytest
 
-from services.cli import config as command
+from services.cli.settings import config as command
 from services.settings.config import (
     Address,
     ClientSettings,

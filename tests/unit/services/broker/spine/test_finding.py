@@ -16,7 +16,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, SendReceipt
-from services.cli.msg import lines
+from services.cli.messages.msg import lines
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics

@@ -1,0 +1,1 @@
+"""Access: users, rights and tokens; callers that were refused."""

@@ -1,0 +1,50 @@
+"""`tidewheel journal`: operators' acts, the newest first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.times.display import exactly
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def journal(
+    about: Annotated[str, typer.Option(help="Only acts with this text: a topic, a user, a verb.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many acts.")] = 20,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the acts of operators, the newest first: who did what, why, and with which result.
+
+    Example: tidewheel journal --about orders
+    """
+    api, entries, before = broker_at(http), list[dict[str, Any]](), None
+    while len(entries) < limit:
+        place: dict[str, str] = {} if before is None else {"before": before}
+        page = api.get("journal", limit=limit - len(entries), about=about, **place)
+        entries += page["entries"]
+        before = page["before"]
+        if before is None:
+            break
+    if as_json:
+        output.print_json(entries)
+        return
+    if not entries:
+        output.say("no acts yet; one is noted by:  tidewheel topic alter orders --queues 8")
+        return
+    columns = ("at", "user", "from", "verb", "about", "verdict", "why")
+    output.print_table(columns, map(row, entries), prose=("about", "why"))
+
+
+def row(entry: dict[str, Any]) -> tuple[str, ...]:
+    """Return an act as a row; a refusal has its sentence in place of a reason."""
+    caller = " ".join(filter(None, (entry["program"].partition("/")[0], entry["host"])))
+    why = entry["reason"] or entry["detail"]
+    at = exactly(int(entry["store_ms"]))
+    return at, entry["user"] or "-", caller, entry["verb"], entry["about"], entry["verdict"], why

@@ -1,0 +1,1 @@
+"""The audit: runs, their results, mappings, plans, closed books, a nightly schedule."""

@@ -1,0 +1,147 @@
+"""`tidewheel audit`: prove that messages, orders and carts agree; look at earlier proofs, close the books.
+
+    init           proposes what your own tables are, and audits the last hour by that
+    run            reads every store and judges every order               0 balanced, 1 findings, 2 not done
+    ls, show       what earlier runs have found
+    mapping        every name that your own tables may have in place of the shop's
+    plan           how the findings of a run could be repaired, as a dry run
+    seal           closes the windows of event time that have passed
+    verify-seals   compares closed windows with what a run has seen       0 unchanged, 1 changed, 2 not done
+    schedule       runs it every night, with metrics
+
+`tidewheel audit --store ...` without a verb is `run`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from services.cli.audit import books, init, plan, runs, schedule
+from services.cli.audit.options import (
+    FINDINGS,
+    CartsOption,
+    MappingOption,
+    OrdersOption,
+    OutOption,
+    PushesOption,
+    StoreOption,
+    answering,
+    limit_option,
+    limits,
+    refuse_seal_of_part,
+    span_option,
+    stepping,
+)
+from services.cli.audit.results import publish, show_summary
+from services.cli.terminal import output
+from services.cli.terminal.api import JsonOption
+from services.cli.terminal.durations import parse_ms
+from services.cli.terminal.listing import lists
+
+
+class RunUnlessSaid(TyperGroup):
+    """A group that runs the audit when it is given options and no verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the verb in where it lacks."""
+        if args and args[0].startswith("-") and args[0] not in ("--help", "-h"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    add_completion=False,
+    cls=RunUnlessSaid,
+    no_args_is_help=True,
+    help="Prove that messages, orders and carts agree; look at earlier proofs, close the books.\n\n"
+    "Example: tidewheel audit ls",
+)
+
+
+@app.command()
+def run(
+    store: StoreOption,
+    orders: OrdersOption,
+    carts: CartsOption = None,
+    pushes: PushesOption = None,
+    mapping: MappingOption = None,
+    out: OutOption = Path("audit-out"),
+    from_: Annotated[str, span_option("Only orders placed from then on.", "--from")] = "",
+    to: Annotated[str, span_option("Only orders placed before that.", "--to")] = "",
+    as_of: Annotated[str, span_option("Judge as if it were then; else the log's last record's time.")] = "",
+    window: Annotated[str, span_option("Width of the windows of event time.")] = "5m",
+    grace: Annotated[str, limit_option("How far the clocks of shop and broker may be apart.")] = "1m",
+    undecided_limit: Annotated[str, limit_option("A half message may wait so long for its outcome.")] = "10m",
+    late_limit: Annotated[str, limit_option("A deadline may be set, or fire, so much late.")] = "1m",
+    unconsumed_limit: Annotated[str, limit_option("A message may wait so long for its consumer.")] = "1h",
+    watermark: Annotated[str, limit_option(books.ALLOWANCE)] = books.WATERMARK,
+    has_plan: Annotated[bool, typer.Option("--plan", help="Also write how to repair what is found.")] = False,
+    has_seal: Annotated[bool, typer.Option("--seal", help="Also seal the windows that have passed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare a broker's log with the shop's orders, carts and pushes, order by order.
+
+    Exits with 0 if the books balance, with 1 if there are findings, with 2 if it could not be done.
+
+    Example: tidewheel audit run --store ./store --orders sqlite:///orders.db --carts redis://127.0.0.1:6379/0
+    """
+    spans = {"grace": grace, "undecided-limit": undecided_limit, "late-limit": late_limit}
+    spans |= {"unconsumed-limit": unconsumed_limit, "window": window}
+    moments = {"from": from_, "to": to, "as-of": as_of}
+    with answering():
+        refuse_seal_of_part(has_seal, from_, to)
+        options = limits(out, spans, moments, has_plan)
+        allowance_ms = parse_ms(watermark, "--watermark")
+        from spark_jobs.inputs.mapping import SHOP, read_mapping
+        from spark_jobs.inputs.stores import Inputs
+        from spark_jobs.main import audit
+        from spark_jobs.seals.seals import refuse_width
+
+        if has_seal:
+            refuse_width(out, options.window_ms)
+        inputs = Inputs(orders, carts, pushes, read_mapping(mapping) if mapping else SHOP)
+        with stepping() as step:
+            summary = audit(store, inputs, out, options, step)
+        if has_plan:
+            plan.write(out, options.run_id, inputs, store)
+        has_changes = has_seal and books.seal_run(out, options, allowance_ms)
+        publish(out)
+        show_summary(summary, as_json)
+        if not summary.totals["orders"]:
+            output.say("No order was judged: the table has none, or none placed from --from to --to.")
+    if has_changes or not summary.balanced:
+        raise typer.Exit(FINDINGS)
+
+
+def show_mapping(
+    as_table: Annotated[
+        bool, typer.Option("--table", help="As a Markdown table, as docs/audit.md has it.")
+    ] = False,
+) -> None:
+    """Print every name that a --mapping can give, with what it means: a file to begin with.
+
+    Example: tidewheel audit mapping > names.toml
+    """
+    from spark_jobs.inputs import mapping_docs
+
+    with answering():
+        print(mapping_docs.table() if as_table else mapping_docs.example(), end="")
+
+
+lists(app)(runs.list_runs)
+for name, command in (
+    ("init", init.init),
+    ("show", runs.show),
+    ("mapping", show_mapping),
+    ("plan", plan.plan),
+    ("seal", books.seal),
+    ("verify-seals", books.verify_seals),
+):
+    app.command(name)(command)
+app.command("schedule", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    schedule.schedule
+)

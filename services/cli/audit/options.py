@@ -1,0 +1,162 @@
+"""What the commands of `tidewheel audit` have in common: their options, their exit codes, their progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.durations import parse_ms
+from services.cli.terminal.times import parse_past_ms
+from services.times.display import now_ms, wall
+from tidewheel.errors import ConfigurationError, TidewheelError
+from tidewheel.extras import needing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spark_jobs.options import AuditOptions
+
+FINDINGS = 1
+NOT_DONE = 2
+NOT_READ = 141
+"""What a shell says of a process that ended by SIGPIPE."""
+
+StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
+OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
+CartsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export; else "
+        "no order is judged by a cart, and none needs lines."
+    ),
+]
+PushesOption = Annotated[
+    str | None, typer.Option(help="The push database, as an SQLAlchemy URL; else no push is judged.")
+]
+MappingOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with the names of your tables, columns, topics and groups; else the shop's."
+    ),
+]
+OutOption = Annotated[Path, typer.Option(help="The folder of the audit's runs; each run adds to it.")]
+RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; else the newest.")]
+
+
+def span_option(help_text: str, *flags: str) -> Any:
+    """Return an option about which time is looked at."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Which time")
+
+
+def limit_option(help_text: str) -> Any:
+    """Return an option about where waiting ends and a finding begins."""
+    return typer.Option(help=help_text, rich_help_panel="Where a finding begins")
+
+
+def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: bool) -> AuditOptions:
+    """Return the options of a run from what was typed; raise `ConfigurationError` naming a wrong one."""
+    from spark_jobs.options import AuditOptions, new_run_id
+
+    given: dict[str, Any] = {field(name): parse_ms(text, f"--{name}") for name, text in spans.items()}
+    if "window" in spans:
+        given["window_ms"] = width_ms(spans["window"])
+    given |= {field(name): parse_past_ms(text, f"--{name}") for name, text in moments.items() if text}
+    _refuse_no_time(given.get("from_ms"), given.get("to_ms"))
+    return AuditOptions(new_run_id(out), has_plan=has_plan, **given)
+
+
+def width_ms(window: str) -> int:
+    """Return the width of windows in milliseconds; raise `ConfigurationError`."""
+    width = parse_ms(window, "--window")
+    if not width:
+        raise ConfigurationError(f"--window is {window!r}: a window has a width, such as 5m.")
+    return width
+
+
+def refuse_seal_of_part(has_seal: bool, from_: str, to: str) -> None:
+    """Refuse to seal by a run over a part of the orders, before it begins; raise `ConfigurationError`."""
+    if has_seal and (from_ or to):
+        raise ConfigurationError(
+            "--seal needs all orders, and --from and --to leave some out. Leave out the one or the others."
+        )
+
+
+def _refuse_no_time(from_ms: int | None, to_ms: int | None) -> None:
+    """Refuse a span in which no order can have been placed: books without orders balance."""
+    if from_ms is None:
+        return
+    if from_ms > now_ms():
+        raise ConfigurationError(f"--from is {wall(from_ms)}, which is still to come.")
+    if to_ms is not None and from_ms >= to_ms:
+        raise ConfigurationError(f"--from is {wall(from_ms)}, which is not before --to, {wall(to_ms)}.")
+
+
+def field(name: str) -> str:
+    """Return the name of an option in `AuditOptions`."""
+    return f"{name.replace('-', '_')}_ms"
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """End the process with 2, which is no answer's exit code, whatever keeps an audit from its answer."""
+    try:
+        with needing("audit"):
+            yield
+            sys.stdout.flush()
+    except TidewheelError as error:
+        output.say(f"{error.code} {error}")
+        raise typer.Exit(NOT_DONE) from error
+    except (typer.Exit, typer.Abort):
+        raise
+    except BrokenPipeError as error:  # whoever reads, `head` perhaps, has read enough: no finding, no fault
+        raise typer.Exit(NOT_READ) from error
+    except Exception as error:  # a fault of ours must not look like a finding, whose exit code is Python's 1
+        traceback.print_exc()
+        raise typer.Exit(NOT_DONE) from error
+
+
+@contextmanager
+def stepping() -> Iterator[Callable[[str], None]]:
+    """Tell the steps of something long: a running clock on a terminal, a line per step elsewhere."""
+    if not sys.stderr.isatty():
+        yield output.say
+        return
+    from rich.console import Console
+
+    steps = Steps(Console(stderr=True))
+    try:
+        yield steps.begin
+    finally:
+        steps.end()
+
+
+class Steps:
+    """Steps on a terminal: the one that runs has a moving sign, those that are done their time."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+        self._step, self._begun_s = "", 0.0
+
+    def begin(self, step: str) -> None:
+        """Begin a new step; the one before is done."""
+        self.end()
+        self._step, self._begun_s = step, time.monotonic()
+        self._status.update(step)
+        self._status.start()
+
+    def end(self) -> None:
+        """End the last step."""
+        if self._step:
+            self._status.stop()
+            taken = f"{time.monotonic() - self._begun_s:.1f} s"
+            self._console.print(f"{self._step}  {taken}", markup=False, highlight=False, style="dim")
+            self._step = ""

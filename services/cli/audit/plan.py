@@ -1,0 +1,104 @@
+"""`tidewheel audit plan`: how the findings of a run could be repaired. A dry run; nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.audit.options import MappingOption, OutOption, answering
+from services.cli.audit.runs import RunArgument
+from services.cli.terminal import output
+from services.cli.terminal.api import JsonOption
+from tidewheel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from spark_jobs.inputs.mapping import Mapping
+    from spark_jobs.inputs.stores import Inputs
+    from spark_jobs.runs import Run
+
+MEANINGS = {
+    "message": "to be sent; committed at once",
+    "statement": "for a database",
+    "command": "for an operator",
+    "look": "for a person: no safe repair",
+}
+
+
+def plan(
+    run_id: RunArgument = "newest",
+    orders: Annotated[
+        str | None, typer.Option(help="The order database: messages then have the lines of their orders.")
+    ] = None,
+    carts: Annotated[str | None, typer.Option(help="The carts; else they are taken to be in Redis.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="The broker's store: commands then name their transactions.")
+    ] = None,
+    pushes: Annotated[
+        str | None, typer.Option(help="The push database: statements then fit its columns.")
+    ] = None,
+    mapping: MappingOption = None,
+    out: OutOption = Path("audit-out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write how the findings of a run could be repaired, as messages, statements and commands.
+
+    Nothing is carried out, and every step may be done twice. Exits with 0 also if there is much to do.
+
+    Example: tidewheel audit plan --orders sqlite:///orders.db --store ./store
+    """
+    with answering():
+        from spark_jobs.inputs.mapping import SHOP, read_mapping
+        from spark_jobs.plan import plan as plans
+        from spark_jobs.plan.sources import PlanSources
+        from spark_jobs.runs import run_of
+
+        run = run_of(out, run_id)
+        names = read_mapping(mapping) if mapping else SHOP
+        refuse_other_names(run, names)
+        counts = plans.write(run, PlanSources(names, orders, store, carts, pushes=pushes))
+        if as_json:
+            with run.folders.plan.open(encoding="utf-8") as lines:  # which end at "\n", and nowhere else
+                output.print_json([*map(json.loads, lines)])
+        else:
+            tell(counts, run.folders.plan)
+
+
+def refuse_other_names(run: Run, mapping: Mapping) -> None:
+    """Refuse a mapping that is not the run's: the steps would name other tables and topics.
+
+    Raise `ConfigurationError`. Only the names that the run keeps are compared.
+    """
+    from spark_jobs.names import OrderNames
+
+    theirs, given = OrderNames.of_json(run.names), OrderNames.of_mapping(mapping)
+    if run.names is not None and theirs != given:
+        raise ConfigurationError(
+            f"Run {run.run_id} has other names than these ({theirs.order} and {theirs.created}, not "
+            f"{given.order} and {given.created}). Give --mapping the file of that run."
+        )
+
+
+def write(out: Path, run_id: str, inputs: Inputs, store: Path) -> None:
+    """Write the plan of a run that has just ended, and say how much there is to do."""
+    from spark_jobs.plan import plan as plans
+    from spark_jobs.plan.sources import PlanSources
+    from spark_jobs.runs import run_of
+
+    run = run_of(out, run_id)
+    counts = plans.write(
+        run, PlanSources(inputs.mapping, inputs.orders, store, inputs.carts, inputs.has_lines, inputs.pushes)
+    )
+    steps = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "nothing to do"
+    output.say(f"Plan: {steps}. {run.folders.plan}")
+
+
+def tell(counts: Counter[str], path: Path) -> None:
+    """Print how many steps there are of each kind."""
+    rows: list[tuple[Any, ...]] = [(kind, f"{counts[kind]:,}", why) for kind, why in MEANINGS.items()]
+    output.print_table(("kind", "steps", "what it is"), rows, prose=("what it is",))
+    output.show("", f"Nothing was carried out. Plan: {path}")

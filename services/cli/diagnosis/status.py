@@ -1,0 +1,71 @@
+"""`tidewheel status`: how a broker does, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption
+from services.status.judgement import Row, State, as_plain, screen, worst
+from services.times.display import exactly, now_ms
+from tidewheel.errors import AnswerLate, BrokerUnreachable
+
+app = typer.Typer(add_completion=False)
+
+AuditsOption = Annotated[
+    Path, typer.Option("--audits", help="Folder of audits: what tidewheel audit was given as --out.")
+]
+AUDITS: Final = Path("audit-out")
+EXIT_CODES: Final = {State.OK: 0, State.WARN: 1, State.UNKNOWN: 1, State.CRIT: 2}
+WORDS: Final = {State.OK: "ok", State.WARN: "WARN", State.UNKNOWN: "?", State.CRIT: "CRIT"}
+INDENT: Final = 6
+
+
+@app.command()
+def status(audits: AuditsOption = AUDITS, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show on one screen how a broker does: on time, keeping up, decided, given up, room, copies.
+
+    Each line that is not well names the command that shows more. Exit code 0: all is well; 1: a warning, or
+    something that is not known (?); 2: critical, or nobody answers. Of a cluster, give the HTTP addresses of
+    all nodes, with commas: each is asked.
+
+    Example: tidewheel status --http 127.0.0.1:8088
+    """
+    rows, address = rows_of(http, audits)
+    if as_json:
+        output.print_json({"state": worst(rows).name, "rows": [as_plain(row) for row in rows]})
+    else:
+        output.show(*lines(rows, address))
+    raise typer.Exit(EXIT_CODES[worst(rows)])
+
+
+def rows_of(http: str | None, audits: Path) -> tuple[list[Row], str]:
+    """Ask, and return the rows, one only where nobody answers, and who was asked."""
+    from services.cli.diagnosis.asking import answers_of
+
+    try:
+        found = answers_of(http, audits)
+    except (BrokerUnreachable, AnswerLate) as error:
+        return [unreachable(error)], http or ""
+    return screen(found), found["address"]
+
+
+def unreachable(error: BrokerUnreachable | AnswerLate) -> Row:
+    """Return the row about a broker that does not answer."""
+    return Row("serving", State.CRIT, str(error), "tidewheel doctor client HOST:PORT")
+
+
+def lines(rows: Sequence[Row], address: str) -> Iterator[str]:
+    """Yield the screen."""
+    bad = sum(row.state is not State.OK for row in rows)
+    said = "all is well" if not bad else f"{bad} of {len(rows)} lines not well"
+    yield "  ".join(filter(None, ("tidewheel", address, exactly(now_ms()), said)))
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        yield f"{WORDS[row.state]:<{INDENT}}{row.name:<{width}}  {output.cell_text(row.said)}"
+        if row.state is not State.OK and row.see:
+            yield f"{'':<{INDENT + width}}  --> {row.see}"

@@ -1,0 +1,1 @@
+"""Topics, consumer groups, their clients and their dead letters."""

@@ -1,0 +1,301 @@
+"""`tidewheel group`: how far consumer groups are, who consumes, and how to pause, set and move them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.groups.group_views import (
+    CLIENTS,
+    EMPTY,
+    GROUPS,
+    LAGS,
+    MOVES,
+    QUEUES,
+    client_rows,
+    group_lines,
+    group_row,
+    lag_rows,
+    move_rows,
+    queue_rows,
+    reset_line,
+    retries,
+)
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.durations import parse_ms
+from services.cli.terminal.listing import lists
+from services.cli.terminal.times import parse_past_ms
+from tidewheel.errors import ConfigurationError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at consumer groups: how far they are and who consumes; pause, set and move them.\n\n"
+    "Example: tidewheel group lag",
+)
+
+USAGE = 2
+PLACES = "earliest, latest, 30m ago, 09:30 (today), 2026-11-22T09:00 (local), or offset:1200."
+
+NameArgument = Annotated[str, typer.Argument(help="The consumer group.")]
+AttemptsOption = Annotated[
+    int | None, typer.Option("--attempts", help="Attempts before a message is a dead letter.", min=1)
+]
+RetryAfterOption = Annotated[
+    str, typer.Option("--retry-after", help="Pauses between attempts, the last again and again: 1s,5s,1m")
+]
+FifoRunOption = Annotated[
+    int | None, typer.Option("--fifo-run", help="How many of one message group a receive may take.", min=1)
+]
+LiteExclusiveOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--lite-exclusive/--lite-shared",
+        help="Whether who subscribes to a lite topic takes it from the group's others.",
+    ),
+]
+TopicOption = Annotated[str, typer.Option(help="One of its topics; else all.")]
+
+
+@lists(app)
+def list_groups(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """List the consumer groups, each with the first of its topics; --json has all of them.
+
+    Example: tidewheel group ls
+    """
+    found = broker_at(http).get("groups")["groups"]
+    if as_json:
+        output.print_json(found)
+    elif found:
+        output.print_table(GROUPS, map(group_row, found))
+    else:
+        output.say(EMPTY)
+
+
+@app.command()
+def show(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show a group: its policy, and where it is on every queue.
+
+    Example: tidewheel group show shop
+    """
+    group = broker_at(http).get("groups", name)
+    tell(group, as_json)
+
+
+@app.command()
+def lag(
+    name: Annotated[str, typer.Argument(help="The consumer group, queue by queue; else all, by topic.")] = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many messages a group has yet to do, and how old the oldest is.
+
+    Example: tidewheel group lag shop
+    """
+    api = broker_at(http)
+    if name:
+        queues = api.get("groups", name)["queues"]
+        output.print_json(queues) if as_json else output.print_table(QUEUES, queue_rows(queues))
+        return
+    groups = api.get("groups", queues="true")["groups"]
+    if as_json:
+        output.print_json(groups)
+    elif groups:
+        output.print_table(LAGS, lag_rows(groups))
+    else:
+        output.say(EMPTY)
+
+
+@app.command()
+def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show who consumes: their libraries, what they hold, and when they called last.
+
+    Example: tidewheel group clients shop
+    """
+    answer = broker_at(http).get("groups", name, "clients")
+    if as_json:
+        output.print_json(answer)
+        return
+    if answer["consumers"]:
+        output.print_table(CLIENTS, client_rows(answer["consumers"]))
+    else:
+        output.say(f"nobody consumes for {name} now.")
+    if answer["leased_by_others"]:
+        output.say(
+            f"{answer['leased_by_others']:,} messages are held by clients that are not heard from any more;"
+            " they come again when their leases end"
+        )
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    topic: Annotated[
+        str, typer.Argument(help="The topic that it is to receive; else what its consumers ask for.")
+    ] = "",
+    start: Annotated[
+        str, typer.Option("--from", help=f"Where it begins in the topic, at first earliest: {PLACES}")
+    ] = "",
+    attempts: AttemptsOption = None,
+    retry_after: RetryAfterOption = "",
+    fifo_run: FifoRunOption = None,
+    lite_exclusive: LiteExclusiveOption = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a group with its policy before anybody uses it, and let it receive a topic from a place on.
+
+    The same again, without a topic, changes nothing.
+
+    Example: tidewheel group create shop orders --from latest --attempts 5
+    """
+    if start and not topic:
+        raise ConfigurationError("--from is a place in a topic: give the topic, too.")
+    wanted = {"name": name} | policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
+    if topic:
+        wanted |= {"topic": topic, "start": place(start or "earliest", "--from")}
+    tell(broker_at(http).post("groups", body=wanted), as_json)
+
+
+@app.command("set")
+def set_policy(
+    name: NameArgument,
+    attempts: AttemptsOption = None,
+    retry_after: RetryAfterOption = "",
+    fifo_run: FifoRunOption = None,
+    lite_exclusive: LiteExclusiveOption = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how a group's messages are given out; what is not given stays as it is.
+
+    Push consumers learn of it with their next settings, within minutes.
+
+    Example: tidewheel group set shop --attempts 5 --retry-after 1s,10s,1m
+    """
+    wanted = policy_fields(attempts, retry_after, fifo_run, lite_exclusive)
+    if not wanted:
+        raise ConfigurationError("Give --attempts, --retry-after, --fifo-run or --lite-exclusive.")
+    group = broker_at(http).put("groups", name, body=wanted)
+    if as_json:
+        output.print_json(group)
+        return
+    policy = group["policy"]
+    output.show(
+        f"{name}: {policy['attempts_max']} attempts, again after {retries(policy['retry_after_ms'])}, "
+        f"{policy['fifo_run_max']} of one message group at once"
+        + (", lite topics exclusive" if policy["is_lite_exclusive"] else "")
+    )
+
+
+@app.command()
+def pause(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Give a group no more messages; what is leased may still be acknowledged.
+
+    Example: tidewheel group pause shop
+    """
+    group = broker_at(http).post("groups", name, "pause", body={})
+    output.print_json(group) if as_json else output.show(
+        f"{name} is paused, with {group['lag']:,} messages to do"
+    )
+
+
+@app.command()
+def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Give a paused group messages again.
+
+    Example: tidewheel group resume shop
+    """
+    group = broker_at(http).post("groups", name, "resume", body={})
+    output.print_json(group) if as_json else output.show(
+        f"{name} goes on, with {group['lag']:,} messages to do"
+    )
+
+
+@app.command()
+def reset(
+    name: NameArgument,
+    to: Annotated[str, typer.Option(help=f"Where it goes on: {PLACES}")],
+    topic: TopicOption = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set where a group goes on: back to have messages again, or forward to skip some.
+
+    What is leased at that moment is void: its acknowledgement is refused.
+
+    Example: tidewheel group reset shop --to '30m ago' --topic orders --yes
+    """
+    is_dry = dry_run or not yes
+    wanted = {"to": place(to, "--to"), "topic": topic, "dry_run": is_dry}
+    answer = broker_at(http).post("groups", name, "reset", body=wanted)
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.print_table(MOVES, move_rows(answer["moves"]))
+        output.say(f"{'would be ' if is_dry else ''}reset: {reset_line(answer)}")
+    if is_dry and not dry_run:
+        output.say("nothing was done: add --yes to do it")
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    topic: TopicOption = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a group and how far it is, or that it receives a topic; its dead letters stay.
+
+    Example: tidewheel group delete shop --yes
+    """
+    api = broker_at(http)
+    group = api.get("groups", name)
+    if group["consumers"]:
+        output.say(f"{name} has consumers ({group['consumers']:,}): their next receive makes it again, new.")
+    if not yes:
+        output.say(
+            f"nothing was done: {name} has {group['lag']:,} messages to do. Add --yes to forget how far it is"
+        )
+        raise typer.Exit(USAGE)
+    answer = api.delete("groups", name, **({"topic": topic} if topic else {}))
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.show(f"{name} no longer receives {output.some(answer['topics']) or 'anything'}")
+
+
+def policy_fields(
+    attempts: int | None, retry_after: str, fifo_run: int | None, lite_exclusive: bool | None
+) -> dict[str, Any]:
+    """Return the fields of a policy that are given, as the HTTP interface takes them."""
+    given = {
+        "attempts_max": attempts,
+        "retry_after_ms": [parse_ms(one.strip(), "--retry-after") for one in retry_after.split(",") if one],
+        "fifo_run_max": fifo_run,
+        "is_lite_exclusive": lite_exclusive,
+    }
+    return {field: value for field, value in given.items() if value not in (None, [])}
+
+
+def tell(group: dict[str, Any], as_json: bool) -> None:
+    """Print a group and its queues."""
+    if as_json:
+        output.print_json(group)
+        return
+    output.show(*group_lines(group))
+    if group["queues"]:
+        output.print_table(QUEUES, queue_rows(group["queues"]))
+
+
+def place(text: str, flag: str) -> str:
+    """Return where a group is to go on as the HTTP interface takes it."""
+    said = text.strip()
+    if said in ("earliest", "latest") or said.startswith("offset:"):
+        return said
+    return str(parse_past_ms(said, flag))

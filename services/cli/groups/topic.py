@@ -1,0 +1,251 @@
+"""`tidewheel topic`: topics listed, shown, created, altered, purged and deleted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.listing import lists
+from services.settings.errors import InputUnreadable
+from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, create, show and change topics.\n\nExample: tidewheel topic create orders --type delay",
+)
+
+
+USAGE = 2
+
+
+class TopicType(StrEnum):
+    """What a topic takes."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    MIXED = "mixed"
+    PRIORITY = "priority"
+    LITE = "lite"
+
+
+TypeOption = Annotated[
+    TopicType,
+    typer.Option(
+        "--type", help="What it takes; mixed takes all but priority and lite.", case_sensitive=False
+    ),
+]
+
+
+@lists(app)
+def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """List the topics.
+
+    Example: tidewheel topic ls --json
+    """
+    topics = broker_at(http).get("topics")["topics"]
+    if as_json:
+        output.print_json(topics)
+        return
+    rows = ((topic["name"], topic["message_type"].lower(), topic["queue_count"]) for topic in topics)
+    if topics:
+        output.print_table(("topic", "takes", "queues"), rows)
+    else:
+        output.say("no topics; begin with: tidewheel topic create --help")
+
+
+@app.command()
+def create(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="Letters, digits, %, | - and _; @FILE for names from a file, one a line, - for stdin.",
+        ),
+    ],
+    message_type: TypeOption = TopicType.MIXED,
+    queues: Annotated[int | None, typer.Option(help="How many queues; else as the broker is set.")] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create topics, all with the same settings; one that is there with these settings already is left.
+
+    Of several, those that are refused are named and the others created; the exit code is that of the first
+    refusal. With --json a single NAME prints one object, anything else a list.
+
+    Example: tidewheel topic create order-timeouts --type delay --queues 4
+    """
+    api, settings = broker_at(http), {"message_type": message_type.name, "queue_count": queues}
+    wanted = list(names_of(names))
+    if wanted == names and len(names) == 1:
+        topic = api.post("topics", body={"name": names[0], **settings})
+        output.print_json(topic) if as_json else output.show(topic_line(topic))
+        return
+    created, refused = [], []
+    for name in wanted:
+        try:
+            created.append(api.post("topics", body={"name": name, **settings}))
+        except (ClientMistake, RefusedByState) as error:
+            refused.append(error)
+            output.say(f"{error.code} {name}: {error}")
+            continue
+        if not as_json:
+            output.show(topic_line(created[-1]))
+    if as_json:
+        output.print_json(created)
+    if refused:
+        output.say(f"{len(created)} of {len(wanted)} topics are there, {len(refused)} refused")
+        raise typer.Exit(refused[0].exit_code)
+
+
+def names_of(said: list[str]) -> Iterator[str]:
+    """Yield names that were typed, or are lines of files or of stdin; raise `InputUnreadable`."""
+    for one in said:
+        if one == "-" or one.startswith("@"):
+            yield from filter(None, map(str.strip, text_of(one).splitlines()))
+        else:
+            yield one
+
+
+def text_of(said: str) -> str:
+    """Return what stdin (-) or a file (@FILE) holds; raise `InputUnreadable`."""
+    try:
+        return sys.stdin.read() if said == "-" else Path(said[1:]).read_text()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        where = "stdin" if said == "-" else said[1:]
+        raise InputUnreadable(f"{where}: {reason}. Give names of topics, one a line, in UTF-8.") from error
+
+
+def topic_line(topic: dict[str, Any]) -> str:
+    """Return a topic as a line."""
+    return f"{topic['name']} takes {topic['message_type'].lower()}, {topic['queue_count']} queues"
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The topic.")],
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a topic and how far its queues are.
+
+    Example: tidewheel topic show order-timeouts
+    """
+    topic = broker_at(http).get("topics", name)
+    if as_json:
+        output.print_json(topic)
+        return
+    is_lite = topic["message_type"] == TopicType.LITE.name
+    lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
+    output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
+    rows = ((queue["queue_id"], queue["min_offset"], queue["end_offset"]) for queue in topic["queues"])
+    output.print_table(("queue", "first", "end"), rows)
+
+
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it, show what it concerns.")]
+DiscardOption = Annotated[
+    bool, typer.Option("--discard", help="Discard messages that groups have not finished, too.")
+]
+ReasonOption = Annotated[str, typer.Option(help="Why, for the journal.")]
+NameArgument = Annotated[str, typer.Argument(help="The topic.")]
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    message_type: Annotated[
+        TopicType | None,
+        typer.Option("--type", help="To mixed, or from mixed to another type.", case_sensitive=False),
+    ] = None,
+    queues: Annotated[int | None, typer.Option(help="The new number of queues, more than now.")] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the type of a topic, or add queues; refused where messages would be lost or disordered.
+
+    Example: tidewheel topic alter orders --queues 16
+    """
+    if message_type is None and queues is None:
+        raise ConfigurationError("Give --type, --queues or both.")
+    given = {"message_type": message_type and message_type.name, "queue_count": queues}
+    body = {field: value for field, value in given.items() if value}
+    topic = broker_at(http).put("topics", name, body=body)
+    output.print_json(topic) if as_json else output.show(topic_line(topic))
+
+
+@app.command()
+def purge(
+    name: NameArgument,
+    discard: DiscardOption = False,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Discard the messages of a topic that all groups have finished or, with --discard, all messages.
+
+    Timers and open transactions stay. Retention frees the disk later.
+
+    Example: tidewheel topic purge orders --discard --yes
+    """
+    api = broker_at(http)
+    if not yes:
+        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to purge it")
+    use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
+    output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    discard: DiscardOption = False,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a topic; refused while timers, transactions or schedules use it.
+
+    Its groups no longer receive it; their dead letters stay. A client that still sends creates it again where
+    topics are created automatically.
+
+    Example: tidewheel topic delete orders --yes
+    """
+    api = broker_at(http)
+    if not yes:
+        show_use(api.get("topics", name, "use"), as_json, "nothing was done: add --yes to delete it")
+    given = {"discard": "true" if discard else "", "reason": reason}
+    use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
+    output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
+
+
+def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
+    """Print the use of a topic, and end the command as one that has done nothing."""
+    if as_json:
+        output.print_json(use)
+    else:
+        output.show(
+            topic_line(use),
+            f"messages in its queues: {use['messages']:,}, unfinished: {use['unfinished']:,}",
+            f"timers: {use['timers']:,}; open or expired halves: {use['halves']:,}; "
+            f"schedules: {', '.join(use['schedules']) or 'none'}",
+        )
+        rows = ((one["group"], one["unfinished"], one["dead_letters"]) for one in use["groups"])
+        output.print_table(("group", "unfinished", "dead letters"), rows)
+    output.say(ending)
+    raise typer.Exit(USAGE)
+
+
+def discarded(use: dict[str, Any]) -> str:
+    """Return the number of messages that a purge or a deletion discarded, as text."""
+    return f"{use['messages']:,} messages were discarded, {use['unfinished']:,} of them unfinished"

@@ -1,0 +1,1 @@
+"""Messages: sent, found, followed, explained."""

@@ -1,0 +1,119 @@
+"""`tidewheel explain`: the life of one message or order, from the log, with its gaps and log offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.times.display import exactly, span
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def explain(
+    name: Annotated[
+        str,
+        typer.Argument(help="A message key or id, a timer key, a transaction id, or @ and a log offset."),
+    ],
+    topic: Annotated[str, typer.Option(help="Only messages of this topic.")] = "",
+    store: Annotated[
+        Path | None, typer.Option(help="Search the store in this folder, in use or not; else ask a broker.")
+    ] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell everything that the log says of a message or order: when, how long after, at which log offset.
+
+    Example: tidewheel explain order:17 --store ./store
+    """
+    told = from_store(store, name, topic) if store else from_broker(http, name, topic)
+    if as_json:
+        output.print_json(told)
+    else:
+        show(told)
+
+
+def from_store(store: Path, name: str, topic: str) -> dict[str, Any]:
+    """Search a store's files."""
+    from services.explain.evidence import SearchedLog
+    from services.explain.explain import explain as search
+
+    return search(SearchedLog.at(store), name, topic).as_json()
+
+
+def from_broker(http: str | None, name: str, topic: str) -> dict[str, Any]:
+    """Ask a broker, which searches its own log."""
+    found: dict[str, Any] = broker_at(http).search("explain", name=name, topic=topic)
+    return found
+
+
+def show(told: dict[str, Any]) -> None:
+    """Print the events in log order, and how each message stands."""
+    events, messages = told["events"], told["messages"]
+    searched = f"log offsets {int(told['first_offset']):,} to {int(told['end_offset']):,} of {told['store']}"
+    output.show(
+        f"{told['name']}: {counted(events, 'event')} of {counted(messages, 'message')}, in {searched}", ""
+    )
+    output.show(*lines(events), "")
+    output.print_table(
+        ("topic", "message", "now"), ((one["topic"], one["message_id"], one["state"]) for one in messages)
+    )
+    if told["is_cut"]:
+        output.say("The name has more records than are told here. Narrow it with --topic.")
+
+
+def lines(events: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each event: when, after how long, at which log offset, what happened to what.
+
+    In a cluster's store also in which epoch.
+    """
+    width = max(len(event["topic"]) for event in events)
+    epochs = [epoch(event["epoch"], event["leader"]) for event in events]
+    columns = (
+        justified([exactly(int(event["store_ms"])) for event in events]),
+        justified([gap(int(event["gap_ms"])) for event in events]),
+        justified([f"@{int(event['physical_offset']):,}" for event in events]),
+        *([justified(epochs)] if any(epochs) else ()),
+        [f"{event['topic']:<{width}}" for event in events],
+        [sentence(event) for event in events],
+    )
+    return ["  ".join(parts) for parts in zip(*columns, strict=True)]
+
+
+def sentence(event: dict[str, Any]) -> str:
+    """Return what happened, such as: acknowledged: by group shop-carts, queue 1 offset 0."""
+    due = f"due {exactly(int(event['due_ms']))}" if event["what"] == "armed" and event["due_ms"] else ""
+    is_placed = event["queue_id"] is not None
+    place = f"queue {event['queue_id']} offset {event['queue_offset']}" if is_placed else ""
+    return f"{event['what']}: {', '.join(part for part in (due, event['note'], place) if part)}"
+
+
+def epoch(number: int | None, leader: str) -> str:
+    """Return in which epoch of a cluster something happened, and who led it.
+
+    Nothing if that is not known, or was in none.
+    """
+    if number is None:
+        return ""
+    return f"epoch {number}{leader and f' by {leader}'}" if number else "alone"
+
+
+def justified(texts: list[str]) -> list[str]:
+    """Return texts as wide as the widest, to the right."""
+    width = max(map(len, texts))
+    return [f"{one:>{width}}" for one in texts]
+
+
+def gap(gap_ms: int) -> str:
+    """Return how long after the event before; clocks that were set back show."""
+    return "" if gap_ms == 0 else f"+{span(gap_ms)}" if gap_ms > 0 else f"-{span(-gap_ms)}"
+
+
+def counted(things: list[Any], word: str) -> str:
+    """Return how many there are: 1 event, 2 events."""
+    return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"

@@ -1,0 +1,136 @@
+"""`tidewheel send`: one message from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from services.broker.spine.errors import IllegalProperty
+from services.cli.terminal import bodies, output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.durations import parse_ms
+from services.cli.terminal.times import parse_due_ms
+from services.times.display import both, now_ms
+from tidewheel.errors import ConfigurationError
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="Where to.")],
+    body: Annotated[str, typer.Argument(help=bodies.HELP)],
+    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
+    tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
+    ] = None,
+    in_: Annotated[
+        str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d; else at once.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Deliver at 2026-11-22T09:00 (local), with a zone, or in 30m.")
+    ] = None,
+    timer_key: Annotated[
+        str, typer.Option(help="Name it until it is due; one that waits with that name is replaced.")
+    ] = "",
+    unique: Annotated[
+        bool, typer.Option("--unique", help="Refuse it if one waits with its --timer-key.")
+    ] = False,
+    group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
+    priority: Annotated[
+        int | None,
+        typer.Option(help="For a topic of type priority: higher goes out first; 0 is lowest.", min=0),
+    ] = None,
+    lite_topic: Annotated[
+        str, typer.Option(help="For a topic of type lite: the lite topic that it belongs to.")
+    ] = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one message, now or later; it is on disk when this returns.
+
+    Example: tidewheel send order-timeouts '{"order_id": 7}' --key order:7 --in 30s
+    Example: tidewheel send reports @report.json --at 2026-11-22T09:00
+    """
+    if in_ is not None and at is not None:
+        raise ConfigurationError("--in and --at both say when: give one of them.")
+    delay_ms = None if in_ is None else parse_delay_ms(in_)
+    at_ms = None if at is None else parse_due_ms(at, "--at")
+    wanted = {
+        "topic": topic,
+        **bodies.body_fields(body),
+        "keys": key or [],
+        "tag": tag,
+        "message_group": group,
+        "properties": pairs(properties or []),
+        "in_ms": delay_ms,
+        "at_ms": at_ms,
+        "timer_key": timer_key,
+        "unique": unique,
+        "priority": priority,
+        "lite_topic": lite_topic,
+    }
+    receipt = broker_at(http).post("messages", body=wanted)
+    if as_json:
+        output.print_json(receipt)
+        return
+    output.show(receipt["message_id"])
+    due = f", due in {in_}" if in_ else due_text(at_ms) if at_ms is not None else ""
+    replaced = receipt.get("replaced_offset")
+    instead = f", in place of the timer at log offset {replaced}" if replaced else ""
+    output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
+    say_verdict(receipt)
+
+
+def parse_delay_ms(text: str) -> int:
+    """Read --in; raise `ConfigurationError`."""
+    try:
+        return parse_ms(text, "--in")
+    except ConfigurationError as error:
+        if not text.startswith("-"):
+            raise
+        raise ConfigurationError(f"{error.detail} Without --in it is delivered at once.") from error
+
+
+def due_text(at_ms: int) -> str:
+    """Return when a message is due; a time that has passed is told, since the message is not delayed then."""
+    if at_ms <= now_ms():
+        return f", delivered at once: {both(at_ms)} has passed"
+    return f", due {both(at_ms)}"
+
+
+def say_verdict(answer: dict[str, Any]) -> None:
+    """Say what came of the verb on a timer that a message carries; nothing for one that carries none."""
+    if verdict := answer.get("verdict"):
+        output.say(f"the timer that it names: {verdict_text(verdict)}")
+
+
+def verdict_text(verdict: dict[str, Any]) -> str:
+    """Return what came of the verb that a message carries, and what to do where there is no such timer."""
+    said: str = verdict["verdict"]
+    if said == "NEVER_SET":
+        return f"{said}; without TW_TIMER_TOPIC it is looked for in the message's own topic"
+    if verdict["ended_ms"] is None:
+        return said
+    return f"{said}  ended {both(int(verdict['ended_ms']))}  log@{verdict['ended_offset']}"
+
+
+def pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Read NAME=VALUE of each; raise `IllegalProperty`, also for a name that is given twice."""
+    found = dict[str, str]()
+    for name, value in map(pair, texts):
+        if name in found:
+            raise IllegalProperty(f"--property {name} is given twice: a message has one value of a name.")
+        found[name] = value
+    return found
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE; raise `IllegalProperty`."""
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise IllegalProperty(f"--property is {text!r}: write it as NAME=VALUE.")
+    return name, value

@@ -1,0 +1,80 @@
+"""`tidewheel tail`: watch a topic without consuming it; consumer groups notice nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, broker_at
+from services.cli.terminal.times import parse_past_ms
+from services.http.api import Api
+from tidewheel.durations import SPAN
+
+app = typer.Typer(add_completion=False)
+
+WAIT_MS = 15_000
+BATCH = 200
+
+
+@app.command()
+def tail(
+    topic: Annotated[str, typer.Argument(help="The topic to watch.")],
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="Show what is stored already, too.")
+    ] = False,
+    since: Annotated[
+        str, typer.Option(help="Show what was stored since 10m (ago), 09:30 or 2026-11-22T09:00, too.")
+    ] = "",
+    tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
+    key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
+    limit: Annotated[
+        int | None, typer.Option(help="Stop after so many messages; else go on until Ctrl-C.", min=1)
+    ] = None,
+    http: HttpOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
+) -> None:
+    """Show messages as they arrive, without consuming them, until Ctrl-C.
+
+    Example: tidewheel tail order-timeouts --since 10m --limit 10
+    """
+    api = broker_at(http)
+    shown = 0
+    for message in arrivals(api, topic, start(api, topic, from_start, since)):
+        if (tag and message["tag"] != tag) or (key and key not in message["keys"]):
+            continue
+        output.print_json_line(message) if as_json else output.show(line(message))
+        shown += 1
+        if shown == limit:
+            return
+
+
+def start(api: Api, topic: str, from_start: bool, since: str) -> str:
+    """Return the positions to watch from, as the HTTP interface has them."""
+    if since:
+        said = f"{since} ago" if re.fullmatch(SPAN, since.strip()) else since  # what has been is meant anyhow
+        since_ms = parse_past_ms(said, "--since")
+        queues, offset = api.get("topics", topic, since_ms=since_ms)["queues"], "since_offset"
+    else:
+        queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "end_offset"
+    return ",".join(f"{queue['queue_id']}:{queue[offset]}" for queue in queues)
+
+
+def arrivals(api: Api, topic: str, after: str) -> Iterator[dict[str, Any]]:
+    """Yield messages for ever, from the given positions on."""
+    while True:
+        answer = api.get("topics", topic, "arrivals", after=after, limit=BATCH, wait_ms=WAIT_MS)
+        yield from answer["messages"]
+        after = answer["after"]
+
+
+def line(message: dict[str, Any]) -> str:
+    """Return a message as one line: when it was stored, where it is, what it is called, what it says."""
+    stored = datetime.fromtimestamp(int(message["store_ms"]) / 1000).strftime("%H:%M:%S.%f")[:-3]
+    names = " ".join([*message["keys"], *([f"#{message['tag']}"] if message["tag"] else [])])
+    place = f"{message['queue_id']}@{message['queue_offset']}"
+    return f"{stored}  {place:>8}  {names:<20}  {message.get('body', '(binary)')}"

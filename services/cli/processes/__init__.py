@@ -1,0 +1,1 @@
+"""Processes that run until they are stopped: broker, console, worker, shop, demonstration."""

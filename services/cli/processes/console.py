@@ -1,0 +1,59 @@
+"""`tidewheel console`: pages of a broker in a browser, beside a broker or a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from services.cli.terminal import output
+from services.settings.config import parse_address
+
+app = typer.Typer(add_completion=False)
+
+PORT_USUAL = 8089
+
+
+@app.command()
+def console(
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", "-e", help="[https://]HOST:PORT of the broker's HTTP interface, of nodes with commas."
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where; loopback only. Port 0: a free one.")
+    ] = f"127.0.0.1:{PORT_USUAL}",
+    child: Annotated[
+        bool, typer.Option("--child", hidden=True, help="Take one-time keys on stdin, and end with it.")
+    ] = False,
+) -> None:
+    """Show a broker in a browser, until Ctrl-C; prints a link that signs in once.
+
+    The link's session calls the broker with the token in the file that TIDEWHEEL_HTTP_TOKEN names, if it
+    names one. Others sign in with a token of their own: tidewheel auth token add USER
+
+    Example: tidewheel console --http 127.0.0.1:8088
+    """
+    from services.console.serving import serve
+    from services.http.calls import client_settings
+    from services.settings.config import secret_in
+
+    settings = client_settings(http)
+    try:
+        address = parse_address(listen, PORT_USUAL)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--listen") from error
+    token = secret_in(settings.http_token, "http_token")
+    serve(http, address, token, announce_to_parent if child else announce, is_child=child)
+
+
+def announce(url: str, link: str) -> None:
+    """Say where the console is."""
+    output.offer(f"console {url}   Ctrl-C stops it\nopen within ten minutes, once:  {link}")
+
+
+def announce_to_parent(url: str, link: str) -> None:
+    """Say on the first line of stdout where the console is; the parent makes the links."""
+    output.offer(url)

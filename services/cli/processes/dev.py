@@ -1,0 +1,122 @@
+"""`tidewheel dev`: a broker to try things with, in a folder of its own, with samples in it.
+
+the broker serves --> it makes the samples that are missing, over HTTP --> it prints what to try
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from services.cli.processes.serve import http_option
+from services.cli.terminal import output
+from services.cli.terminal.api import broker_at
+from services.http.api import Api
+from services.settings.config import HTTP_USUAL, LISTEN_USUAL, ServeSettings, load
+from tidewheel.errors import TidewheelError
+
+if TYPE_CHECKING:
+    from services.server.run import Ready
+
+app = typer.Typer(add_completion=False)
+
+FOLDER: Final = Path("tidewheel-dev")
+SEGMENT_BYTES: Final = 16 << 20
+TOPICS: Final = ("orders", "deadlines", "ticks")
+SCHEDULE: Final = "ticks"
+EVERY_TEN_SECONDS: Final = {
+    "cron": "*/10 * * * * *",
+    "topic": "ticks",
+    "body": "ten seconds have passed",
+    "missed": "skip",
+}
+
+
+@app.command()
+def dev(
+    store: Annotated[Path, typer.Option("--store", help="Folder of the data; made if missing.")] = FOLDER,
+    listen: Annotated[
+        str,
+        typer.Option("--listen", metavar="HOST:PORT", help="For RocketMQ 5 clients; port 0 is a free one."),
+    ] = str(LISTEN_USUAL),
+    http: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="For HTTP and the commands.")
+    ] = str(HTTP_USUAL),
+) -> None:
+    """Run a broker to try things with, until Ctrl-C; the data stays in its folder.
+
+    It has the topics orders, deadlines and ticks, and a schedule that sends to ticks every ten seconds. Other
+    settings come from the environment or tidewheel.toml, as for: tidewheel serve
+
+    Example: tidewheel dev --store /tmp/try
+    """
+    from services.server.run import serve as run
+
+    settings = load(
+        ServeSettings,
+        None,
+        store=str(store),
+        listen=listen,
+        http=http,
+        segment_bytes=str(SEGMENT_BYTES),
+        log_level="warning",
+        cluster="",
+    )
+    run(settings, lambda ready: Thread(target=begin, args=(settings, ready), daemon=True).start())
+    anew = f" To begin anew: rm -r {store}" if store == FOLDER else ""
+    output.say(f"Stopped. The data is in {store}: the next start goes on with it.{anew}")
+
+
+def begin(settings: ServeSettings, ready: Ready) -> None:
+    """Make the samples, and say what to try; a refusal is said, and the broker goes on."""
+    tries = to_try(ready)
+    try:
+        if not make_samples(broker_at(ready.http.url)):
+            tries = "no samples: this store has other topics. Give --store an empty folder for some."
+    except TidewheelError as error:
+        output.say(f"The samples could not be made. {error}")
+    output.offer(f"{banner(settings, ready)}\n{tries}")
+
+
+def make_samples(api: Api) -> bool:
+    """Create the sample topics and the schedule, but for those that are there.
+
+    Return False, with nothing made, for a store that has topics and none of the samples: another broker's.
+    """
+    there = {topic["name"] for topic in api.get("topics")["topics"]}
+    if there and there.isdisjoint(TOPICS):
+        return False
+    for name in TOPICS:
+        if name not in there:
+            api.post("topics", body={"name": name})
+    if SCHEDULE not in {one["name"] for one in api.get("schedules")["schedules"]}:
+        api.put("schedules", SCHEDULE, body=EVERY_TEN_SECONDS)
+    return True
+
+
+def banner(settings: ServeSettings, ready: Ready) -> str:
+    """Return where the broker is."""
+    opened = "new" if ready.boot == 0 else f"start {ready.boot + 1}"
+    return (
+        f"tidewheel {version('tidewheel')}   data {settings.store} ({opened})   Ctrl-C stops it\n"
+        f"  HTTP    {ready.http.url}   in a browser: the console; /openapi.json /metrics /readyz\n"
+        f"  gRPC    {ready.listen}   RocketMQ 5 clients"
+    )
+
+
+def to_try(ready: Ready) -> str:
+    """Return the sample topics, and three things to try."""
+    there, key = http_option(ready), "--topic deadlines --key order:7"
+    receive = '{"topic": "ticks", "wait": "15s"}'  # not by --json, which curl has since 7.82
+    return (
+        f"  topics  {', '.join(TOPICS)}; others are made when first used\n"
+        f"try, in another terminal:\n"
+        f"  tidewheel tail ticks --limit 1{there}\n"
+        f"  tidewheel send deadlines 'order 7 was not paid' --in 30m --timer-key order:7{there} && "
+        f"tidewheel timer cancel {key}{there}\n"
+        f"  curl -H content-type:application/json -d '{receive}' {ready.http.url}/api/groups/me/receive"
+    )

@@ -1,0 +1,88 @@
+"""`tidewheel shop`: run one service of the shop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.terminal.api import HttpOption
+from services.process import logs
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Run one service of the shop over gRPC (services/shop/protos/shop.proto).\n\n"
+    "Example: tidewheel shop orders --broker 127.0.0.1:8081 --listen 127.0.0.1:9001",
+)
+
+Broker = Annotated[str, typer.Option(help="The broker's HOST:PORT.")]
+Listen = Annotated[str, typer.Option(help="HOST:PORT to serve on; port 0 picks a free one.")]
+ReadyFile = Annotated[
+    Path | None, typer.Option(help="Write the address and process id here once ready, as JSON.")
+]
+Database = Annotated[str, typer.Option(help="The database, as an SQLAlchemy URL.")]
+
+
+@app.command()
+def orders(
+    broker: Broker = "127.0.0.1:8081",
+    database: Database = "sqlite:///orders.db",
+    listen: Listen = "127.0.0.1:9001",
+    timeout: Annotated[float, typer.Option(help="Seconds to pay, where an order names none.", min=1)] = 1800,
+    ready_file: ReadyFile = None,
+) -> None:
+    """Take orders; those not paid in time are timed out.
+
+    Example: tidewheel shop orders --broker 127.0.0.1:8081 --database sqlite:///orders.db --timeout 900
+    """
+    from services.shop import order_service
+
+    logs.configure()
+    order_service.run(broker, database, listen, round(timeout * 1000), ready_file)
+
+
+@app.command()
+def carts(
+    broker: Broker = "127.0.0.1:8081",
+    redis: Annotated[
+        str | None, typer.Option(help="The Redis database, as redis:// URL. [default: bundled]")
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Where the bundled Redis keeps its data.")] = Path("carts-data"),
+    listen: Listen = "127.0.0.1:9002",
+    ready_file: ReadyFile = None,
+) -> None:
+    """Keep carts; ordered lines leave them.
+
+    Example: tidewheel shop carts --broker 127.0.0.1:8081 --redis redis://127.0.0.1:6379/0
+    """
+    from services.shop import cart_service
+    from services.shop.redis_server import bundled_redis
+
+    logs.configure()
+    if redis is not None:
+        cart_service.run(broker, redis, listen, ready_file)
+    else:
+        with bundled_redis(data) as url:
+            cart_service.run(broker, url, listen, ready_file)
+
+
+@app.command()
+def pushes(
+    broker: Broker = "127.0.0.1:8081",
+    http: HttpOption = None,
+    database: Database = "sqlite:///pushes.db",
+    listen: Listen = "127.0.0.1:9003",
+    ready_file: ReadyFile = None,
+) -> None:
+    """Deliver texts at a time, or again and again by cron and time zone (a schedule in the broker).
+
+    Example: tidewheel shop pushes --broker 127.0.0.1:8081 --database sqlite:///pushes.db
+    """
+    from services.settings.config import ClientSettings, load
+    from services.shop import push_service
+
+    logs.configure()
+    address = load(ClientSettings, http=http).http.all[0]
+    push_service.run(broker, address.url, database, listen, ready_file)

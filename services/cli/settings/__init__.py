@@ -1,0 +1,1 @@
+"""Settings: as options of the commands that start processes, and shown with their origins."""

@@ -1,0 +1,1 @@
+"""Stores on disk, and one store on several machines."""

@@ -1,0 +1,381 @@
+"""`tidewheel cluster`: brokers on several machines that keep one store, by a shared log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commitlog import layout
+from commitlog.errors import NotAStore
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.times.display import both, span
+from tidewheel.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sharedlog.engines import SharedLog
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Brokers on several machines that keep one store, by a shared log.\n\n"
+    "Example: tidewheel cluster create postgresql://tidewheel@db/orders",
+)
+
+StoreOption = Annotated[Path, typer.Option("--store", help="Folder of the node.")]
+NodeOption = Annotated[str, typer.Option("--node", help="The name of the first node.")]
+UrlArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC; else TIDEWHEEL_CLUSTER."
+    ),
+]
+
+
+@app.command()
+def create(
+    url: UrlArgument = None,
+    *,
+    segment_bytes: Annotated[
+        int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
+    ] = 256 << 20,
+    store: Annotated[
+        Path | None, typer.Option("--from", help="A store that was a broker's alone: it becomes a node's.")
+    ] = None,
+    node: NodeOption = "a",
+) -> None:
+    """Begin a cluster in a shared log; then run its nodes. With --from it begins with what a store holds.
+
+    Example: tidewheel cluster create postgresql://tidewheel@db/orders --from ./tidewheel-data
+    """
+    from sharedlog.engines import create as begin
+
+    url = url_of(url)
+    with _engine_at(url) as engine:
+        if store is None:
+            cluster = begin(engine, {"segment_bytes": segment_bytes})
+        else:
+            from services.cluster.founding import found_with_store
+
+            cluster, end = found_with_store(engine, store, node, now_ms())
+            output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
+        output.say(f"Cluster {cluster.hex()} begins.")
+        for sentence in [*engine.trouble(), *engine.notes()]:
+            output.say(f"look:  {sentence}")
+    _say_next(url, node, store)
+
+
+@app.command()
+def restore(
+    url: UrlArgument = None,
+    *,
+    store: Annotated[Path, typer.Option("--from", help="The store of a stopped node.")],
+    node: Annotated[
+        str | None, typer.Option("--node", help="The name of the node; that of the store by default.")
+    ] = None,
+    accepted_loss: Annotated[
+        int | None, typer.Option("--accept-loss-after", help="The offset after which all is lost.")
+    ] = None,
+    accepted_damage: Annotated[
+        int | None, typer.Option("--accept-damaged", help="How many bytes before that are damaged.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a cluster anew, in a new shared log, with all that the store of a node of a lost one has left.
+
+    These are all sound records that the node has seen accepted, also those after damage. Without
+    --accept-loss-after it says how much that is and what is missing, and changes nothing: exit code 4.
+
+    Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
+    """
+    from services.cluster.errors import LossNotAccepted
+    from services.cluster.founding import restore_from
+
+    url = url_of(url)
+    with _engine_at(url) as engine:
+        try:
+            restored = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+        except LossNotAccepted as error:
+            if as_json:
+                output.print_json({"cluster": None, "store": str(store), **error.facts})
+            raise
+    cluster, end, left, node = restored
+    if as_json:
+        output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
+        return
+    output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came after it is lost.")
+    output.say(f"It had {left.said()}.")
+    _say_next(url, node, store)
+
+
+@app.command()
+def rejoin(
+    url: UrlArgument = None,
+    *,
+    store: Annotated[Path, typer.Option("--from", help="A copy of a node's store: it becomes NODE's.")],
+    node: NodeOption = "a",
+) -> None:
+    """Make a copy that `store snapshot` took of a node a node's store again; it reads on in the shared log.
+
+    Example: tidewheel cluster rejoin postgresql://tidewheel@db/orders --from ./backup
+    """
+    from services.cluster.copies.rejoining import rejoin as joined
+
+    url = url_of(url)
+    with _engine_at(url) as engine:
+        record = joined(engine, store, node)
+    output.say(f"{store} is the store of node {node} again, and reads on from record {record}.")
+    _say_next(url, node, store)
+
+
+def url_of(url: str | None) -> str:
+    """Return the URL of the shared log, that of the settings where none is given."""
+    from services.settings.config import EngineSettings, load
+
+    found = load(EngineSettings, cluster=url).cluster
+    if not found:
+        raise ConfigurationError("Name the shared log: give its URL, or set TIDEWHEEL_CLUSTER to it.")
+    return found
+
+
+@contextmanager
+def _engine_at(url: str) -> Iterator[SharedLog]:
+    """Give the engine of a shared log; where that does not answer, say how to find out why."""
+    from sharedlog.engines import engine_of, without_password
+    from sharedlog.errors import Unknown
+
+    with closing(engine_of(url)) as engine:
+        try:
+            yield engine
+        except Unknown as error:
+            look = f"tidewheel cluster doctor {quote(without_password(url))}"
+            raise type(error)(f"{error.detail} To find the cause: {look}") from error
+
+
+def _say_next(url: str, node: str, store: Path | None) -> None:
+    from sharedlog.engines import without_password
+
+    where = store or f"./store-{node}"
+    output.say(
+        f"next:  tidewheel serve --cluster {quote(without_password(url))} --node {node} --store {where}"
+    )
+
+
+def now_ms() -> int:
+    """Return wall time in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@app.command()
+def doctor(url: UrlArgument = None, *, as_json: JsonOption = False) -> None:
+    """Say whether a shared log can be reached and written, what lies there, and how its engine is set.
+
+    Run it where a node runs. Nothing is left there. Exit code 1: something is wrong.
+
+    Example: tidewheel cluster doctor postgresql://tidewheel@db/orders
+    """
+    from services.cli.diagnosis.doctor import report
+    from services.doctor.shared_log import examined
+
+    report(examined(url_of(url)), as_json=as_json)
+
+
+@app.command()
+def status(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show what a node knows of its cluster: who leads, since which epoch, and how far it has read.
+
+    Example: tidewheel cluster status --http 127.0.0.1:8088
+    """
+    found = broker_at(http).get("cluster")
+    if as_json:
+        output.print_json(found)
+        return
+    leader = found["leader"]
+    rows = [
+        ("node", f"{found['node']}, {found['role']}"),
+        ("leader", f"{leader['node']} at {leader['listen']}" if leader else "none is known"),
+        ("epoch", found["epoch"]),
+        ("log end", found["end_offset"]),
+        ("behind", behind(found)),
+        ("clock", skewed(found["clock_skew_ms"])),
+        ("nodes", ", ".join(found["nodes"])),
+        ("version", versions(found)),
+    ]
+    told = ("copying", "halted", "reopened", "unanswered")
+    rows += [(name.upper(), found[name]) for name in told if found.get(name)]
+    if found["foreign_lines"]:
+        rows.append(("foreign", f"{found['foreign_lines']} lines in the shared log that no node wrote"))
+    if count := found.get("repeated_records"):
+        rows.append(("doubled", f"{count} records that the shared log has twice, the second stepped over"))
+    if found["unfit"]:
+        rows.append(("UNFIT", f"{found['unfit']}: it leads only while no other can"))
+    if found["role"] == "leading" and (took_over := found["took_over"]) is not None:
+        rows.append(("took over", f"{both(took_over['at_ms'])}: {took_over['why']}"))
+    rows += [
+        (f"follower {name}", f"{lag['lag_bytes']} bytes behind, {heard(lag)}")
+        for name, lag in found["followers"].items()
+    ]
+    rows += progressed(found)
+    rows += [("trouble", sentence) for sentence in found["engine_trouble"]]
+    rows += [("DAMAGED", sentence) for sentence in found.get("broken_records", ())]
+    for name, what in (("SESSIONS", "sessions_refused"), ("CLOCK", "engine_clock")):
+        rows += [(name, found[what])] if found.get(what) else []
+    rows += [("DAMAGED", sentence) for sentence in (found.get("scrub") or {}).get("faults", ())]
+    output.print_table(("cluster", ""), rows)
+
+
+def versions(found: dict[str, Any]) -> str:
+    """Say which version of records is finalized, and up to which the node supports them."""
+    finalized, supported = found["finalized_version"], found["supported_version"]
+    said = "not known yet" if finalized is None else f"{finalized} is finalized"
+    return f"{said}, the node supports up to {supported}"
+
+
+def behind(found: dict[str, Any]) -> str:
+    """Say how far a node is behind the shared log, or how much of the leader's nobody has accepted."""
+    if found["role"] == "leading":
+        return f"{found['unaccepted_bytes']} bytes are not accepted yet"
+    if found["lag_ms"] is None:
+        return "nothing was read yet"
+    return f"{found['lag_records']} records, {span(found['lag_ms'])}"
+
+
+def progressed(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Say what is not in a checkpoint, and of a leader what is due and is not done."""
+    beyond_bytes, progress = found.get("beyond_checkpoint_bytes"), found.get("progress")
+    rows = [] if beyond_bytes is None else [("beyond", f"{beyond_bytes} bytes after the newest checkpoint")]
+    if progress is None:
+        return rows
+    unasked, stalled = progress["unasked_halves"], progress["stalled_message_groups"]
+    waited = span(progress["waiting_message_group_age_ms"])
+    age = f", the oldest for {span(progress['unasked_age_ms'])}" if unasked else ""
+    return [
+        *rows,
+        ("halves", f"{unasked} are due and have no producer to be asked{age}"),
+        (
+            "groups",
+            f"{stalled} message groups wait and were given nothing for 45 s, the longest for {waited}",
+        ),
+    ]
+
+
+def heard(lag: dict[str, Any]) -> str:
+    """Say since when a follower has not had all that its leader has."""
+    if lag["heard_ms_ago"] is None:
+        return f"not heard of for {span(lag['lag_ms'])}"
+    return f"had all {span(lag['lag_ms'])} ago"
+
+
+def skewed(skew_ms: int | None) -> str:
+    """Say how the clock of a node differs from the engine's."""
+    if skew_ms is None:
+        return "not compared yet"
+    return f"{span(abs(skew_ms))} {'ahead of' if skew_ms >= 0 else 'behind'} the engine's, or less"
+
+
+@app.command()
+def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show each node's copy of the store: the shared log is kept from the first record that one still needs.
+
+    Example: tidewheel cluster nodes --http 127.0.0.1:8088
+    """
+    found = broker_at(http).get("cluster")
+    if as_json:
+        output.print_json(found["copies"])
+        return
+    copies = found["copies"]
+    names = sorted({*found["nodes"], *copies})
+    output.print_table(
+        ("node", "copy to byte", "needs record", "behind", "lag", "supports", "http"),
+        [_row(name, copies.get(name), found) for name in names],
+    )
+    if found["role"] != "leading" and found["leader"] is not None:
+        output.say(f"How far followers lag the leader sees: --http {found['leader']['http']}")
+
+
+def _row(name: str, copy: dict[str, Any] | None, found: dict[str, Any]) -> tuple[str, ...]:
+    """Return a node's row: what it holds, and how many records of the shared log are kept for it."""
+    if copy is None:
+        return name, "none yet", "-", "-", "-", "-", "-"
+    kept = f"{found['next_record'] - copy['next_record']} records"
+    end = "is copying" if copy["end_offset"] is None else str(copy["end_offset"])
+    supports = f"version {copy['supports']}"
+    lag = found["followers"].get(name)
+    lags = "-" if lag is None else f"{lag['lag_bytes']} bytes, {heard(lag)}"
+    return name, end, str(copy["next_record"]), kept, lags, supports, copy["http"] or "-"
+
+
+@app.command()
+def move(
+    node: Annotated[str, typer.Argument(help="The node that is to lead; any other if none is given.")] = "",
+    http: HttpOption = None,
+) -> None:
+    """Let another node lead. Clients wait a moment; no call fails.
+
+    Example: tidewheel cluster move b --http 127.0.0.1:8088
+    """
+    leader = broker_at(http).post("cluster", "move", body={"node": node})["leader"]
+    output.say(f"Node {leader['node']} leads, at {leader['listen']}.")
+
+
+@app.command()
+def forget(
+    node: Annotated[str, typer.Argument(help="A node that will not come back with its store.")],
+    http: HttpOption = None,
+) -> None:
+    """Keep nothing in the shared log for a node any more; one that comes back copies from another.
+
+    Example: tidewheel cluster forget c --http 127.0.0.1:8088
+    """
+    broker_at(http).post("cluster", "forget", body={"node": node})
+    output.say(f"Node {node} is forgotten: the shared log is trimmed without it.")
+
+
+@app.command("set-version")
+def set_version(
+    version: Annotated[
+        int | None,
+        typer.Argument(help="The version; the highest that all nodes support if none is given.", min=1),
+    ] = None,
+    http: HttpOption = None,
+) -> None:
+    """Let nodes write what only newer programs can read, once all of them do; it never goes down again.
+
+    Upgrade every node first. Until then a newer node writes what the older ones know.
+
+    Example: tidewheel cluster set-version --http 127.0.0.1:8088
+    """
+    body = {} if version is None else {"version": version}
+    finalized = broker_at(http).post("cluster", "set-version", body=body)["finalized_version"]
+    output.say(f"Version {finalized} is finalized.")
+
+
+@app.command()
+def refetch(
+    store: StoreOption,
+    accepted_loss: Annotated[
+        int | None,
+        typer.Option("--accept-loss-of", help="Give up what only this node has, up to this byte of the log."),
+    ] = None,
+) -> None:
+    """Let a stopped node replace its copy: at its next start it gets another node's, or reads the log anew.
+
+    The copy is thrown away once the other one has all that this node has seen accepted. With --accept-loss-of
+    it is thrown away at once; give the byte that the node names where it refuses a copy, or halts.
+
+    Example: tidewheel cluster refetch --store /var/lib/tidewheel
+    """
+    from services.cluster.copies.refetching import refetch as mark
+    from services.cluster.founding import locked
+
+    if not (store / layout.CLUSTER).exists():
+        raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")
+    with locked(store, is_node=True) as disk:
+        mark(disk, accepted_loss)
+    output.say(f"The copy in {store} is to be replaced. Start the node: it gets another's.")

@@ -1,0 +1,350 @@
+"""`tidewheel store`: look at a store, prove it, copy it, repair it, without its broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from services.cli.settings.setting_options import was_typed
+from services.cli.stores import store_views
+from services.cli.terminal import output
+from services.settings.config import ServeSettings, load
+
+if TYPE_CHECKING:
+    from services.store.progress import Progress
+
+EXIT_DAMAGE = 5
+LIMIT_DEFAULT = 1_000
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at a store, prove it, copy it, repair it, without its broker.\n\n"
+    "info, verify, dump, snapshot and export-queues work while its broker runs, and write nothing there.\n\n"
+    "Example: tidewheel store verify --store ./store",
+)
+dump_app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Print what a store holds, one JSON object per line.\n\n"
+    "Example: tidewheel store dump log --store ./store --topic orders --limit 10",
+)
+app.add_typer(dump_app, name="dump")
+
+
+def chosen_store(context: typer.Context, value: Path) -> Path:
+    """Return the store that was typed, else the one that the settings name, as for tidewheel serve."""
+    return value if was_typed(context, "store") else load(ServeSettings).store
+
+
+StoreOption = Annotated[
+    Path,
+    typer.Option("--store", callback=chosen_store, help="Folder of the store; it may be in use."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Only what belongs to this topic.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=0, help="At most so many lines; 0 for all.")]
+STORE_DEFAULT = Path("tidewheel-store")
+
+
+def wall_clock_ms() -> int:
+    """Return wall time in whole milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@app.command("info")
+def show_info(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False) -> None:
+    """Show what is in a store: its log, topics, groups, what waits, and what it takes on disk.
+
+    Example: tidewheel store info --store ./store --json
+    """
+    from services.store.info import info
+
+    found = info(store, wall_clock_ms())
+    if as_json:
+        output.print_json(found.as_json())
+    else:
+        store_views.print_info(found)
+
+
+@app.command("verify")
+def show_verify(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False) -> None:
+    """Prove a store: every record, queue entry, key and snapshot, and that they agree.
+
+    Exits with 0 if nothing is damaged, with 5 if something is.
+
+    Example: tidewheel store verify --store ./store
+    """
+    from services.store.opening import open_store
+    from services.store.verify import verify
+
+    with progress_bar() as progress:
+        verdict = verify(open_store(store), wall_clock_ms(), progress)
+    if as_json:
+        output.print_json(verdict.as_json())
+    else:
+        store_views.print_verdict(verdict, store)
+    if not verdict.is_sound:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+@dump_app.command("log")
+def dump_log(
+    store: StoreOption = STORE_DEFAULT,
+    from_offset: Annotated[int, typer.Option("--from", min=0, help="Log offset to begin at.")] = 0,
+    topic: TopicOption = None,
+    limit: LimitOption = LIMIT_DEFAULT,
+) -> None:
+    """Print records of the log, with their properties and bodies.
+
+    Example: tidewheel store dump log --store ./store --from 4096 --limit 10
+    """
+    from services.store import dump
+    from services.store.opening import open_store
+
+    print_lines(dump.log_lines(open_store(store), from_offset, topic), limit)
+
+
+@dump_app.command("queue")
+def dump_queue(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    queue_id: Annotated[int, typer.Argument(min=0, help="Which of its queues.")] = 0,
+    store: StoreOption = STORE_DEFAULT,
+    from_offset: Annotated[int, typer.Option("--from", min=0, help="Queue offset to begin at.")] = 0,
+    limit: LimitOption = LIMIT_DEFAULT,
+) -> None:
+    """Print the entries of one queue: where each of its records lies in the log.
+
+    The field "where" says where the entry itself is: in a "file" of the queue, in the newest "snapshot", or
+    in the "log" alone, from which a start makes it.
+
+    Example: tidewheel store dump queue orders 1 --store ./store --from 100
+    """
+    from services.store import dump
+    from services.store.opening import open_store
+
+    print_lines(dump.queue_lines(open_store(store), topic, queue_id, from_offset), limit)
+
+
+@dump_app.command("timers")
+def dump_timers(
+    store: StoreOption = STORE_DEFAULT, topic: TopicOption = None, limit: LimitOption = LIMIT_DEFAULT
+) -> None:
+    """Print the delayed messages: those that wait, by due time, then those whose end is remembered.
+
+    Example: tidewheel store dump timers --store ./store --topic order-timeouts
+    """
+    from services.store import dump
+
+    print_lines(dump.timer_lines(state_of(store), topic), limit)
+
+
+@dump_app.command("halves")
+def dump_halves(store: StoreOption = STORE_DEFAULT, limit: LimitOption = LIMIT_DEFAULT) -> None:
+    """Print the half messages: open and expired ones, then those whose end is remembered.
+
+    Example: tidewheel store dump halves --store ./store
+    """
+    from services.store import dump
+
+    print_lines(dump.half_lines(state_of(store)), limit)
+
+
+@dump_app.command("groups")
+def dump_groups(
+    store: StoreOption = STORE_DEFAULT, topic: TopicOption = None, limit: LimitOption = LIMIT_DEFAULT
+) -> None:
+    """Print how far each consumer group is on each queue.
+
+    Example: tidewheel store dump groups --store ./store
+    """
+    from services.store import dump
+
+    print_lines(dump.group_lines(state_of(store), topic), limit)
+
+
+@app.command("repair")
+def run_repair(
+    store: StoreOption = STORE_DEFAULT,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    gives_up: Annotated[
+        bool,
+        typer.Option("--give-up-lost-names", help="Go on without names and ends of timers that are lost."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make damaged queues, index, snapshots and timers anew, and set damaged bytes of the log aside.
+
+    The broker must be stopped. The log itself is never changed; a copy of damaged bytes goes to the folder
+    'quarantine', and what was lost is printed. Names and ends of timers that cannot be read wait for a backup
+    and what needs them is refused, until you give them up. Exits with 5 if damage is left that only a backup
+    can mend.
+
+    Example: tidewheel store repair --store ./store --dry-run
+    """
+    from services.store import repair
+
+    if dry_run and yes:
+        raise typer.BadParameter("--dry-run and --yes contradict each other: give one of them")
+    with repair.locked(store) as opened, progress_bar() as progress:
+        planned = repair.plan(opened, wall_clock_ms(), progress, gives_up)
+        if yes:
+            repair.carry_out(planned, store, opened, wall_clock_ms())
+    if as_json:
+        output.print_json(planned.as_json())
+    else:
+        store_views.print_plan(planned, done=yes)
+        if not (yes or dry_run or planned.is_empty):
+            output.say("nothing was done: add --yes to do it")
+    if planned.hopeless:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+@app.command("snapshot")
+def run_snapshot(
+    target: Annotated[Path, typer.Argument(help="Folder for the copy; empty or not there.")],
+    store: StoreOption = STORE_DEFAULT,
+    with_key: Annotated[
+        bool, typer.Option("--with-key", help="Copy the key of users too; without it no secret opens.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a store, also while its broker runs; the copy opens as a store of its own.
+
+    Example: tidewheel store snapshot ./backup --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.store.copying import copy_store
+
+    with progress_bar() as progress:
+        copied = copy_store(store, target, progress, with_key=with_key)
+    if as_json:
+        output.print_json(asdict(copied))
+        return
+    output.show(
+        f"{copied.path} holds the log from {copied.first_offset} to {copied.durable_offset}, "
+        f"{copied.file_count} files, {store_views.size(copied.copied_bytes)}"
+    )
+    output.say(f"check it: tidewheel store verify --store {target}")
+
+
+@app.command("import")
+def run_import(
+    source: Annotated[Path, typer.Argument(help="Folder of an Apache RocketMQ store; its broker stopped.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Take an Apache RocketMQ store over into an empty one: log, topics, groups, what is delayed or open.
+
+    The RocketMQ store is only read.
+
+    Example: tidewheel store import /var/lib/rocketmq/store --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.rocketmq.import_store import import_store
+
+    summary = import_store(source, store, output.say, wall_clock_ms())
+    if as_json:
+        output.print_json(asdict(summary))
+    else:
+        store_views.print_import(summary, store)
+
+
+@app.command("export")
+def run_export(
+    target: Annotated[Path, typer.Argument(help="Folder for the RocketMQ store; empty or not there.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a store as one that an Apache RocketMQ broker opens, and say what will repeat there.
+
+    The broker must be stopped; its store is only read.
+
+    Example: tidewheel store export ./for-rocketmq --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.rocketmq.export_store import export_store
+
+    summary = export_store(store, target, output.say, wall_clock_ms())
+    if as_json:
+        output.print_json(asdict(summary))
+    else:
+        store_views.print_export(summary, target)
+
+
+@app.command("export-queues")
+def run_export_queues(
+    target: Annotated[Path, typer.Argument(help="Folder for the files; empty or not there.")],
+    store: StoreOption = STORE_DEFAULT,
+    as_json: JsonOption = False,
+) -> None:
+    """Write whole ConsumeQueue files, also while the broker runs; the store's own lack the last entries.
+
+    Says before how much it will write. Unless all is written, no file is left.
+
+    Example: tidewheel store export-queues ./queues --store ./store
+    """
+    from dataclasses import asdict
+
+    from services.store.export_queues import PlannedExport, export_queues
+
+    def announce(planned: PlannedExport) -> None:
+        output.say(
+            f"{planned.entry_count} entries of {planned.queue_count} queues go to {planned.file_count} files "
+            f"below {target}, {store_views.size(planned.disk_bytes)} on disk"
+        )
+
+    exported = export_queues(store, target, wall_clock_ms(), announce)
+    if as_json:
+        output.print_json(asdict(exported))
+        return
+    output.show(
+        f"{exported.path} holds {exported.entry_count} entries of {exported.queue_count} queues, "
+        f"{exported.file_count} files"
+    )
+
+
+def state_of(store: Path) -> Any:
+    """Return the state that a store's log leads to."""
+    from services.store.opening import open_store
+    from services.store.state import fold
+
+    return fold(open_store(store), wall_clock_ms())
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Show a bar on stderr while a tool works; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(what: str, done_bytes: int, total_bytes: int) -> None:
+            bar.update(task, description=what, completed=done_bytes, total=total_bytes or None)
+
+        yield show
+
+
+def print_lines(lines: Iterable[dict[str, Any]], limit: int) -> None:
+    """Print JSON lines, at most `limit`, and say if that left some out."""
+    rest = iter(lines)
+    for line in islice(rest, limit or None):
+        output.print_json_line(line)
+    if limit and next(rest, None) is not None:
+        output.say(f"stopped after {limit} lines; --limit 0 prints all")

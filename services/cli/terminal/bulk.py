@@ -1,0 +1,186 @@
+"""Bulk commands: a verb on all items of a filter, counted first and then run as a task of the broker.
+
+Without --yes, and with --dry-run, the items are only counted. A task is followed until its end; with --detach
+it is only started. `Bulk` is the same for every kind of item: a kind hands in its names and its row of the
+list.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TextIO
+
+import typer
+
+from services.cli.terminal import output
+from services.http.api import Api
+from services.times.display import both
+from tidewheel.errors import ConfigurationError
+from tidewheel.printable import one_line
+
+Answer = dict[str, Any]
+
+REFUSED: Final = 4
+COUNT_SECONDS: Final = 600
+LOOK_AGAIN_SECONDS = 0.2
+SAY_SECONDS: Final = 10
+"""Between two lines about a task where stderr is no terminal, such as a log or a pipe."""
+ERASE: Final = "\r\033[2K"
+
+
+class Line:
+    """How far a task is: one line that is rewritten on a terminal, elsewhere a line each SAY_SECONDS."""
+
+    def __init__(self, stream: TextIO, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock_s = stream, clock_s
+        self._is_terminal = stream.isatty()
+        self._said, self._said_s = "", -float("inf")
+
+    def say(self, sentence: str) -> None:
+        """Say how far it is, unless that was said, or another line was said just now."""
+        now_s = self._clock_s()
+        if sentence == self._said or (not self._is_terminal and now_s < self._said_s + SAY_SECONDS):
+            return
+        self._said, self._said_s = sentence, now_s
+        text = f"{ERASE}{one_line(sentence)}" if self._is_terminal else f"{sentence}\n"
+        print(text, end="", file=self._stream, flush=True)
+
+    def end(self) -> None:
+        """Leave no half line behind."""
+        if self._is_terminal and self._said:
+            print(ERASE, end="", file=self._stream, flush=True)
+
+
+def many_option(help_text: str, *flags: str) -> Any:
+    """Return an option for the verbs on many items."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Many at once")
+
+
+YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
+DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
+DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
+TaskArgument = Annotated[str, typer.Argument(help="One task; else all.")]
+StopOption = Annotated[bool, typer.Option("--stop", help="Stop it.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The options of a bulk verb that say how it runs."""
+
+    yes: bool
+    dry_run: bool
+    detach: bool
+    as_json: bool
+
+    def given(self) -> dict[str, bool]:
+        """Return those that are for many items only, by name."""
+        return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach}
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """The tasks over one kind of item.
+
+    `resource` is their place under `/api`, `command` the group of commands that has `tasks`, `first` the
+    command that starts a task. `columns` and `cells` are what a list of tasks shows between verb and state.
+    """
+
+    resource: str
+    command: str
+    first: str
+    columns: tuple[str, ...] = ()
+    cells: Callable[[Answer], tuple[str, ...]] = lambda _: ()
+
+    def start(self, api: Api, wanted: dict[str, Any], run: Run, counted: Callable[[int], str]) -> None:
+        """Count the items of a filter, or start a task over them and follow it to its end.
+
+        `counted` says what the task would do to so many items. Exits with 4 if the task was stopped.
+        """
+        if run.dry_run or not run.yes:
+            body = wanted | {"dry_run": True}
+            answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
+            output.print_json(answer) if run.as_json else output.show(counted(answer["matched"]))
+            if not run.dry_run:
+                output.say("nothing was done: add --yes to do it")
+            return
+        task = api.post(self.resource, "tasks", body=wanted)
+        if not run.detach:
+            task = self.wait_for_end(api, task)
+        output.print_json(task) if run.as_json else output.show(task_line(task))
+        if task["state"] == "stopped":
+            raise typer.Exit(REFUSED)
+
+    def show_tasks(self, api: Api, task: str, stop: bool, as_json: bool) -> None:
+        """Show all tasks, newest first, or one of them; stop that one if asked."""
+        if task:
+            call = api.delete if stop else api.get
+            answer = call(self.resource, "tasks", task)
+            output.print_json(answer) if as_json else output.show(task_line(answer))
+            return
+        if stop:
+            raise ConfigurationError(
+                f"--stop needs to know which task: tidewheel {self.command} tasks ID --stop."
+            )
+        found = api.get(self.resource, "tasks")["tasks"]
+        if as_json:
+            output.print_json(found)
+        elif found:
+            header = ("task", "verb", *self.columns, "state", "done", "verdicts", "began", "reason")
+            output.print_table(header, map(self._row, found), prose=("reason", "verdicts"))
+        else:
+            output.say(
+                f"no tasks since the broker's start. One begins with:  tidewheel {self.command} {self.first}"
+            )
+
+    def _row(self, task: Answer) -> tuple[str, ...]:
+        began = both(int(task["started_ms"]))
+        progress_cells = (task["state"], progress(task), verdicts_text(task), began, task["reason"])
+        return task["id"], task["verb"], *self.cells(task), *progress_cells
+
+    def wait_for_end(self, api: Api, task: Answer) -> Answer:
+        """Wait for the end of a task, with its progress on stderr."""
+        line = Line(sys.stderr)
+        try:
+            while task["state"] == "running":
+                line.say(f"{task['verb']}  {progress(task)}")
+                time.sleep(LOOK_AGAIN_SECONDS)
+                task = api.get(self.resource, "tasks", task["id"])
+        except KeyboardInterrupt:
+            line.end()
+            stop = f"tidewheel {self.command} tasks {task['id']} --stop"
+            output.say(f"the task goes on; this stops it:  {stop}")
+            raise
+        line.end()
+        return task
+
+
+def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str, str], Any]) -> Answer:
+    """Return a filter as the HTTP interface takes it: the texts that are given, and the times as moments."""
+    moments = {name: parse(text, f"--{name}") for name, text in times.items() if text}
+    return {name: text for name, text in texts.items() if text} | moments
+
+
+def refuse_given(given: dict[str, Any], items: str, remedy: str) -> None:
+    """Raise `ConfigurationError` if an option for many items is given where one item is meant."""
+    for flag, value in given.items():
+        if value:
+            raise ConfigurationError(f"--{flag} is for many {items}: {remedy}.")
+
+
+def task_line(task: Answer) -> str:
+    """Say how far a task is."""
+    why = f"  ({task['why']})" if task["why"] else ""
+    return f"{task['state']}  {task['verb']}  {progress(task)}  {verdicts_text(task)}  task {task['id']}{why}"
+
+
+def progress(task: Answer) -> str:
+    """Return how far a task is."""
+    return "counting" if task["matched"] is None else f"{task['done']:,} of {task['matched']:,}"
+
+
+def verdicts_text(task: Answer) -> str:
+    """Return how many had which verdict."""
+    return " ".join(f"{verdict} {count:,}" for verdict, count in sorted(task["by_verdict"].items()))

@@ -1,0 +1,374 @@
+"""`tidewheel timer`: what waits, when it is due, and verbs that answer with the truth."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.terminal import bulk, output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.bulk import Bulk, Run, many_option
+from services.cli.terminal.listing import lists
+from services.cli.terminal.times import parse_due_ms, parse_moment_ms
+from services.cli.timers.timer_views import (
+    EMPTY,
+    damage_lines,
+    histogram_rows,
+    lost_row,
+    summary_lines,
+    timer_lines,
+    timer_row,
+)
+from services.http.api import Api
+from services.status.verdicts import ended_line, verdict_line
+from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Look at delayed messages, and cancel, move or fire them.\n\n"
+    "Example: tidewheel timer cancel --topic orders --key order:7 --reason paid",
+)
+
+TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
+LOST_TABLE = ("due", "", "topic", "log offset", "ended")
+TASKS = Bulk("timers", "timer", "cancel --all ... --yes")
+
+MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
+TopicOption = Annotated[str, typer.Option(help="The topic it is for.")]
+PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics that begin so.")]
+FilterKeyOption = Annotated[str, typer.Option("--key", help="Its timer key, or one of its message keys.")]
+TagOption = Annotated[str, typer.Option(help="Its tag.")]
+FromOption = Annotated[str, typer.Option("--from", help=f"Due from then on: {MOMENTS}")]
+UntilOption = Annotated[str, typer.Option(help="Due before then.")]
+KeyOption = Annotated[str, typer.Option(help="Its timer key, as in: send --timer-key.")]
+IdOption = Annotated[str, typer.Option("--id", help="Its message id.")]
+HandleOption = Annotated[str, typer.Option(help="Its recall handle; says the topic, too.")]
+ReasonOption = Annotated[str, typer.Option(help="Why; it is kept with the timer.")]
+
+AllOption = Annotated[bool, many_option("All that match, not one: a task that can be watched.", "--all")]
+ManyPrefixOption = Annotated[str, many_option("Topics that begin so.", "--topic-prefix")]
+ManyTagOption = Annotated[str, many_option("Their tag.", "--tag")]
+ManyFromOption = Annotated[str, many_option(f"Due from then on: {MOMENTS}", "--from")]
+ManyUntilOption = Annotated[str, many_option("Due before then.", "--until")]
+
+
+@app.command()
+def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
+    """Show how many wait, what is due when, and how late deliveries were.
+
+    Example: tidewheel timer summary
+    """
+    answer = broker_at(http).get("timers", "summary")
+    output.print_json(answer) if as_json else output.show(*summary_lines(answer))
+
+
+@app.command()
+def histogram(
+    width: Annotated[str, typer.Option(help="How long a window is: 10s, 1m, 1h.")] = "1m",
+    limit: Annotated[int, typer.Option(help="Show at most so many windows.", min=1)] = 60,
+    topic: TopicOption = "",
+    prefix: PrefixOption = "",
+    key: FilterKeyOption = "",
+    tag: TagOption = "",
+    from_: FromOption = "",
+    until: UntilOption = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how many are due in each window of time; windows without any are left out.
+
+    Example: tidewheel timer histogram --width 1h --topic pushes
+    """
+    wanted = filtered(topic, prefix, key, tag, from_, until)
+    api = broker_at(http)
+    answer = api.get("timers", "histogram", width=width, **wanted)
+    if as_json:
+        output.print_json(answer)
+        return
+    windows = answer["windows"]
+    if not windows:
+        if is_there(api, topic):
+            output.say(EMPTY)
+        return
+    output.print_table(("from", "", "timers", ""), histogram_rows(windows[:limit]))
+    if len(windows) > limit:
+        output.say(f"{len(windows) - limit:,} more windows: --limit, or a larger --width")
+
+
+@lists(app)
+def list_timers(
+    topic: TopicOption = "",
+    prefix: PrefixOption = "",
+    key: FilterKeyOption = "",
+    tag: TagOption = "",
+    from_: FromOption = "",
+    until: UntilOption = "",
+    limit: Annotated[
+        int, typer.Option(help="Show at most so many, the first due first.", min=1, max=1000)
+    ] = 20,
+    after: Annotated[str, typer.Option(help="Go on behind a page: what that said.")] = "",
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="What is damaged, and the timers that nobody has any more.")
+    ] = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List timers that wait, the first due first.
+
+    Example: tidewheel timer ls --topic orders --until 'in 1h'
+    """
+    api, wanted = broker_at(http), filtered(topic, prefix, key, tag, from_, until)
+    if damaged:
+        tell_damage(api, wanted, limit, as_json)
+        return
+    page = api.get("timers", limit=limit, **wanted, **({"after": after} if after else {}))
+    if as_json:
+        output.print_json(page)
+        return
+    if not page["timers"]:
+        if is_there(api, topic):
+            output.say(EMPTY)
+        return
+    output.print_table(TABLE, map(timer_row, page["timers"]))
+    if page["after"]:
+        count = api.get("timers", "count", **wanted)["count"]
+        output.say(f"there are more, {count:,} in all: --after {page['after']}")
+
+
+def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> None:
+    """Print what is damaged, and the timers that were lost to it."""
+    if wanted:
+        raise ConfigurationError("--damaged lists everything: leave the filter out.")
+    answer = api.get("timers", "damaged", limit=limit)
+    if as_json:
+        output.print_json(answer)
+        return
+    for line in damage_lines(answer):
+        output.show(line)
+    if answer["timers"]:
+        output.print_table(LOST_TABLE, map(lost_row, answer["timers"]))
+
+
+@app.command()
+def show(
+    topic: TopicOption = "",
+    key: KeyOption = "",
+    id_: IdOption = "",
+    handle: HandleOption = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one timer and its message; one that has ended says how and why, with the exit code 4.
+
+    Example: tidewheel timer show --topic orders --key order:7
+    """
+    name = Named(topic, key, id_, handle)
+    api = broker_at(http)
+    answer = api.get("timers", "one", **name.given())
+    if "verdict" in answer:
+        tell_verdict(api, answer, name, as_json, (), ended_line)
+    output.print_json(answer) if as_json else output.show(*timer_lines(answer))
+
+
+@app.command()
+def cancel(
+    topic: TopicOption = "",
+    key: KeyOption = "",
+    id_: IdOption = "",
+    handle: HandleOption = "",
+    reason: ReasonOption = "",
+    everything: AllOption = False,
+    prefix: ManyPrefixOption = "",
+    tag: ManyTagOption = "",
+    from_: ManyFromOption = "",
+    until: ManyUntilOption = "",
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a timer: CANCELLED means that it will not arrive. With --all, every timer of a filter.
+
+    Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
+    """
+    run = Run(yes, dry_run, detach, as_json)
+    if everything:
+        refuse_names(id_, handle)
+        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        start_task(http, {"verb": "cancel"} | wanted, run)
+        return
+    refuse_many(run, prefix, tag, from_, until)
+    name = Named(topic, key, id_, handle)
+    api = broker_at(http)
+    answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("CANCELLED", "ALREADY"))
+
+
+@app.command()
+def move(
+    to: Annotated[str, typer.Option(help=f"The new time: {MOMENTS}")] = "",
+    by: Annotated[str, many_option("So much later, or with a minus earlier: 1h, -30m.", "--by")] = "",
+    topic: TopicOption = "",
+    key: KeyOption = "",
+    id_: IdOption = "",
+    handle: HandleOption = "",
+    reason: ReasonOption = "",
+    everything: AllOption = False,
+    prefix: ManyPrefixOption = "",
+    tag: ManyTagOption = "",
+    from_: ManyFromOption = "",
+    until: ManyUntilOption = "",
+    yes: bulk.YesOption = False,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a timer to another time. With --all, every timer of a filter.
+
+    Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
+    """
+    if by and not to and not everything:
+        raise ConfigurationError("--by is for many timers: add --all; or say when one is due: --to 'in 45m'.")
+    if bool(to) == bool(by):
+        raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
+    target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
+    run = Run(yes, dry_run, detach, as_json)
+    if everything:
+        refuse_names(id_, handle)
+        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        start_task(http, {"verb": "move"} | wanted | target, run)
+        return
+    refuse_many(run, prefix, tag, from_, until)
+    name = Named(topic, key, id_, handle)
+    api = broker_at(http)
+    answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("MOVED",))
+
+
+@app.command()
+def fire(
+    topic: TopicOption = "",
+    key: KeyOption = "",
+    id_: IdOption = "",
+    handle: HandleOption = "",
+    reason: ReasonOption = "",
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Deliver a timer's message now.
+
+    Example: tidewheel timer fire --topic orders --key order:7
+    """
+    name = Named(topic, key, id_, handle)
+    api = broker_at(http)
+    answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
+    tell_verdict(api, answer, name, as_json, ("FIRED",))
+
+
+@app.command()
+def tasks(
+    task: bulk.TaskArgument = "",
+    stop: bulk.StopOption = False,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the tasks that --all has begun since the broker's start, or one of them, or stop it.
+
+    Example: tidewheel timer tasks 3f2a9c01b7de --stop
+    """
+    TASKS.show_tasks(broker_at(http), task, stop, as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How a timer is called on the command line."""
+
+    topic: str
+    key: str
+    id: str
+    handle: str
+
+    def given(self) -> dict[str, Any]:
+        """Return it as the HTTP interface takes it; raise `ConfigurationError` if that is not one name."""
+        names = {"key": self.key, "id": self.id, "handle": self.handle}
+        given = {name: value for name, value in names.items() if value}
+        if len(given) != 1:
+            raise ConfigurationError(
+                "Name the timer in one way: --key, --id or --handle; or --all with a filter."
+            )
+        if not self.topic and not self.handle:
+            raise ConfigurationError(
+                "--topic is missing: a timer key or an id names a timer within its topic."
+            )
+        return given | ({"topic": self.topic} if self.topic else {})
+
+    def __str__(self) -> str:
+        return self.key or self.id
+
+
+def tell_verdict(
+    api: Api,
+    answer: dict[str, Any],
+    name: Named,
+    as_json: bool,
+    good: tuple[str, ...],
+    line: Callable[[dict[str, Any], str, str], str] = verdict_line,
+) -> None:
+    """Print a verdict; ends the command with 4 unless it is good."""
+    if as_json:
+        output.print_json(answer)
+    else:
+        output.show(line(answer, str(name), name.topic))
+    if answer["verdict"] == "NEVER_SET" and is_there(api, name.topic) and name.key:
+        listing = shlex.join(["tidewheel", "timer", "ls", "--topic", name.topic, "--key", name.key])
+        output.say(
+            f"--key is a timer key (send --timer-key). Those with a message key are listed by:  {listing}"
+        )
+    if answer["verdict"] not in good:
+        raise typer.Exit(bulk.REFUSED)
+
+
+def is_there(api: Api, topic: str) -> bool:
+    """Return whether a topic exists, if one was named; say so if it does not."""
+    try:
+        if topic:
+            api.get("topics", topic)
+    except NotFound as error:
+        output.say(f"{error.code} {error}")
+        return False
+    except AccessRefused:  # who may use a timer need not be let look at its topic
+        return True
+    return True
+
+
+def filtered(topic: str, prefix: str, key: str, tag: str, from_: str, until: str) -> dict[str, Any]:
+    """Return a filter as the HTTP interface takes it."""
+    texts = {"topic": topic, "topic-prefix": prefix, "key": key, "tag": tag}
+    return bulk.filter_of(texts, {"from": from_, "until": until}, parse_moment_ms)
+
+
+def refuse_names(id_: str, handle: str) -> None:
+    """Refuse what names one timer where many are meant."""
+    if id_ or handle:
+        raise ConfigurationError(
+            "--all goes with a filter (--topic, --key, --tag, --from, --until), not with a name."
+        )
+
+
+def refuse_many(run: Run, prefix: str, tag: str, from_: str, until: str) -> None:
+    """Refuse options for many timers where one is meant."""
+    given = {"topic-prefix": prefix, "tag": tag, "from": from_, "until": until} | run.given()
+    bulk.refuse_given(given, "timers", "add --all, or leave it out")
+
+
+def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
+    """Count the timers of a filter, or start a task over them; a filter that is empty means all timers."""
+    wanted["filter"] = wanted["filter"] or {"everything": True}
+    TASKS.start(broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {count:,} timers")

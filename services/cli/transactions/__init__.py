@@ -1,0 +1,1 @@
+"""Transactions and outboxes: looked at, asked after, ended by hand."""
