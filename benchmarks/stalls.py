@@ -39,7 +39,7 @@ from services.live.live_broker import LiveBroker
 from services.ops.metrics import Metrics
 from services.ops.probes import Probes
 from services.process.memory import WholeLooks, keep_little
-from services.server.run import share_interpreter
+from services.server.parts import share_interpreter
 
 TOPIC, GROUP = "orders", "carts"
 BODY = bytes(range(256))

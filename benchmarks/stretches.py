@@ -54,7 +54,7 @@ from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.endpoints import Advertised
-from services.server.run import Endpoints, share_interpreter
+from services.server.parts import Endpoints, share_interpreter
 from services.settings.config import ServeSettings
 
 LIMIT_MS = 25

@@ -48,7 +48,7 @@ from services.process.private_files import GROUP_READS, auth_key, write_for_owne
 from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import check_exposure, http_demands
 from services.server.core_settings import core_settings
-from services.server.run import (
+from services.server.parts import (
     Endpoints,
     Ready,
     addresses,

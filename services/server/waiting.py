@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.cluster.errors import NoLeader
 from services.ops.statuses import error_shape
-from services.server.run import told_to_stop
+from services.server.parts import told_to_stop
 from sharedlog.errors import Unknown
 
 AGAIN_SECONDS: Final = 2.0

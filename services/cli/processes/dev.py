@@ -20,7 +20,7 @@ from services.settings.config import HTTP_USUAL, LISTEN_USUAL, ServeSettings, lo
 from tidewheel.errors import TidewheelError
 
 if TYPE_CHECKING:
-    from services.server.run import Ready
+    from services.server.parts import Ready
 
 app = typer.Typer(add_completion=False)
 

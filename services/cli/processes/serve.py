@@ -16,7 +16,7 @@ from tidewheel.client.address import is_loopback
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from services.server.run import Ready
+    from services.server.parts import Ready
 
 app = typer.Typer(add_completion=False)
 

@@ -13,7 +13,7 @@ import pytest
 
 from commitlog import snapshot
 from services.cli.processes.serve import announce
-from services.server.run import Ready
+from services.server.parts import Ready
 from services.settings.config import Address, HttpAddress, ServeSettings
 from tidewheel import Client
 from tidewheel.testing.process import BrokerProcess

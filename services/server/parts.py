@@ -1,0 +1,285 @@
+"""The parts that a broker and a node are composed of: clocks, the disk, both ports, the file that says ready.
+
+`run.py` composes a broker of them, `run_cluster.py` a node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from starlette.types import ASGIApp
+
+from commitlog import store_format
+from commitlog.lock import StoreLock
+from commitlog.real_disk import RealDisk
+from services.auth.refusals import Refusals
+from services.explain.evidence import Folder
+from services.front.admission import Limits
+from services.front.certificates import TlsFiles, grpc_contexts, own_files
+from services.front.connection import Service, Shared
+from services.front.port import Port
+from services.live.client_metrics import ClientMetrics
+from services.live.live_broker import LiveBroker
+from services.ops.app import make_app
+from services.ops.entrance import ConsoleLink
+from services.ops.http_server import HttpServer
+from services.ops.metrics import Metrics
+from services.process.ending import signals_to_end
+from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
+from services.rpc.clients.consumers import each_consumer
+from services.rpc.clients.questions import Questions
+from services.rpc.clients.sessions import Sessions
+from services.rpc.health import Health, standard_rpcs
+from services.rpc.rpcs import all_rpcs
+from services.rpc.serving.serving import OriginOf, Serving, not_forwarded
+from services.rpc.serving.turns import Turns
+from services.rpc.wire.endpoints import Advertised
+from services.server.authentication import authentication, is_http_tls
+from services.settings.config import Address, HttpAddress, ServeSettings
+from tidewheel.errors import ConfigurationError
+
+GRACE_SECONDS = 2.0
+SWITCH_SECONDS = 0.00002
+CROWDED_SWITCH_SECONDS = 0.0005
+"""How long a busy worker may hold the interpreter while the loop waits; Python's own is 5 ms.
+
+Measured: with 2,000 timers a second the shorter halves the lateness of the slowest hundredth; with a million
+due at once it would give the loop so many more turns between ticks that sends took four times as long.
+"""
+
+log = structlog.get_logger()
+
+
+class Ready(NamedTuple):
+    """A broker that serves: where it listens, how often its store was opened, how large its log files are."""
+
+    listen: Address
+    http: HttpAddress
+    boot: int
+    segment_bytes: int
+
+
+def wall_clock_ms() -> int:
+    """Return wall time in whole milliseconds, rounded down: the broker's time never runs ahead."""
+    return time.time_ns() // 1_000_000
+
+
+def counting_clock_ms() -> float:
+    """Return milliseconds by a clock that nobody sets; while the machine is suspended it stands still."""
+    return time.monotonic_ns() / 1_000_000
+
+
+def share_interpreter(is_crowded: bool) -> None:
+    """Give the event loop and the worker threads their parts of the interpreter."""
+    sys.setswitchinterval(CROWDED_SWITCH_SECONDS if is_crowded else SWITCH_SECONDS)
+
+
+class Endpoints:
+    """What a broker shows: the service of its protocol port, and the application of its HTTP interface."""
+
+    def __init__(
+        self,
+        live: LiveBroker,
+        settings: ServeSettings,
+        address: Advertised,
+        origin_of: OriginOf = not_forwarded,
+        console: ConsoleLink | None = None,
+    ) -> None:
+        self._live = live
+        self._sessions = sessions = Sessions(wall_clock_ms, counting_clock_ms)
+        consuming, questions = partial(each_consumer, sessions), Questions(sessions)
+        self.asked = asked = authentication(settings, live, wall_clock_ms)
+        sessions.room.refuse_with(asked.refusals.add)
+        measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
+        self.metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
+        rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured)
+        self.health = Health()
+        served = rpcs | standard_rpcs(self.health, rpcs)
+        self.serving = Serving(served, Turns(live), self.metrics.observe, origin_of)
+        self.app = make_app(
+            live,
+            self.metrics,
+            consuming,
+            Folder(settings.store),
+            asked.refusals,
+            asked.demands,
+            questions,
+            measured,
+            console,
+        )
+
+    def leave(self) -> None:
+        """End long polls and streams; calls under way go on."""
+        self.health.leave()
+        self._live.receivers.close()
+        self._sessions.close()
+
+    async def close_tasks(self) -> None:
+        """End what operators have begun over HTTP and still runs."""
+        for tasks in self.app.state.tasks:
+            await tasks.close()
+
+
+def addresses(
+    settings: ServeSettings, listening: socket.socket, http_socket: socket.socket
+) -> tuple[Address, HttpAddress]:
+    """Return where a broker listens: for clients, and for HTTP."""
+    http_host, http_port = http_socket.getsockname()[:2]
+    listen = Address(*listening.getsockname()[:2])
+    return listen, HttpAddress(http_host, http_port, is_http_tls(settings))
+
+
+def make_port(
+    settings: ServeSettings, service: Service, http: HttpAddress, refusals: Refusals, files: TlsFiles
+) -> Port:
+    """Return the protocol port of a broker."""
+    return Port(
+        Shared(service),
+        Limits(settings.connections_per_address),
+        http.url,
+        partial(tell_refused, refusals),
+        grpc_contexts(files),
+        has_plaintext=not settings.is_tls_only,
+        asks_callers=settings.auth,
+    )
+
+
+@contextmanager
+def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
+    """Lock a store and give its disk; nothing of the store is read before the lock is held.
+
+    Raise `NotAStore` for a folder of something else, before a file is made in it.
+    """
+    if not is_node and root.is_dir():
+        store_format.check_names(os.listdir(root))
+    lock = StoreLock(root, is_node=is_node)
+    lock.acquire()
+    if stat.S_IMODE(root.stat().st_mode) & stat.S_IRWXO:
+        log.warning("others on this machine may look into the store: chmod o= it", store=str(root))
+    disk = RealDisk(root)
+    try:
+        yield disk
+    finally:
+        disk.close()
+        lock.release()
+
+
+def count_boot(root: Path) -> int:
+    """Count one more start of a store, in its file `boots`; return 0 the first time.
+
+    Call it when the folder is known to be a store: a folder that is refused gets no file of ours.
+    A power cut may leave that file empty; then counting begins again at 1. A disk that is full or fails keeps
+    nobody from starting here: the number only tells clients of two starts apart.
+    """
+    counter, boot = root / "boots", 1
+    try:
+        counted = counter.read_text(errors="replace").strip() if counter.exists() else "-1"
+        boot = int(counted) + 1 if counted.removeprefix("-").isdecimal() else 1
+        write_whole(counter, f"{boot}\n", GROUP_READS)
+    except OSError as error:
+        log.warning("this start is not counted", reason=str(error))
+    return boot
+
+
+def advertised(settings: ServeSettings, listen: Address, boot: int) -> Advertised:
+    """Return what clients are told: the fixed address, or what they dialled."""
+    host, port = settings.advertise or listen
+    return Advertised(host, port, boot, fixed=settings.advertise is not None)
+
+
+@asynccontextmanager
+async def serving_port(
+    port: Port, listening: socket.socket, leave: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Serve the protocol port; on the way out calls under way end, for so long as they may take."""
+    port.start(listening)
+    try:
+        yield
+    finally:
+        leave()
+        await port.leave(GRACE_SECONDS)
+
+
+def tls_files(settings: ServeSettings) -> TlsFiles:
+    """Return the certificate to serve TLS with; raise `ConfigurationError` for half of one."""
+    given = settings.tls_certificate, settings.tls_key
+    if given[0] and given[1]:
+        return TlsFiles(given[0], given[1], settings.tls_clients)
+    if any(given):
+        raise ConfigurationError("--tls-certificate and --tls-key go together: give both or none.")
+    hosts = [settings.listen.host, settings.advertise.host if settings.advertise else ""]
+    return own_files(settings.store / "tls", hosts, settings.tls_clients)
+
+
+def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:
+    """Note whom the protocol port has sent away."""
+    refusals.add(why, host, detail or "connection")
+    log.warning("connection refused", why=why, host=host, **({"detail": detail} if detail else {}))
+
+
+@asynccontextmanager
+async def serving_http(
+    bound: socket.socket, app: ASGIApp, tls: ssl.SSLContext | None, leave: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Serve the HTTP interface on a socket that listens already; on the way out no poll is waited for."""
+    server = HttpServer(app, tls)
+    serving = asyncio.create_task(server.serve([bound]))
+    try:
+        yield
+    finally:
+        leave()
+        server.should_exit = True
+        await serving
+
+
+@contextmanager
+def ready_file(path: Path | None, ready: Ready) -> Iterator[None]:
+    """Write the file that says that, and where, the broker serves; it goes when the broker does."""
+    if path is None:
+        yield
+        return
+    facts = {
+        "listen": str(ready.listen),
+        "http": str(ready.http),
+        "http_url": ready.http.url,
+        "pid": os.getpid(),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(facts) + "\n", EVERYBODY_READS)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def told_to_stop() -> Iterator[asyncio.Future[str]]:
+    """Give what the first signal to end sets to its name; in force before anybody knows that we serve."""
+    loop, signals = asyncio.get_running_loop(), signals_to_end()
+    told: asyncio.Future[str] = loop.create_future()
+
+    def tell(name: str) -> None:
+        if not told.done():
+            told.set_result(name)
+
+    for number in signals:
+        loop.add_signal_handler(number, tell, number.name)
+    try:
+        yield told
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
