@@ -27,16 +27,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from commitlog import limits
+from services.rpc.clients.session import Session
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.errors import TooManyClients
-
-if TYPE_CHECKING:
-    from services.rpc.clients.sessions import Session
 
 LOOK_EACH_MS: Final = 1_000
 LOG_EACH_MS: Final = 10_000

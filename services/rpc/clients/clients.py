@@ -26,7 +26,8 @@ from services.live.live_broker import LiveBroker
 from services.rpc.clients import settings
 from services.rpc.clients.producers import Producers
 from services.rpc.clients.questions import Questions
-from services.rpc.clients.sessions import Session, Sessions, Stream
+from services.rpc.clients.session import Session, Stream
+from services.rpc.clients.sessions import Sessions
 from services.rpc.clients.settings import MetricFor, check_names, nowhere
 from services.rpc.generated.definition_pb2 import Settings
 from services.rpc.generated.service_pb2 import (

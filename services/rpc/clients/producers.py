@@ -28,7 +28,8 @@ import structlog
 from services.broker.spine.values import CheckBack
 from services.live.check_back_polls import Read
 from services.live.transactions import ProducerView
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
 from services.rpc.wire.messages import half_to_wire
 

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from services.broker.spine.values import Delivery
 from services.live.clients import ClientView, unknown
-from services.rpc.clients.sessions import Session, Sessions, Stream
+from services.rpc.clients.session import Session, Stream
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import ClientType, Code
 from services.rpc.generated.service_pb2 import (
     PrintThreadStackTraceCommand,

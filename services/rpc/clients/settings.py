@@ -22,7 +22,7 @@ from commitlog.message import MessageType
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.errors import TopicNotFound
 from services.live.live_broker import LiveBroker
-from services.rpc.clients.sessions import Session
+from services.rpc.clients.session import Session
 from services.rpc.generated.definition_pb2 import (
     ClientType,
     CustomizedBackoff,

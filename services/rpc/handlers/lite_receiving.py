@@ -21,7 +21,8 @@ from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, Subscri
 from services.broker.spine.errors import MessageTypeConflict
 from services.broker.spine.values import Subscriber
 from services.live.live_broker import LiveBroker
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import ClientType, LiteSubscriptionAction, OffsetOption
 from services.rpc.generated.service_pb2 import (
     NotifyUnsubscribeLiteCommand,

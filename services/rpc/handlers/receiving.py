@@ -17,7 +17,8 @@ from commitlog.limits import AUTO_RENEW_LEASE_MS, LEASE_MS_DEFAULT, LONG_POLL_MS
 from services.broker.spine.values import Delivery
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.handover import Lent, lent
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.generated.service_pb2 import (
     AckMessageEntry,

@@ -22,7 +22,8 @@ from typing import Any, Final
 from services.broker.spine.errors import TopicNotFound
 from services.live.client_metrics import ClientMetrics, Key, Reported
 from services.live.live_broker import LiveBroker
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.clients.settings import NO_METRICS
 from services.rpc.generated import metrics_service_pb2 as otlp
 from services.rpc.generated import opencensus_pb2 as opencensus

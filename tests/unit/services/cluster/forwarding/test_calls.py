@@ -44,7 +44,8 @@ from services.front.header_fields import Head
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
 from services.process.event_loop import new_event_loop
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import ClientType, Code

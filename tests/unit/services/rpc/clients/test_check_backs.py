@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from services.rpc.clients.sessions import Sessions, Stream
+from services.rpc.clients.session import Stream
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code, Settings

@@ -15,7 +15,8 @@ from services.auth.refusals import Refusals
 from services.cluster.forwarding.vouching import ORIGIN, sign_origin, verify_origin
 from services.live.errors import TooManyPolls
 from services.rpc.clients.client_room import LOOK_EACH_MS
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.serving.service import NAME

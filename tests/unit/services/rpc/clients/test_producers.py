@@ -6,7 +6,8 @@ import pytest
 
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from services.rpc.clients.producers import LOOK_EACH_MIN, Producers
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import Resource, Settings
 from services.rpc.wire.caller import Caller
 from tidewheel.errors import ClientMistake

@@ -12,7 +12,8 @@ from services.broker.sending import message_record
 from services.broker.spine.values import Delivery
 from services.live.errors import ClientNotFound
 from services.rpc.clients.questions import Questions
-from services.rpc.clients.sessions import Session, Sessions
+from services.rpc.clients.session import Session
+from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import TelemetryCommand, ThreadStackTrace, VerifyMessageResult
 from services.rpc.wire.caller import Caller

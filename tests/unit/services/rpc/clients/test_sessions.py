@@ -5,14 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from services.rpc.clients.sessions import (
-    DESCRIBED_BYTES_MAX,
-    FORGET_AFTER_MS,
-    PRESENT_MS,
-    REDIAL_AFTER_MS,
-    Session,
-    Sessions,
-)
+from services.rpc.clients.session import DESCRIBED_BYTES_MAX, Session
+from services.rpc.clients.sessions import FORGET_AFTER_MS, PRESENT_MS, REDIAL_AFTER_MS, Sessions
 from services.rpc.generated.definition_pb2 import Address, Endpoints, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.wire.caller import Caller

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.broker.groups.group_values import GroupPolicy
-from services.rpc.clients.sessions import Session
+from services.rpc.clients.session import Session
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
