@@ -42,9 +42,9 @@ class OrderNames:
         return cls(order, columns, mapping.topics.order_created, mapping.topics.order_timeouts)
 
     @classmethod
-    def of_json(cls, plain: dict[str, Any] | None) -> Self:
-        """Return the names that a summary holds; the shop's of one that has none."""
-        return cls(**plain) if plain else cls()
+    def of_json(cls, plain: dict[str, Any]) -> Self:
+        """Return the names that a summary holds."""
+        return cls(**plain)
 
     def as_json(self) -> dict[str, Any]:
         """Return the names as plain values."""

@@ -1,7 +1,7 @@
 """The runs that an audit's folder holds, read back without Spark.
 
 A run is `runs/<id>/summary.json` (see `layout`); one that ended before it was written is no run. Run ids sort
-by time. What a summary of an earlier version does not hold is None or 0 here.
+by time. A summary that lacks one of `FIELDS` is no run.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from tidewheel.errors import ConfigurationError, NotFound
 
 NEWEST: Final = "newest"
 _RUN_ID: Final = "run_id="
+FIELDS: Final = frozenset((
+    "balanced", "totals", "cases", "others", "options", "as_of_ms", "covered_from_ms", "has_carts",
+    "has_currency", "names", "lacking",
+))  # fmt: skip
+"""What a summary must hold: what `Run` reads, and the commands that show one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Run:
     @property
     def orders_count(self) -> int:
         """Return how many orders the run has judged."""
-        return int(self.summary["totals"].get("orders", 0))
+        return int(self.summary["totals"]["orders"])
 
     @property
     def findings_count(self) -> int:
@@ -60,44 +65,40 @@ class Run:
     def finding_cases(self) -> dict[str, int]:
         """Return how many findings each case has that has any."""
         cases = {name: count for name, count in self.summary["cases"].items() if name in FINDINGS}
-        return {name: count for name, count in (cases | self.summary.get("others", {})).items() if count}
+        return {name: count for name, count in (cases | self.summary["others"]).items() if count}
 
     @property
-    def as_of_ms(self) -> int | None:
-        """Return the "now" of the run's judgement, in milliseconds since 1970; None in summaries of old
-        versions.
-        """
-        return self.summary.get("as_of_ms")
+    def as_of_ms(self) -> int:
+        """Return the "now" of the run's judgement, in milliseconds since 1970."""
+        return int(self.summary["as_of_ms"])
 
     @property
     def covered_from_ms(self) -> int:
         """Return the millisecond since 1970 from which on nothing of the log was deleted; 0 if nothing
         was.
         """
-        return int(self.summary.get("covered_from_ms") or 0)
+        return int(self.summary["covered_from_ms"])
 
     @property
     def has_carts(self) -> bool:
         """Return whether the run has looked at carts."""
-        return bool(self.summary.get("has_carts", True))
+        return bool(self.summary["has_carts"])
 
     @property
-    def names(self) -> dict[str, Any] | None:
-        """Return what the user calls orders and their columns (`names.OrderNames`); None in summaries of old
-        versions.
-        """
-        return self.summary.get("names")
+    def names(self) -> dict[str, Any]:
+        """Return what the user calls orders and their columns (`names.OrderNames`)."""
+        return dict(self.summary["names"])
 
     @property
     def has_currency(self) -> bool:
         """Return whether the run knows in what the totals of orders are."""
-        return bool(self.summary.get("has_currency"))
+        return bool(self.summary["has_currency"])
 
     @property
     def is_partial(self) -> bool:
         """Return whether the run looked only at the orders placed in some span."""
-        options = self.summary.get("options", {})
-        return any(options.get(name) is not None for name in ("from_ms", "to_ms"))
+        options = self.summary["options"]
+        return (options["from_ms"], options["to_ms"]) != (None, None)
 
     def rows(self, case: str = "", subject_id: str = "") -> Iterator[dict[str, Any]]:
         """Yield the run's findings as rows of `layout.FINDING_COLUMNS`; of one case or one subject if
@@ -138,7 +139,7 @@ def run_of(out: Path, run_id: str = NEWEST) -> Run:
         return newest
     found = _read(out, run_id) if run_id == Path(run_id).name else None
     if found is None:
-        raise NotFound(f"{out} holds no run {run_id}. See: tidewheel audit ls --out {out}")
+        raise NotFound(f"{out} holds no run {run_id} that can be read. See: tidewheel audit ls --out {out}")
     return found
 
 
@@ -176,7 +177,7 @@ def _read(out: Path, run_id: str) -> Run | None:
         summary = json.loads(RunFolders(out, run_id).summary.read_text())
     except (OSError, ValueError):
         return None
-    has_all = isinstance(summary, dict) and {"balanced", "totals", "cases"} <= summary.keys()
+    has_all = isinstance(summary, dict) and summary.keys() >= FIELDS
     return Run(out, run_id, summary) if has_all else None
 
 

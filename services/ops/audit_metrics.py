@@ -57,7 +57,7 @@ class AuditMetrics(Collector):
 
     def _cases(self, run: Run) -> Metric:
         family = GaugeMetricFamily("mq_audit_cases", "Orders by case.", labels=("audit", "kind"))
-        for case, count in (run.summary["cases"] | run.summary.get("others", {})).items():
+        for case, count in (run.summary["cases"] | run.summary["others"]).items():
             family.add_metric((self._name, case), count)
         return family
 

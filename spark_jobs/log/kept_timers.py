@@ -100,10 +100,10 @@ def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
 
 
 def _named_files(store: Path) -> list[tuple[str, int]]:
-    """Return (path, length) of each partition file of the newest snapshot."""
+    """Return (path, length) of each partition file of the newest snapshot; none without a snapshot."""
     _, parts = newest_parts(store, open_log(store))
-    named = (parts.get(_TIMER_FILES) or {}).get("partitions") or {"files": {}}
-    return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named["files"].items())]
+    named = parts[_TIMER_FILES]["partitions"]["files"] if parts else {}
+    return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named.items())]
 
 
 class _Files:

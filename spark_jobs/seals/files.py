@@ -91,7 +91,6 @@ class Seal:
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"account": asdict(self.account)}
         plain |= {name: _listed(getattr(self, name)) for name in ("windows", "corrected")}
-        plain |= {"has_currency": True} if self.has_currency else {}  # which seals of before do not have
         return plain | {"digest": _digest(plain)}
 
     @property
@@ -107,7 +106,7 @@ class Seal:
 
 _PLAIN: Final = (
     "number", "run_id", "written_ms", "window_ms", "watermark_ms", "covered_from_ms", "from_ms", "to_ms",
-    "before",
+    "before", "has_currency",
 )  # fmt: skip
 
 
@@ -205,7 +204,6 @@ def _as_seal(plain: dict[str, Any]) -> Seal:
         account=Account(**plain["account"]),
         windows=_by_start(plain["windows"]),
         corrected=_by_start(plain["corrected"]),
-        has_currency=plain.get("has_currency", False),
     )
 
 

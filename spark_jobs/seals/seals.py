@@ -56,12 +56,12 @@ class NextWindow:
     """The next window that can be sealed, [start_ms, end_ms), and the facts that it waits for.
 
     It is sealed by the orders of a run that knows a fact of `closes_ms` or later, and whose log has come as
-    far. `newest` is the newest fact that the run has; `log_ms` is how far its log has come (None if that is
-    not known), which counts where a fact is newer. Where nothing has happened the other fields are None.
+    far. `newest` is the newest fact that the run has; `log_ms`, how far its log has come, counts where
+    a fact is newer. Where nothing has happened the other fields are None.
     """
 
     newest: Fact | None
-    log_ms: int | None
+    log_ms: int
     watermark_ms: int
     start_ms: int | None = None
     end_ms: int | None = None
@@ -74,9 +74,7 @@ class NextWindow:
     @property
     def known_ms(self) -> int | None:
         """Return up to when things are known to have happened; None for nothing."""
-        if self.newest is None:
-            return None
-        return self.newest.at_ms if self.log_ms is None else min(self.newest.at_ms, self.log_ms)
+        return None if self.newest is None else min(self.newest.at_ms, self.log_ms)
 
 
 @dataclass(frozen=True, slots=True)

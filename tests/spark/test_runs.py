@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,24 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.ops.audit_metrics import AuditMetrics
 from spark_jobs.layout import RunFolders
 from spark_jobs.runs import forget, newest_run, run_of, runs
+from tests.audit_runs import write_run
 from tidewheel.errors import ConfigurationError, NotFound
 
 IDS = ("20261119T020000Z", "20261120T020000Z", "20261121T020000Z", "20261121T020000Z-2")
 
 
-def write_run(out: Path, run_id: str, **summary: Any) -> RunFolders:
-    folders = RunFolders(out, run_id)
-    for folder in (folders.folder, folders.orders, folders.findings):
-        folder.mkdir(parents=True)
-    facts = {"balanced": True, "totals": {"orders": 4}, "cases": {"balanced": 4}} | summary
-    folders.summary.write_text(json.dumps(facts))
-    return folders
-
-
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     for run_id in IDS:
-        write_run(tmp_path / "nightly", run_id)
+        write_run(tmp_path / "nightly", run_id, totals={"orders": 4}, cases={"balanced": 4})
     return tmp_path / "nightly"
 
 
@@ -42,7 +32,7 @@ def test_runs_are_listed_by_time(out: Path) -> None:
     assert run_of(out, IDS[0]).run_id == IDS[0]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"balanced": true}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"balanced": true, "totals": {}, "cases": {}}'])
 def test_a_run_that_did_not_end_is_no_run(out: Path, text: str) -> None:
     unfinished = RunFolders(out, "20261122T020000Z")
     unfinished.folder.mkdir()

@@ -24,6 +24,7 @@ from spark_jobs.seals import identities as seals_identities
 from spark_jobs.seals import seals
 from spark_jobs.seals.changes import moment
 from spark_jobs.seals.files import Seal, SealFolder
+from tests.audit_runs import write_run
 from tidewheel.errors import ConfigurationError
 
 WINDOW_MS = 300_000
@@ -64,14 +65,11 @@ class Books:
 
     def run(self, orders: list[Order], parts: int = 1, **summary: Any) -> Run:
         self.number += 1
-        folders = RunFolders(self.out, f"run-{self.number}")
-        folders.orders.mkdir(parents=True)
-        folders.folder.mkdir(parents=True)
+        totals = {"orders": len(orders)}
+        folders = write_run(self.out, f"run-{self.number}", **{"totals": totals, **summary})
         for part in range(parts):
             rows = pa.Table.from_pylist(orders[part::parts], seals_identities._ORDERS)
             pq.write_table(rows, folders.orders / f"{part}.parquet")
-        facts = {"balanced": True, "totals": {"orders": len(orders)}, "cases": {}} | summary
-        folders.summary.write_text(json.dumps(facts))
         return run_of(self.out, folders.run_id)
 
     def seal(self, orders: list[Order], watermark_ms: int = 60_000, **facts: Any) -> Seal:

@@ -92,7 +92,7 @@ def verify_seals(
         raise typer.Exit(FINDINGS)
 
 
-def tell_sealing(sealing: Sealing, names: dict[str, Any] | None) -> None:
+def tell_sealing(sealing: Sealing, names: dict[str, Any]) -> None:
     """Print what was sealed, what is open, and which window is next."""
     output.show(*told(sealing, names))
     tell_changes(sealing.verification.changed, LIMIT)
@@ -102,7 +102,7 @@ def tell_sealing(sealing: Sealing, names: dict[str, Any] | None) -> None:
         output.say("when they are right: tidewheel audit seal --accept-changes")
 
 
-def told(sealing: Sealing, names: dict[str, Any] | None) -> tuple[str, ...]:
+def told(sealing: Sealing, names: dict[str, Any]) -> tuple[str, ...]:
     """Return what was sealed, or why nothing was, and what the next window waits for, line by line."""
     done = sentences(sealing.seal) if sealing.seal else (nothing(sealing.verification),)
     return *done, waiting(sealing.next, names)
@@ -132,7 +132,7 @@ def nothing(found: Verification) -> str:
     return "Nothing is sealed: no window has closed yet."
 
 
-def waiting(of: NextWindow, names: dict[str, Any] | None) -> str:
+def waiting(of: NextWindow, names: dict[str, Any]) -> str:
     """Return which window is next, what it waits for, and how far the facts of the run go."""
     from spark_jobs.names import OrderNames
 
@@ -145,7 +145,7 @@ def waiting(of: NextWindow, names: dict[str, Any] | None) -> str:
     if of.newest is not None:
         fact = f"{known.of(of.newest.column)} of {known.order} {of.newest.order_id}"
         newest = f"the newest in this run is {wall(of.newest.at_ms)} ({fact})"
-        if of.known_ms != of.newest.at_ms and of.log_ms is not None:
+        if of.known_ms != of.newest.at_ms:
             newest += f", but its log goes only up to {wall(of.log_ms)}"
     return (
         f"The next window, {wall(of.start_ms)} to {wall(of.end_ms)}, can be sealed by a run in which a row "

@@ -76,7 +76,7 @@ def refuse_other_names(run: Run, mapping: Mapping) -> None:
     from spark_jobs.names import OrderNames
 
     theirs, given = OrderNames.of_json(run.names), OrderNames.of_mapping(mapping)
-    if run.names is not None and theirs != given:
+    if theirs != given:
         raise ConfigurationError(
             f"Run {run.run_id} has other names than these ({theirs.order} and {theirs.created}, not "
             f"{given.order} and {given.created}). Give --mapping the file of that run."

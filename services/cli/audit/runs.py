@@ -102,7 +102,7 @@ def facts(run: Run) -> dict[str, Any]:
         "findings_count": run.findings_count,
         "balanced": run.is_balanced,
         "cases": run.summary["cases"],
-        "others": run.summary.get("others", {}),
+        "others": run.summary["others"],
         "report": str(run.folders.report),
     }
 

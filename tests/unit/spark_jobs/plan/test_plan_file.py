@@ -20,14 +20,12 @@ from spark_jobs.plan import plan
 from spark_jobs.plan.plan import Planning, Step
 from spark_jobs.plan.sources import PlanSources
 from spark_jobs.runs import run_of
+from tests.audit_runs import write_run
 
 
 def run_with(out: Path, order_id: str) -> None:
     """Write a run with one finding."""
-    folders = RunFolders(out, "20261121T020000Z")
-    for folder in (folders.folder, folders.orders, folders.findings):
-        folder.mkdir(parents=True)
-    folders.summary.write_text(json.dumps({"balanced": False, "totals": {}, "cases": {}}))
+    folders = write_run(out, "20261121T020000Z", balanced=False)
     row = {"subject": "order", "subject_id": order_id, "order_id": order_id, "why": "Because."}
     found = row | {"case": names.PAID_BUT_TIMED_OUT}
     pq.write_table(pa.Table.from_pylist([found]), folders.findings / "part.parquet")

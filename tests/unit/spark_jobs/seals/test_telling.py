@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,10 +13,10 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.layout import RunFolders
 from spark_jobs.runs import Run, run_of
 from spark_jobs.seals import seals
 from spark_jobs.seals.identities import _ORDERS, Span, identities, order_id_of, stages_of, values_of
+from tests.audit_runs import write_run
 
 WINDOW_MS = 1_000
 END_MS = 10 * WINDOW_MS
@@ -52,14 +51,10 @@ def test_an_identity_says_what_it_was_made_of(orders: dict[str, Order]) -> None:
                 assert values
 
 
-def write_run(out: Path, number: int, orders: dict[str, Order]) -> Run:
-    folders = RunFolders(out, f"run{number}")
-    for folder in (folders.orders, folders.folder):
-        folder.mkdir(parents=True)
+def run_with(out: Path, number: int, orders: dict[str, Order]) -> Run:
+    folders = write_run(out, f"run{number}", has_currency=True)
     rows = [one | {"order_id": key} for key, one in orders.items()]
     pq.write_table(pa.Table.from_pylist(rows, _ORDERS), folders.orders / "part.parquet")
-    facts = {"balanced": True, "totals": {}, "cases": {}, "has_currency": True}
-    folders.summary.write_text(json.dumps(facts))
     return run_of(out, f"run{number}")
 
 
@@ -73,8 +68,8 @@ def test_what_all_windows_add_up_to_is_what_the_orders_say(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         first = min(one[name] for one in before.values() for name in TIMES if one[name] is not None)
-        seals.seal(out, write_run(out, 1, before), WINDOW_MS, 0)
-        found = seals.verify(out, write_run(out, 2, after))
+        seals.seal(out, run_with(out, 1, before), WINDOW_MS, 0)
+        found = seals.verify(out, run_with(out, 2, after))
     closed_ms = found.to_ms
     assert bool(closed_ms) == (first < closed_ms)
     expected: Counter[str] = Counter()

@@ -16,7 +16,7 @@ import typer
 from services.cli.audit import audit, books, schedule
 from services.cli.audit.options import limits
 from services.times.display import wall
-from spark_jobs.layout import RunFolders
+from tests.audit_runs import write_run
 from tidewheel.errors import ConfigurationError
 
 MINUTE_MS = 60_000
@@ -55,12 +55,9 @@ class Shop:
     def audit(self, *orders: Order, **summary: Any) -> None:
         """As `audit run` writes it."""
         self._runs += 1
-        folders = RunFolders(self.out, f"run{self._runs}")
-        for folder in (folders.orders, folders.folder):
-            folder.mkdir(parents=True)
+        totals = {"orders": len(orders)}
+        folders = write_run(self.out, f"run{self._runs}", **{"totals": totals, **summary})
         pq.write_table(pa.Table.from_pylist(list(orders), COLUMNS), folders.orders / "part.parquet")
-        facts = {"balanced": True, "totals": {"orders": len(orders)}, "cases": {}}
-        folders.summary.write_text(json.dumps(facts | summary))
 
     def seal(self, watermark: str = "10m", as_json: bool = False) -> str:
         books.seal("newest", self.out, watermark, "5m", False, as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from services.cli.audit.results import show_summary
 from services.cli.audit.runs import show
 from spark_jobs.layout import RunFolders
 from spark_jobs.report.summary import AuditSummary
+from tests.audit_runs import write_run
 
 LACKING = "The log has no record of topic sales, which [topics] order_created names. It has orders."
 
@@ -25,12 +25,9 @@ LACKING = "The log has no record of topic sales, which [topics] order_created na
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """A folder with a run of 30 findings."""
-    folders = RunFolders(tmp_path, "20261121T020000Z")
-    for folder in (folders.folder, folders.findings):
-        folder.mkdir(parents=True)
+    summary = {"balanced": False, "totals": {"orders": 100}, "lacking": [LACKING]}
     cases = {"fired-late": 30, "balanced": 70}
-    summary = {"balanced": False, "totals": {"orders": 100}, "cases": cases, "lacking": [LACKING]}
-    folders.summary.write_text(json.dumps(summary))
+    folders = write_run(tmp_path, "20261121T020000Z", cases=cases, **summary)
     ids = [f"o{number}" for number in range(30)]
     rows = [{"subject": "order", "subject_id": one, "case": "fired-late", "why": "Late."} for one in ids]
     pq.write_table(pa.Table.from_pylist(rows), folders.findings / "part.parquet")
@@ -62,7 +59,6 @@ def test_orders_that_could_not_be_judged_are_shown_by_their_case(
 ) -> None:
     """They are no findings, so `--case not-covered` showed none of them."""
     folders = RunFolders(out, "20261121T020000Z")
-    folders.orders.mkdir(parents=True)
     rows = [{"order_id": "ghost", "case": "not-covered", "why": "Only a ledger has it."}]
     pq.write_table(pa.Table.from_pylist(rows), folders.orders / "part.parquet")
     show(out=out, run_id="newest", case="not-covered", order="", limit=20, as_json=False)
@@ -73,7 +69,6 @@ def test_orders_that_could_not_be_judged_are_shown_by_their_case(
 
 def test_orders_that_balance_have_no_reason_to_show(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = RunFolders(out, "20261121T020000Z")
-    folders.orders.mkdir(parents=True)
     rows = [{"order_id": "good", "case": "balanced", "why": None}]
     pq.write_table(pa.Table.from_pylist(rows), folders.orders / "part.parquet")
     show(out=out, run_id="newest", case="balanced", order="", limit=20, as_json=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from services.http.api import Api
 from services.status import asking
 from services.status.asking import Questions, figures, newest_audit, ready
 from services.status.judgement import Unread, judged
+from tests.audit_runs import write_run
 from tidewheel.errors import AccessRefused, AnswerLate, BrokerUnreachable, NotFound, TidewheelError
 
 READY = (200, "ready\n")
@@ -108,26 +108,16 @@ def test_a_broker_without_a_cluster_has_none(monkeypatch: pytest.MonkeyPatch) ->
     assert asking.cluster_of(broker_at("127.0.0.1:1")) is None
 
 
-def run_of(out: Path, name: str, text: str) -> None:
-    folder = out / "runs" / name
-    folder.mkdir(parents=True)
-    (folder / "summary.json").write_text(text)
-
-
 def test_the_newest_audit_of_a_folder_is_read(tmp_path: Path) -> None:
     assert newest_audit(tmp_path) is None
     assert newest_audit(tmp_path / "none") is None
-    summary = {
-        "balanced": False,
-        "totals": {"orders": 7},
-        "cases": {"order-without-message": 2, "balanced": 5},
-    }
-    run_of(tmp_path, "20261126T020000Z", json.dumps(summary))
+    cases = {"order-without-message": 2, "balanced": 5}
+    write_run(tmp_path, "20261126T020000Z", balanced=False, totals={"orders": 7}, cases=cases)
     found = newest_audit(tmp_path)
     assert isinstance(found, dict)
     assert (found["is_balanced"], found["orders"]) == (False, 7)
 
 
 def test_an_audit_that_cannot_be_read_is_not_well(tmp_path: Path) -> None:
-    run_of(tmp_path, "20261126T020000Z", '{"totals": 7}')
+    write_run(tmp_path, "20261126T020000Z").summary.write_text('{"totals": 7}')
     assert isinstance(newest_audit(tmp_path), Unread)
