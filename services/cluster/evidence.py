@@ -26,10 +26,6 @@ The record of the evidence determines the state once the fold has taken or skipp
     same record, end and chain     AGREED
     anything else                  HALT
 
-A store of a version without evidence has a file `durable` with the accepted end of a follower. The first
-start converts this file to evidence with NO_RECORD. The state becomes AGREED once the history reaches the end
-in the evidence, and was compared with the bytes on disk.
-
 Until the state is AGREED, a node may neither lead nor write new evidence. The copy of another node, or the
 whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACES`):
 
@@ -54,15 +50,11 @@ from typing import Final, NamedTuple
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
 
-NO_RECORD: Final = 0
-"""The record number of evidence that has only an end: no leader writes the first record of the log."""
-
 
 class Evidence(NamedTuple):
     """The accepted history that a node has read: `record` is the last folded record of a leader.
 
     `end` and `chain` describe the history after that record, and `crc` is the CRC-32 of the record's bytes.
-    If `record` is NO_RECORD, only `end` is valid.
     """
 
     cluster: bytes
@@ -75,8 +67,7 @@ class Evidence(NamedTuple):
     @property
     def said(self) -> str:
         """The position of the evidence, as a part of a sentence."""
-        of_record = f", with record {self.record} of the shared log" if self.record != NO_RECORD else ""
-        return f"up to byte {self.end} of the log{of_record}"
+        return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
 class State(Enum):
@@ -200,10 +191,7 @@ class CopyProof:
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
             return
-        is_whole = claimed.record != NO_RECORD
-        if is_whole and read != Read(
-            claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)
-        ):
+        if read != Read(claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)):
             raise self._lost(read)
         self.state = State.AGREED
 
@@ -236,15 +224,13 @@ class CopyProof:
 
 def _is_before(read: Read, claimed: Evidence) -> bool:
     """Return whether a fold has not reached the record of the evidence yet."""
-    return read.end < claimed.end if claimed.record == NO_RECORD else read.next_offset <= claimed.record
+    return read.next_offset <= claimed.record
 
 
 def traced(fold: Fold, claimed: Evidence | None) -> Trace:
     """Compare the chain of the evidence with a fold from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return Trace.NOT_READ
-    if claimed.record == NO_RECORD:
-        return Trace.NOT_READ if fold.end < claimed.end else Trace.FORGOTTEN
     if fold.end < claimed.end:
         return Trace.ANOTHER
     return {True: Trace.SAME, False: Trace.ANOTHER, None: Trace.FORGOTTEN}[

@@ -7,7 +7,7 @@ node first copies the store (`copies.transfer`), and the shared log is trimmed b
 
     create --from    the whole store of a single broker
     restore          a node's store: all sound records up to the end of its evidence; all sound records if the
-                     evidence is damaged or was not kept (`RemainingData`). Damaged records, and records that
+                     evidence is damaged or is missing (`RemainingData`). Damaged records, and records that
                      the cluster accepted later, are lost. The refusal states the size of the loss: the
                      operator must name the offset and the number of damaged bytes (`LossNotAccepted`). The
                      damaged bytes remain in place (`holes`). Sound bytes after the offset are set aside
@@ -48,7 +48,6 @@ from services.broker.spine.settings import BrokerSettings
 from services.cluster import holes
 from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted
-from services.cluster.evidence import NO_RECORD
 from services.cluster.evidence_file import EvidenceDamaged, EvidenceFile
 from services.cluster.evidence_file import read as read_evidence
 from services.cluster.replica import Replica, SharedPart, newest_checkpoint
@@ -265,9 +264,8 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 def what_is_left(disk: Disk) -> RemainingData:
     """Return the remaining data of a node's store: all sound records that are known to be accepted.
 
-    Without evidence of the accepted end, as in a store of an older program, all sound records count. This
-    function reads the whole log. Raise a `StoreError` if the store cannot be used, or OSError if the disk
-    fails.
+    Without evidence of the accepted end, all sound records count. This function reads the whole log. Raise a
+    `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -277,8 +275,8 @@ def what_is_left(disk: Disk) -> RemainingData:
         evidence, unproven = None, f"the file {layout.EVIDENCE} is spoiled"
     if evidence is not None:
         seen, epoch = evidence.end, evidence.epoch
-    if not unproven and (evidence is None or evidence.record == NO_RECORD):
-        unproven = f"the file {layout.EVIDENCE} was not kept when they were written"
+    if evidence is None and not unproven:
+        unproven = f"the file {layout.EVIDENCE} is missing"
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
     beyond_end, damaged = _sound_in(disk, segment_bytes, max(accepted_end, _files_end(disk)))

@@ -47,7 +47,7 @@ from services.broker.spine.values import Damaged
 from services.broker.start_damage import missing_from
 from services.cluster import holes
 from services.cluster.copies import transfer
-from services.cluster.evidence import NO_RECORD, CopyProof, Evidence, Read, traced
+from services.cluster.evidence import CopyProof, Read, traced
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
 from sharedlog.bodies import sound_records
@@ -112,7 +112,6 @@ class Replica:
         `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.take_over(disk)
-        _keep_what_was_published(disk, cluster)
         if disk.size(layout.REFETCH) >= 0:
             raise StoreDamaged("Another node's copy is to take this one's place: cluster refetch was called.")
         shared, evidence = SharedPart(Fold(cluster)), EvidenceFile.open(disk)
@@ -137,8 +136,7 @@ class Replica:
     def last_led(self) -> tuple[int, int] | None:
         """The offset and the CRC-32 of the newest record of a leader that this copy has ever folded."""
         claimed = self._proof.claimed
-        is_known = claimed is not None and claimed.record != NO_RECORD
-        return (claimed.record, claimed.crc) if claimed is not None and is_known else None
+        return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
         """Raise `StoreDamaged` if the copy has lost data that cannot be restored on this machine.
@@ -274,19 +272,6 @@ class Replica:
         fresh = self._proof.accepted(fold.epoch, fold.end, fold.chain, fold.last_led)
         if fresh is not None:
             self._evidence.write(fresh)
-
-
-def _keep_what_was_published(disk: Disk, cluster: bytes) -> None:
-    """Write evidence for a store of a version without evidence, from the offset published to readers.
-
-    Raise OSError if the disk fails.
-    """
-    if disk.size(layout.EVIDENCE) >= 0:
-        return
-    published = layout.published(disk)
-    seen = max(published.offset, published.accepted_offset)
-    if seen > newest_checkpoint(disk):
-        EvidenceFile(disk, Evidence(cluster, seen, 0, published.epoch, NO_RECORD, 0))
 
 
 def newest_checkpoint(disk: Disk) -> int:

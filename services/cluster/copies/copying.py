@@ -39,7 +39,7 @@ from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import Found, OwnCopy, look_for_copies
 from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
-from services.cluster.evidence import NO_RECORD, Evidence, Look, Trace, Verdict, covers, traced
+from services.cluster.evidence import Evidence, Look, Trace, Verdict, covers, traced
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -174,8 +174,6 @@ class Copying:
 
     def _look_at(self, claimed: Evidence) -> Look:
         """Look up the record of the evidence in the engine; raise `Unknown` if the engine does not answer."""
-        if claimed.record == NO_RECORD:
-            return Look.TRIMMED
         crc = crc_at(self._engine, claimed.record)
         return Look.SAME if crc == claimed.crc else _LOOKS.get(crc, Look.ANOTHER)
 

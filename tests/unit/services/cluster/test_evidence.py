@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from services.cluster import evidence
 from services.cluster.evidence import (
-    NO_RECORD,
     CopyProof,
     Evidence,
     InPlace,
@@ -134,18 +133,3 @@ def test_evidence_of_the_cluster_before_a_restore_proves_nothing() -> None:
 def test_a_checkpoint_of_another_history_halts(checkpoint: Read) -> None:
     with pytest.raises(Halted, match="Record 9"):
         CopyProof(CLUSTER, Evidence(CLUSTER, 5, 7, 1, 9, 1), checkpoint, Trace.ANOTHER)
-
-
-def test_an_end_alone_is_agreed_with_by_a_history_that_is_as_long() -> None:
-    claimed = Evidence(CLUSTER, 50, 0, 3, NO_RECORD, 0)
-    proof = CopyProof(CLUSTER, claimed, NOWHERE, Trace.NOT_READ)
-    proof.read(Read(49, 1, 8, (7, 1)))
-    assert not proof.may_lead
-    assert proof.accepted(3, 49, 1, (7, 1)) is None
-    with pytest.raises(Halted, match="another record lies at byte 49"):
-        proof.meet(InPlace.OTHER, 49)
-    proof.read(Read(60, 2, 9, (8, 2)))
-    assert proof.may_lead
-    assert proof.accepted(3, 60, 2, (8, 2)) == Evidence(CLUSTER, 60, 2, 3, 8, 2)
-    assert CopyProof(CLUSTER, claimed, Read(50, 1, 8, None), Trace.FORGOTTEN).may_lead
-    assert "record" not in claimed.said

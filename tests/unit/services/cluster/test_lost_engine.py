@@ -615,67 +615,13 @@ def test_a_segment_that_is_gone_is_a_hole(pair: Pair, gone: list[int], has_check
     disk.close()
 
 
-def of_before(pair: Pair, number: int) -> int:
-    """Let a store be one of a version without evidence; return how far it says that it was accepted."""
-    disk = pair.disks[number]
-    disk.delete(layout.EVIDENCE)
-    published = layout.published(disk)
-    return max(published.offset, published.accepted_offset)
-
-
 @pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("opened", [0, 1, 3])
-def test_a_store_of_a_version_without_evidence_is_restored_however_often_it_was_opened(
-    pair: Pair, number: int, opened: int
-) -> None:
-    assert of_before(pair, number) == (pair.leader.fold.end if number else 0), "no leader told how far"
-    for _ in range(opened):
-        pair.open(number)
+def test_a_store_whose_evidence_is_missing_is_restored_whole(pair: Pair, number: int) -> None:
+    pair.disks[number].delete(layout.EVIDENCE)
     pair.close()
+    with pytest.raises(LossNotAccepted, match="the file evidence is missing, so nothing tells whether"):
+        restore_from(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
     assert recovered(pair.roots[number]) == SENT
-
-
-def test_a_restored_backup_is_found_by_a_follower_of_a_version_without_evidence(pair: Pair) -> None:
-    number = 1
-    before, end = len(pair.engine.records), pair.leader.fold.end
-    pair.send(60)
-    assert of_before(pair, number) > end
-    sent = slice(before, None)
-    lost = pair.engine.records[sent], pair.engine._taken_ms[sent], pair.engine._heads[sent]
-    del pair.engine.records[sent], pair.engine._taken_ms[sent], pair.engine._heads[sent]
-    pair.engine._head = pair.engine._heads[-1]
-    again = pair.open(number)
-    for _ in range(2):
-        with pytest.raises(Unknown, match=rf"not read up to byte {pair.leader.fold.end} of the log"):
-            stand(pair, again)
-        again = pair.open(number)
-    assert ways_on(pair.disks[number]).startswith(
-        f"This node has seen the log accepted up to byte {pair.leader.fold.end} of the log."
-    )
-    pair.engine.records += lost[0]
-    pair.engine._taken_ms += lost[1]
-    pair.engine._heads += lost[2]
-    stand(pair, again)
-    claimed = evidence_file.read(pair.disks[number])
-    assert claimed is not None
-    assert (claimed.end, claimed.record > 0) == (pair.leader.fold.end, True)
-    pair.close()
-    assert recovered(pair.roots[number]) == SENT + 60
-
-
-def test_a_store_of_a_version_without_evidence_halts_over_another_history(pair: Pair) -> None:
-    of_before(pair, 1)
-    del pair.engine.records[1:], pair.engine._taken_ms[1:], pair.engine._heads[1:]
-    pair.engine._head = NOWHERE
-    pair.leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
-    pair.lead(pair.leader, b"who leads epoch9")
-    pair.follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
-    pair.send()
-    again = pair.open(1)
-    with pytest.raises(Halted, match=r"another record lies at byte \d+ .* up to byte \d+ "):
-        pair.read_on(again)
-    pair.close()
-    assert recovered(pair.roots[1]) == SENT
 
 
 def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
