@@ -85,14 +85,14 @@ class Acts:
         self.replica: Replica | None = None
         """The open replica, or None while a copy replaces it; only the event loop accesses this attribute."""
 
-    def begins(self, act: Act) -> None:
+    def prepare_act(self, act: Act) -> None:
         """Release the replica if an act replaces it. Call this method in the event loop only."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.note(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
-    def ends(self, answer: Input) -> None:
+    def apply_answer(self, answer: Input) -> None:
         """Apply the replica or the certificate in an answer. Call this method in the event loop only."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
@@ -117,7 +117,7 @@ class Acts:
     def open(self, _: Any = None) -> Opened:
         """Open the replica. Raise a `StoreError` if the store is unusable, or OSError if the disk fails."""
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
-        self.copying.opened(replica)
+        self.copying.verify_fetched_copy(replica)
         return Opened(replica.fold.epoch, replica.fold.leads, seen_by(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
@@ -146,7 +146,7 @@ class Acts:
             if self.witness.is_another(one):
                 self.witness.require_kept(self.engine, fold)
                 break
-            step = replica.take(one.offset, one.stored, self.clocks.wall())
+            step = replica.take_record(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
             self.compared.led(one, step.record)
@@ -161,7 +161,7 @@ class Acts:
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
-    def complain(self, complaint: tuple[int, int]) -> None:
+    def append_complaint(self, complaint: tuple[int, int]) -> None:
         """Append a complaint to the shared log: the leader of an epoch does not answer calls of clients."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
@@ -175,17 +175,17 @@ class Acts:
         """
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
-        shown = self.look_after_copy(replica, has_read_all)
+        shown = self.announce_copy(replica, has_read_all)
         return LookDone(seen_by(replica.fold), has_room, shown)
 
-    def look_after_copy(self, replica: Replica, has_read_all: bool) -> Identity:
+    def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
         """Announce a new checkpoint after it was read back, and return the current certificate of this node.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
         replica.require_sound(has_read_all=has_read_all)
         replica.sync()
-        self.copying.tell(replica, self.clocks.monotonic())
+        self.copying.announce_checkpoint(replica, self.clocks.monotonic())
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
@@ -193,7 +193,7 @@ class Acts:
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """
-        self.open_replica.require_may_stand()
+        self.open_replica.prepare_to_lead()
         fold = self.open_replica.fold
         me = self.me._replace(certificate=self.show().certificate)
         candidate = Candidate(fold, holder, me._asdict())
@@ -222,10 +222,10 @@ class Acts:
         Raise `Unknown` if the engine does not answer, `TooOld` if the cluster has a newer version,
         `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
-        found = self.copying.look(where)
+        found = self.copying.find_copies(where)
         if found.epoch is not None:
             self._tell(CopiesFound(found.epoch.epoch, found.epoch.facts), self.clocks.monotonic())
-        return Copied(self.copying.get(found, where))
+        return Copied(self.copying.fetch_copy(found, where))
 
     def shown_over_http(self) -> str:
         """Return the certificate of this node's HTTP interface as PEM, or "" for http://."""
@@ -236,7 +236,7 @@ CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
     Act.OPEN: Acts.open,
     Act.READ: Acts.read,
     Act.CATCH_UP: Acts.catch_up,
-    Act.COMPLAIN: Acts.complain,
+    Act.COMPLAIN: Acts.append_complaint,
     Act.LOOK: Acts.look,
     Act.APPEND_EPOCH: Acts.append_epoch,
     Act.CONFIRM: Acts.confirm,

@@ -13,7 +13,7 @@ the evidence.
 Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine. If the record
 is missing or was replaced, the node halts after some time.
 
-Each accepted flush is compared with the bytes on disk at its offset (`MEETS`):
+Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
     on disk              below the accepted end                at or above it
     the same bytes       advance                               advance
@@ -21,13 +21,13 @@ Each accepted flush is compared with the bytes on disk at its offset (`MEETS`):
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
 The record of the evidence determines the state once the fold has taken or skipped this record
-(`CopyProof.read`):
+(`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
 Until the state is AGREED, a node may neither lead nor write new evidence. The copy of another node, or the
-whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACES`):
+whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACEMENT_VERDICTS`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
@@ -77,7 +77,7 @@ class State(Enum):
     AGREED = "agreed"
 
 
-class Look(Enum):
+class RecordLookup(Enum):
     """The result of looking up the record of the evidence in the engine."""
 
     SAME = "same"
@@ -86,7 +86,7 @@ class Look(Enum):
     TRIMMED = "trimmed"
 
 
-class InPlace(Enum):
+class DiskComparison(Enum):
     """The result of comparing an accepted flush with the bytes on disk at its offset."""
 
     EQUAL = "the same bytes"
@@ -94,7 +94,7 @@ class InPlace(Enum):
     OTHER = "another record"
 
 
-class Trace(Enum):
+class ChainComparison(Enum):
     """The result of comparing the chain of the evidence with the history of another copy."""
 
     SAME = "same"
@@ -116,26 +116,26 @@ class Verdict(Enum):
     HALT = "halt"
 
 
-MEETS: Final = {
-    (InPlace.EQUAL, True): Verdict.ADVANCE,
-    (InPlace.EQUAL, False): Verdict.ADVANCE,
-    (InPlace.UNSOUND, True): Verdict.WRITE,
-    (InPlace.UNSOUND, False): Verdict.CUT,
-    (InPlace.OTHER, True): Verdict.HALT,
-    (InPlace.OTHER, False): Verdict.SET_ASIDE,
+FLUSH_VERDICTS: Final = {
+    (DiskComparison.EQUAL, True): Verdict.ADVANCE,
+    (DiskComparison.EQUAL, False): Verdict.ADVANCE,
+    (DiskComparison.UNSOUND, True): Verdict.WRITE,
+    (DiskComparison.UNSOUND, False): Verdict.CUT,
+    (DiskComparison.OTHER, True): Verdict.HALT,
+    (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
 }
 """The action for a flush, by the bytes on disk and whether they are below the accepted end."""
-REPLACES: Final = {
-    **{(Trace.SAME, look): Verdict.TAKE for look in Look},
-    **{(Trace.ANOTHER, look): Verdict.REFUSE for look in Look},
-    **{(Trace.FORGOTTEN, look): Verdict.COMPARE for look in Look},
-    **{(Trace.NOT_READ, look): Verdict.REFUSE for look in Look},
-    (Trace.NOT_READ, Look.SAME): Verdict.TAKE,
-    (Trace.FORGOTTEN, Look.SAME): Verdict.TAKE,
+REPLACEMENT_VERDICTS: Final = {
+    **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
+    **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
+    **{(ChainComparison.FORGOTTEN, look): Verdict.COMPARE for look in RecordLookup},
+    **{(ChainComparison.NOT_READ, look): Verdict.REFUSE for look in RecordLookup},
+    (ChainComparison.NOT_READ, RecordLookup.SAME): Verdict.TAKE,
+    (ChainComparison.FORGOTTEN, RecordLookup.SAME): Verdict.TAKE,
 }
 
 
-class Read(NamedTuple):
+class FoldProgress(NamedTuple):
     """The progress of a fold: the end and chain of the history, and the offset of the next record.
 
     `last` is the offset and the CRC-32 of the record that was taken last, or None before the first record.
@@ -155,13 +155,17 @@ class CopyProof:
     Raise `Halted` if the checkpoint is of another history.
     """
 
-    def __init__(self, cluster: bytes, claimed: Evidence | None, checkpoint: Read, trace: Trace) -> None:
+    def __init__(
+        self, cluster: bytes, claimed: Evidence | None, checkpoint: FoldProgress, trace: ChainComparison
+    ) -> None:
         self._cluster = cluster
         self.claimed = claimed if claimed is not None and claimed.cluster == cluster else None
         self.state = State.AGREED
         if self.claimed is not None:
             self.state = State.OPEN if _is_before(checkpoint, self.claimed) else State.AGREED
-            if self.state is State.AGREED and (trace is Trace.ANOTHER or checkpoint.end < self.claimed.end):
+            if self.state is State.AGREED and (
+                trace is ChainComparison.ANOTHER or checkpoint.end < self.claimed.end
+            ):
                 raise self._lost(checkpoint)
 
     @property
@@ -169,12 +173,12 @@ class CopyProof:
         """The log offset up to which the history is known to be accepted, or 0 without evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
-    def meet(self, in_place: InPlace, offset: int) -> Verdict:
+    def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
         """Return the action for the bytes at `offset`, where the disk first differs from an accepted flush.
 
         Raise `Halted` if the copy and the shared log have two histories.
         """
-        verdict = MEETS[in_place, offset < self.accepted_end]
+        verdict = FLUSH_VERDICTS[in_place, offset < self.accepted_end]
         if verdict is Verdict.HALT:
             raise Halted(
                 f"The shared log has another history than this copy: another record lies at byte {offset} of "
@@ -182,7 +186,7 @@ class CopyProof:
             )
         return verdict
 
-    def read(self, read: Read) -> None:
+    def check_fold(self, read: FoldProgress) -> None:
         """Check the fold after it has taken a record; raise `Halted` if the fold contradicts the evidence.
 
         At the record of the evidence, the fold of a sound log has the state with which the evidence was
@@ -191,11 +195,13 @@ class CopyProof:
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
             return
-        if read != Read(claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)):
+        if read != FoldProgress(
+            claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)
+        ):
             raise self._lost(read)
         self.state = State.AGREED
 
-    def accepted(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
+    def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
         """Return new evidence for a copy that contains all bytes up to `end`, or None if nothing has changed.
 
         `led` is the offset and the CRC-32 of the newest record of a leader that the fold has taken.
@@ -213,7 +219,7 @@ class CopyProof:
         """Whether the node has read the shared log past the evidence, and the log agrees with it."""
         return self.state is State.AGREED
 
-    def _lost(self, read: Read) -> Halted:
+    def _lost(self, read: FoldProgress) -> Halted:
         assert self.claimed is not None, "without evidence nothing is missed"
         return Halted(
             f"Record {self.claimed.record} of the shared log was read before, with byte {self.claimed.end} "
@@ -222,22 +228,22 @@ class CopyProof:
         )
 
 
-def _is_before(read: Read, claimed: Evidence) -> bool:
+def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
     """Return whether a fold has not reached the record of the evidence yet."""
     return read.next_offset <= claimed.record
 
 
-def traced(fold: Fold, claimed: Evidence | None) -> Trace:
+def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
     """Compare the chain of the evidence with a fold from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
-        return Trace.NOT_READ
+        return ChainComparison.NOT_READ
     if fold.end < claimed.end:
-        return Trace.ANOTHER
-    return {True: Trace.SAME, False: Trace.ANOTHER, None: Trace.FORGOTTEN}[
+        return ChainComparison.ANOTHER
+    return {True: ChainComparison.SAME, False: ChainComparison.ANOTHER, None: ChainComparison.FORGOTTEN}[
         fold.knows(Position(claimed.end, claimed.chain))
     ]
 
 
-def covers(claimed: Evidence | None, trace: Trace, look: Look) -> Verdict:
+def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
     """Return whether another copy, or the whole shared log, may replace a copy with this evidence."""
-    return Verdict.TAKE if claimed is None else REPLACES[trace, look]
+    return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

@@ -305,7 +305,7 @@ def recover_left(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: in
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
-    Tail(disk, settings.segment_bytes, left.checkpoint).end_at(left.end, left.beyond_end)
+    Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
     holes.make_room(disk, settings.segment_bytes, left.damaged)
     holes.write(disk, holes.Holes(left.damaged, left.keep_bytes))
     layout.republish_durable(disk, left.end, may_go_back=True)

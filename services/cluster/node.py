@@ -33,7 +33,7 @@ import structlog
 from commitlog.disk import Disk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.acts import CARRIED_OUT, Acts, Clocks
-from services.cluster.copies.refetching import ways_on
+from services.cluster.copies.refetching import recovery_advice
 from services.cluster.election import inputs
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import Input
@@ -161,7 +161,7 @@ class ClusterNode:
         elif act is Act.END:
             self._over.set_result(None)
         else:
-            self.acts.begins(act)
+            self.acts.prepare_act(act)
             self._tasks.start(self._answer(act, argument), is_beside=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
@@ -183,7 +183,7 @@ class ClusterNode:
             answer = inputs.Failed(
                 act,
                 error,
-                ways_on(self._disk) if is_no_history(error) else "",
+                recovery_advice(self._disk) if is_no_history(error) else "",
                 self.acts.unreadable(error),
             )
         if answer is not None:
@@ -192,7 +192,7 @@ class ClusterNode:
 
     def _prepare(self, answer: Input) -> None:
         """Apply an answer to the node before the election receives the answer."""
-        self.acts.ends(answer)
+        self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
                 self.let_go()

@@ -47,7 +47,7 @@ from services.broker.spine.values import Damaged
 from services.broker.start_damage import missing_from
 from services.cluster import holes
 from services.cluster.copies import transfer
-from services.cluster.evidence import CopyProof, Read, traced
+from services.cluster.evidence import CopyProof, FoldProgress, compare_chain
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
 from sharedlog.bodies import sound_records
@@ -94,8 +94,8 @@ class Replica:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
         fold, self._synced_end = shared.fold, core.end_offset
         assert fold.cluster is not None, "a copy is of a cluster"
-        begins = Read(fold.end, fold.chain, fold.next_offset, None)
-        self._proof = CopyProof(fold.cluster, evidence.written, begins, traced(fold, evidence.written))
+        begins = FoldProgress(fold.end, fold.chain, fold.next_offset, None)
+        self._proof = CopyProof(fold.cluster, evidence.written, begins, compare_chain(fold, evidence.written))
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[Damaged] = set()
@@ -145,13 +145,13 @@ class Replica:
         copy was opened may include a cut by retention.
         """
         for one in tuple(self.core.damage):
-            if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_of_holes(one):
+            if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_due_to_holes(one):
                 raise StoreDamaged(f"{one.path}: {one.what}")
         store = self.core.store
         if has_read_all and store.log.first_offset > store.may_begin_at:
             raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
 
-    def _is_of_holes(self, one: Damaged) -> bool:
+    def _is_due_to_holes(self, one: Damaged) -> bool:
         """Return whether the damage is due to known holes only, and its segment has no other damage."""
         if not self._holes.are_there or one in self._of_holes:
             return self._holes.are_there
@@ -170,7 +170,7 @@ class Replica:
         self._of_holes.add(one)
         return True
 
-    def take(self, offset: int, stored: bytes, now_ms: int) -> Step:
+    def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
         """Take the next record of the shared log.
 
         Check the CRC and the offset of each record of a flush before any of the flush is written.
@@ -182,21 +182,21 @@ class Replica:
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.take(offset, stored)
         fold = self.fold
-        self._proof.read(Read(fold.end, fold.chain, fold.next_offset, fold.last_read))
+        self._proof.check_fold(FoldProgress(fold.end, fold.chain, fold.next_offset, fold.last_read))
         if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
             raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
             parts = zip(step.flush, step.offsets, strict=True)
             encoded = [one for part, at in parts for one in sound_records(part, at)]
-            if any(_RETENTION in part.body for part in step.flush) and any(map(_cuts, encoded)):
+            if any(_RETENTION in part.body for part in step.flush) and any(map(_is_log_cut, encoded)):
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)
                 self._shared.is_before_flush = False
-            self._tail.meet(step.flush, self._proof)
+            self._tail.prepare_flush(step.flush, self._proof)
             self.core.take_in(encoded, step.flush[-1].end, now_ms)
             assert self.core.end_offset == self.fold.end, "the core is elsewhere than the fold"
         if step.outcome in _EVIDENT:
-            self._keep_evidence()
+            self._write_evidence()
         return step
 
     def sync(self) -> None:
@@ -214,7 +214,7 @@ class Replica:
         self._evidence.sync()
         self._synced_end = max(self._synced_end, end)
 
-    def require_may_stand(self) -> None:
+    def prepare_to_lead(self) -> None:
         """Prepare a copy that has read the whole shared log to lead.
 
         Bytes after the end of the log were never accepted, and are set aside. Raise `Unknown` if the copy may
@@ -225,7 +225,7 @@ class Replica:
                 f"The shared log was not read up to byte {self._proof.accepted_end} of the log, which this "
                 "node has read before."
             )
-        self._tail.end_at(self.core.end_offset)
+        self._tail.cut_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
         """Write a checkpoint, and delete the segments that both checkpoints cover.
@@ -249,27 +249,27 @@ class Replica:
         self._is_settled = True
         return self.beyond_checkpoint_bytes >= AGAIN_BYTES
 
-    def lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
+    def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Start to lead, and let the core write to the shared log, whose newest EPOCH is that of this node.
 
         The first record of the core is the epoch, with the name `node` and the finalized version.
         """
-        self.require_may_stand()
+        self.prepare_to_lead()
         self._is_settled = False
         local = self.core.local_sink
-        self.sink = SharedSink(local, engine, self.fold, clock, self._keep_evidence)
+        self.sink = SharedSink(local, engine, self.fold, clock, self._write_evidence)
         self.core.write_to(self.sink)
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
         self.core.epoch.raise_to(self.fold.epoch, now_ms, node, self.fold.finalized)
         self.core.receiving.keep_lengthened(now_ms)
 
-    def _keep_evidence(self) -> None:
+    def _write_evidence(self) -> None:
         """Write evidence of the accepted records, which must be in the log's files.
 
         Raise OSError if the disk fails.
         """
         fold = self.fold
-        fresh = self._proof.accepted(fold.epoch, fold.end, fold.chain, fold.last_led)
+        fresh = self._proof.new_evidence(fold.epoch, fold.end, fold.chain, fold.last_led)
         if fresh is not None:
             self._evidence.write(fresh)
 
@@ -290,7 +290,7 @@ def go_back_to_checkpoint(disk: Disk) -> int:
     return offset
 
 
-def _cuts(encoded: bytes) -> bool:
+def _is_log_cut(encoded: bytes) -> bool:
     """Return whether a record is a retention record that cuts the log."""
     if _RETENTION not in encoded:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.cluster.copies.checkpoints import copies_told
+from services.cluster.copies.checkpoints import copies_view
 from services.cluster.election.table import Role
 from services.cluster.node import ClusterNode, monotonic_ms
 
@@ -28,7 +28,7 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "finalized_version": None if fold is None else fold.finalized,
         "supported_version": node.me.supports,
         "took_over": None if node.took_over is None else node.took_over._asdict(),
-        "copies": {} if fold is None else copies_told(fold.holdings),
+        "copies": {} if fold is None else copies_view(fold.holdings),
         "followers": node.lead.lags() if leads and node.lead is not None else {},
         "trimmed_below": node.acts.copying.trimmed_below,
         "copying": election.copying,

@@ -31,7 +31,7 @@ from commitlog import imported, layout, record
 from commitlog.disk import Disk
 from commitlog.recovery import LogScan, holds_other
 from commitlog.segments import Segments
-from services.cluster.evidence import CopyProof, InPlace, Verdict
+from services.cluster.evidence import CopyProof, DiskComparison, Verdict
 from sharedlog.record import SharedRecord
 
 ASIDE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -53,7 +53,7 @@ class Tail:
         self.is_there = self._end > end_offset
         """Whether the tail has bytes that were not compared yet."""
 
-    def meet(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
+    def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
         """Compare the next accepted flush with the tail, and prepare the tail for the write of the flush.
 
         Raise `Halted` if the tail is of another history, or OSError if the disk fails.
@@ -61,14 +61,14 @@ class Tail:
         if not self.is_there:
             return
         in_place, offset = self._compare(flush)
-        verdict = proof.meet(in_place, offset)
+        verdict = proof.verdict_at(in_place, offset)
         if verdict is Verdict.WRITE:
             self._clear_closed(flush)
         elif verdict in (Verdict.SET_ASIDE, Verdict.CUT):
-            self.end_at(offset)
+            self.cut_at(offset)
         self.is_there = self.is_there and self._end > flush[-1].end
 
-    def end_at(self, offset: int, sound_until: int | None = None) -> None:
+    def cut_at(self, offset: int, sound_until: int | None = None) -> None:
         """Cut the tail at `offset`, the end of the accepted records, and set later sound records aside.
 
         The part to be set aside ends at `sound_until`, by default at the end of the contiguous sound records.
@@ -93,7 +93,7 @@ class Tail:
         last_bytes = self._disk.size(layout.segment_path(firsts[-1])) if firsts else 0
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
-    def _compare(self, flush: Sequence[SharedRecord]) -> tuple[InPlace, int]:
+    def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
         """Compare a flush with the disk, and return the result and the offset of the first difference.
 
         Without a difference, the offset is the end of the flush.
@@ -107,9 +107,13 @@ class Tail:
             ):
                 continue
             if self._holds_other(path, position, offset, piece):
-                return InPlace.OTHER, offset
+                return DiskComparison.OTHER, offset
             unsound_at = offset if unsound_at is None else unsound_at
-        return (InPlace.EQUAL, flush[-1].end) if unsound_at is None else (InPlace.UNSOUND, unsound_at)
+        return (
+            (DiskComparison.EQUAL, flush[-1].end)
+            if unsound_at is None
+            else (DiskComparison.UNSOUND, unsound_at)
+        )
 
     def _is_equal(self, part: SharedRecord) -> bool:
         """Return whether the bytes on disk equal those of `part`.

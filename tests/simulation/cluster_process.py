@@ -119,14 +119,14 @@ class Process:
         if act is Act.WAIT:
             self.take(Tick())
             return None
-        self.acts.begins(act)
+        self.acts.prepare_act(act)
         try:
             answer = CARRIED_OUT[act](self.acts, argument)
         except FAILURES as error:
             self.take(Failed(act, error, where=self.acts.unreadable(error)))
             return error
         assert answer is not None, "what does not run beside has an answer"
-        self.acts.ends(answer)
+        self.acts.apply_answer(answer)
         self.take(answer)
         return None
 

@@ -246,7 +246,7 @@ class ClusterWorld(World):
         assert self._drawn[replica.fold.holder] == node.name, "a node leads by the right of another"
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
-        replica.lead(self.engine, self.now_ms, self._moments.__next__, node.name)
+        replica.start_lead(self.engine, self.now_ms, self._moments.__next__, node.name)
         process.lead()
         self._wants_proof = False
         self.answers = Answers(replica.core.durable_offset, Proving(self._moments.__next__, self._want_proof))
@@ -341,7 +341,9 @@ class ClusterWorld(World):
                 replica = node.replica
                 if replica.sink is None and replica.fold.next_offset >= self.engine.first_offset:
                     self._read(node, self.engine.end_offset)
-                stored = node.process.acts.own_copy.to_tell(replica, self.now_ms + TELL_AGAIN_MS)
+                stored = node.process.acts.own_copy.checkpoint_announcement(
+                    replica, self.now_ms + TELL_AGAIN_MS
+                )
                 if stored is not None:
                     well(self.engine).note(stored)
 
@@ -356,7 +358,7 @@ class ClusterWorld(World):
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
         replica = self._up(node)
-        stored = self._process(node).acts.own_copy.to_tell(replica, self.now_ms)
+        stored = self._process(node).acts.own_copy.checkpoint_announcement(replica, self.now_ms)
         if stored is not None:
             with suppress(Unknown):
                 self.engine.note(stored)

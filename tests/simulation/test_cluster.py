@@ -152,7 +152,7 @@ def test_a_node_that_has_a_copy_after_all_halts_no_more(monkeypatch: pytest.Monk
     is_gone = Failed(Act.OPEN, StoreDamaged("A segment is gone."))
     process.take(is_gone)
     with monkeypatch.context() as patch:
-        patch.setattr(process.acts.copying, "get", refuse)
+        patch.setattr(process.acts.copying, "fetch_copy", refuse)
         world._act(node)
     assert node.is_halted
     while process.due is not Act.OPEN:

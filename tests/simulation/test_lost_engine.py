@@ -120,7 +120,7 @@ class Disaster:
             while not world._stand(stranger):
                 pass
             replica = world._process(stranger).acts.open_replica
-            replica.lead(engine, world.now_ms, world._moments.__next__)
+            replica.start_lead(engine, world.now_ms, world._moments.__next__)
             assert replica.sink is not None
             core, size = replica.core, replica.core.segment_bytes
             while engine.end_offset < before + 5 or core.end_offset < longest + 2 * size:
@@ -160,10 +160,10 @@ class Disaster:
                     if found[0].offset > replica.fold.next_offset:
                         return Trimmed("it needs what was let go")
                     for one in found:
-                        step = replica.take(one.offset, one.stored, self.world.now_ms)
+                        step = replica.take_record(one.offset, one.stored, self.world.now_ms)
                         if step.outcome is Outcome.READ_AGAIN:
                             break
-                replica.require_may_stand()
+                replica.prepare_to_lead()
             except Unknown as error:
                 failure = error
                 continue
@@ -319,7 +319,7 @@ def tail_is_cut_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
     def cut(tail: Tail, disk: MemoryDisk, segment_bytes: int, end_offset: int) -> None:
         kept(tail, disk, segment_bytes, end_offset)
-        tail.end_at(end_offset)
+        tail.cut_at(end_offset)
 
     patch.setattr(Tail, "__init__", cut)
 

@@ -43,7 +43,7 @@ def write(url: str, where: str, body_bytes: str, seconds: str) -> dict[str, Any]
     engine = engine_of(url)
     disk, replica = opened(engine, Path(where))
     stand(engine, replica)
-    replica.lead(engine, real_ms(), monotonic_ms)
+    replica.start_lead(engine, real_ms(), monotonic_ms)
     shell = Shell(Path(where), opened=(disk, replica.core))
     first_offset, count = shell.core.end_offset, 0
     began, used = time.perf_counter(), processor_seconds()
@@ -83,7 +83,7 @@ def take_all(engine: Engine, replica: Replica) -> None:
     """Take what the log has, with checkpoints where a node that follows makes them."""
     while found := engine.read(replica.fold.next_offset, READ_BYTES):
         for one in found:
-            replica.take(one.offset, one.stored, real_ms())
+            replica.take_record(one.offset, one.stored, real_ms())
         if replica.core.is_checkpoint_due:
             replica.checkpoint(real_ms())
 

@@ -57,7 +57,7 @@ class OwnCopy:
         self._lock, self.number = Lock(), 0
         """The number of the copy, so that the check of an abandoned copy does not apply to the next copy."""
 
-    def to_tell(self, replica: Replica, now_ms: int) -> bytes | None:
+    def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return the record that announces the newest checkpoint, or None if the log has this record.
 
         A node without a checkpoint announces that it needs the whole log. A new checkpoint is read back
@@ -85,11 +85,13 @@ class OwnCopy:
             self._told, self._told_ms, self._checked_end = found, now_ms, max(self._checked_end, end)
         return self._record(Kind.CHECKPOINT, found)
 
-    def checked(self, end: int) -> None:
+    def record_verified_end(self, end: int) -> None:
         """Record that the log of this node was verified up to `end`."""
         self._checked_end = end
 
-    def hold(self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None) -> bytes:
+    def copy_withdrawal(
+        self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
+    ) -> bytes:
         """Return the record that announces that this node has no copy, and will read on from `next_record`.
 
         With `unreadable`, the announcement also reports which record this node cannot read without a copy.
@@ -114,7 +116,7 @@ class OwnCopy:
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
-    def unreadable(self, known: Holding, where: Unreadable) -> bytes:
+    def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
         """Return a record that repeats this node's holding, and reports which record the node cannot read."""
         return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
 
@@ -165,7 +167,7 @@ class Found(NamedTuple):
     own: Holding | None
 
 
-def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
+def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
     """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
 
     Raise `Unknown` if the engine does not answer.
@@ -186,7 +188,7 @@ def look_for_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1)
     return Found(first, copies, epoch, finalized, holdings.of(name))
 
 
-def copies_told(holdings: Holdings) -> dict[str, dict[str, Any]]:
+def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
     """Return the holding of each node for JSON, without secrets."""
     return {
         node: {

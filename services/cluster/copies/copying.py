@@ -36,10 +36,17 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, holes
 from services.cluster.copies import transfer
-from services.cluster.copies.checkpoints import Found, OwnCopy, look_for_copies
+from services.cluster.copies.checkpoints import Found, OwnCopy, find_copies
 from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
-from services.cluster.evidence import Evidence, Look, Trace, Verdict, covers, traced
+from services.cluster.evidence import (
+    ChainComparison,
+    Evidence,
+    RecordLookup,
+    Verdict,
+    compare_chain,
+    replacement_verdict,
+)
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
@@ -52,7 +59,7 @@ from sharedlog.witness import GONE, crc_at
 
 COMPARED_BYTES: Final = 1024 * 1024
 """The number of log bytes before the evidence to be compared if a copy cannot check the chain."""
-_LOOKS: Final = {None: Look.TRIMMED, GONE: Look.GONE}
+_LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
 Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
@@ -77,11 +84,11 @@ class Copying:
         self.trimmed_below = 0
         """The number of the record before which this node has trimmed the shared log."""
 
-    def tell(self, replica: Replica, now_ms: int) -> None:
+    def announce_checkpoint(self, replica: Replica, now_ms: int) -> None:
         """Announce a new checkpoint after reading it back; raise `StoreDamaged` if the copy is damaged."""
         number = self._own.number
         try:
-            stored = self._own.to_tell(replica, now_ms)
+            stored = self._own.checkpoint_announcement(replica, now_ms)
         except StoreDamaged:
             raise
         except (OSError, StoreError) as error:  # for example, a segment was deleted meanwhile
@@ -92,7 +99,7 @@ class Copying:
                 if self._own.number == number:
                     self._engine.note(stored)
 
-    def trim(self, fold: Fold) -> None:
+    def trim_log(self, fold: Fold) -> None:
         """Trim the records that every node has, according to the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
@@ -100,25 +107,25 @@ class Copying:
                 self._engine.trim(below)
                 self.trimmed_below = below
 
-    def look(self, where: Unreadable | None = None) -> Found:
+    def find_copies(self, where: Unreadable | None = None) -> Found:
         """Return the facts in the shared log for a node without a copy.
 
         With `where`, report the unreadable record once to each leader. Raise `Unknown` if the engine does not
         answer, or `TooOld` if this program does not support the version of the cluster.
         """
         beyond = -1 if where is None else where.record
-        found = look_for_copies(self._engine, self._began.cluster, self._name, beyond)
+        found = find_copies(self._engine, self._began.cluster, self._name, beyond)
         if why := unsupported(found.finalized):
             raise TooOld(f"No copy was fetched: {why}.")
         if where is not None:
             told = where.record, 0 if found.epoch is None else found.epoch.epoch
             if self._told_unreadable != told:
                 known = found.own or Holding(0, supports=SUPPORTED, finalized=found.finalized)
-                self._engine.note(self._own.unreadable(known, where))
+                self._engine.note(self._own.unreadable_report(known, where))
                 self._told_unreadable = told
         return found
 
-    def get(self, found: Found, where: Unreadable | None = None) -> str:
+    def fetch_copy(self, found: Found, where: Unreadable | None = None) -> str:
         """Fetch one of the announced copies, or start over with the whole log, and return the source.
 
         Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not answer, or OSError if
@@ -128,7 +135,7 @@ class Copying:
         self._tries += 1
         for node, held in found.copies[turn:] + found.copies[:turn]:
             with self._words:
-                self._engine.note(self._own.hold(held.next_record, found.finalized, where))
+                self._engine.note(self._own.copy_withdrawal(held.next_record, found.finalized, where))
             try:
                 self.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:
@@ -156,12 +163,16 @@ class Copying:
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
             return
-        trace = Trace.NOT_READ if copy is None else traced(copy.fold(), claimed)
-        verdict = covers(claimed, trace, self._look_at(claimed))
+        trace = ChainComparison.NOT_READ if copy is None else compare_chain(copy.fold(), claimed)
+        verdict = replacement_verdict(claimed, trace, self._look_up_evidence(claimed))
         if verdict is Verdict.COMPARE:
             is_same = copy is not None and copy.same_bytes_before(claimed.end, COMPARED_BYTES)
             verdict = Verdict.TAKE if is_same else Verdict.REFUSE
-        if verdict is Verdict.TAKE and trace is Trace.NOT_READ and not self._has_rest(copy, claimed):
+        if (
+            verdict is Verdict.TAKE
+            and trace is ChainComparison.NOT_READ
+            and not self._has_lacking_records(copy, claimed)
+        ):
             verdict = Verdict.REFUSE
         if verdict is Verdict.REFUSE:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
@@ -172,12 +183,12 @@ class Copying:
                 f"--accept-loss-of {claimed.end}."
             )
 
-    def _look_at(self, claimed: Evidence) -> Look:
+    def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
         """Look up the record of the evidence in the engine; raise `Unknown` if the engine does not answer."""
         crc = crc_at(self._engine, claimed.record)
-        return Look.SAME if crc == claimed.crc else _LOOKS.get(crc, Look.ANOTHER)
+        return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
-    def _has_rest(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
+    def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log has all accepted records that a copy lacks.
 
         All these records are read, because this node may have the only copy of a record that the engine has
@@ -191,7 +202,7 @@ class Copying:
             return False
         return fold.knows(Position(claimed.end, claimed.chain)) is True
 
-    def opened(self, replica: Replica) -> None:
+    def verify_fetched_copy(self, replica: Replica) -> None:
         """Verify a fetched copy when it is first opened; raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
@@ -201,5 +212,5 @@ class Copying:
             raise StoreDamaged(
                 f"In the copy bytes {one.first_offset} to {one.end_offset} of the log are damaged."
             )
-        self._own.checked(end)
+        self._own.record_verified_end(end)
         self._is_fetched = False

@@ -30,7 +30,7 @@ _SEEN: Final = (
 )
 
 
-def ways_on(disk: Disk) -> str:
+def recovery_advice(disk: Disk) -> str:
     """Return advice for the operator of a halted node, with the accepted end of the node."""
     claimed = _claimed(disk)
     return (

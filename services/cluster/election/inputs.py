@@ -115,13 +115,13 @@ class Copied(NamedTuple):
 class Failed(NamedTuple):
     """An act has failed with an error in FAILURES.
 
-    `ways_on` is advice for the operator if the log is inconsistent, and `where` is the record that cannot be
-    read.
+    `recovery_advice` is a text for the operator if the log is inconsistent, and `where` is the record that
+    cannot be read.
     """
 
     act: Act
     error: Exception
-    ways_on: str = ""
+    recovery_advice: str = ""
     where: Unreadable | None = None
 
 

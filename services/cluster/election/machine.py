@@ -284,10 +284,10 @@ class Election:
     # Failures, and the end.
 
     def _failed(self, given: inputs.Failed, now_ms: int) -> None:
-        act, error, ways_on, where = given
+        act, error, recovery_advice, where = given
         if act is not Act.LOOK and self.stage not in AWAITED_ACTS.get(act, ()):
             return
-        self._ways_on, self._where = ways_on, where
+        self._ways_on, self._where = recovery_advice, where
         if act is Act.LOOK:
             self.duties.look_ended()
             self._failure = error

@@ -75,7 +75,7 @@ class Lead:
     def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
         self._replica = replica = acts.open_replica
-        replica.lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)
+        replica.start_lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)
         assert replica.sink is not None, "a leader has a sink"
         self._sink: SharedSink = replica.sink
         self._began_ms = replica.sink.proven_ms
@@ -144,9 +144,9 @@ class Lead:
 
     def _look_at_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
-        shown = acts.look_after_copy(self._replica, has_read_all)
+        shown = acts.announce_copy(self._replica, has_read_all)
         with suppress(LogDamaged):  # the scrub, and other nodes that read the record, report the damage
-            acts.copying.trim(self.fold)
+            acts.copying.trim_log(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
             self.compare_clock()
         with suppress(Unknown):

@@ -12,7 +12,7 @@ import pytest
 from commitlog import layout
 from commitlog.facts.facts import EpochBegun
 from services.broker.spine.settings import BrokerSettings
-from services.cluster.copies.checkpoints import OwnCopy, look_for_copies
+from services.cluster.copies.checkpoints import OwnCopy, find_copies
 from services.cluster.replica import Replica
 from sharedlog import versions
 from sharedlog.engine import Head
@@ -69,7 +69,7 @@ def test_a_cluster_from_before_the_first_release_is_refused_with_the_way(said: d
     engine.found(encode(record(Kind.GENESIS, said)))
     held = {name: told for name, told in Holding(1, 8).facts("b").items() if name != "finalized"} | said
     engine.note(encode(record(Kind.CHECKPOINT, held)))
-    assert re.search(why, versions.unsupported(look_for_copies(engine, CLUSTER, "a").finalized))
+    assert re.search(why, versions.unsupported(find_copies(engine, CLUSTER, "a").finalized))
 
 
 def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_reads_of_it() -> None:
@@ -121,21 +121,21 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
 
     def read_on() -> None:
         for one in engine.read(replica.fold.next_offset, 1 << 20):
-            replica.take(one.offset, one.stored, 0)
+            replica.take_record(one.offset, one.stored, 0)
 
     read_on()
     assert replica.fold.holdings.all()["a"].supports == versions.UNSAID
-    told = copy.to_tell(replica, 0)
+    told = copy.checkpoint_announcement(replica, 0)
     assert told is not None
     engine.note(told)
     read_on()
     assert replica.fold.holdings.all()["a"].supports == versions.SUPPORTED
-    assert copy.to_tell(replica, 1) is None
+    assert copy.checkpoint_announcement(replica, 1) is None
     replica.checkpoint(0)
-    told = copy.to_tell(replica, 2)
+    told = copy.checkpoint_announcement(replica, 2)
     assert told is not None
     engine.note(told)
-    found = look_for_copies(engine, CLUSTER, "b")
+    found = find_copies(engine, CLUSTER, "b")
     assert (found.finalized, found.copies[0][1].supports) == (versions.SUPPORTED, versions.SUPPORTED)
     assert layout.read_durable(disk) == 0
 
@@ -144,8 +144,8 @@ def test_an_epoch_record_names_its_node_and_the_version() -> None:
     engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
     engine.is_well = True
     replica = Replica.open(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
-    replica.take(0, encode(GENESIS), 0)
-    replica.take(1, encode(EPOCH), 0)
-    replica.lead(engine, 0, lambda: 0, "a")
+    replica.take_record(0, encode(GENESIS), 0)
+    replica.take_record(1, encode(EPOCH), 0)
+    replica.start_lead(engine, 0, lambda: 0, "a")
     begun = [fact for one in replica.core.store._appended for fact in one.facts]
     assert [one for one in begun if isinstance(one, EpochBegun)] == [EpochBegun(1, "a", versions.SUPPORTED)]

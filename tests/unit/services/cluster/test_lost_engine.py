@@ -25,7 +25,7 @@ from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import Copying
-from services.cluster.copies.refetching import AFTER_HALT, refetch, ways_on
+from services.cluster.copies.refetching import AFTER_HALT, recovery_advice, refetch
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
 from services.cluster.founding import restore_from
@@ -84,7 +84,7 @@ class Pair:
     def read_on(self, replica: Replica) -> None:
         while found := self.engine.read(replica.fold.next_offset, 1):
             for one in found:
-                replica.take(one.offset, one.stored, 0)
+                replica.take_record(one.offset, one.stored, 0)
 
     def lead(self, replica: Replica, holder: bytes) -> None:
         self.read_on(replica)
@@ -95,7 +95,7 @@ class Pair:
             head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, holder, head.position)
         )
         self.read_on(replica)
-        replica.lead(self.engine, 0, lambda: 0)
+        replica.start_lead(self.engine, 0, lambda: 0)
 
     def send(self, number: int = SENT) -> None:
         core = self.leader.core
@@ -206,7 +206,7 @@ def recovered(root: Path) -> int:
     replica = Replica.open(disk, SETTINGS, 0, restored.cluster)
     while found := engine.read(replica.fold.next_offset, 1):
         for one in found:
-            replica.take(one.offset, one.stored, 0)
+            replica.take_record(one.offset, one.stored, 0)
     first, last = replica.core.finding.queue_range("t", 0)
     disk.close()
     return last - first
@@ -226,7 +226,7 @@ def test_all_that_was_acknowledged_is_restored_however_often_nodes_were_opened(
 def test_a_node_that_reads_again_keeps_what_it_has_not_reached_yet(pair: Pair) -> None:
     again = pair.open(1)
     for one in pair.engine.read(again.fold.next_offset, 1)[:2]:
-        again.take(one.offset, one.stored, 0)
+        again.take_record(one.offset, one.stored, 0)
     again = pair.open(1)
     pair.read_on(again)
     assert again.fold.end == again.core.end_offset == pair.leader.fold.end
@@ -254,7 +254,7 @@ def look(pair: Pair, replica: Replica) -> None:
 def stand(pair: Pair, replica: Replica) -> None:
     """Read all there is, and ask to lead, though no witness was asked before."""
     pair.read_on(replica)
-    replica.require_may_stand()
+    replica.prepare_to_lead()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -348,7 +348,7 @@ def test_bytes_that_a_power_cut_took_below_the_evidence_are_read_again(pair: Pai
     pair.disks[1].allocate(path, size)
     again = pair.open(1)
     pair.read_on(again)
-    again.require_may_stand()
+    again.prepare_to_lead()
     assert again.core.finding.queue_range("t", 0) == (0, SENT)
     assert again.core.end_offset == end
     pair.close()
@@ -400,7 +400,7 @@ def test_a_copy_is_thrown_away_at_once_only_by_the_number_of_its_evidence(pair: 
 def test_a_node_that_halts_names_what_it_has_seen_accepted_and_the_ways_on(pair: Pair) -> None:
     claimed = evidence_file.read(pair.disks[1])
     assert claimed is not None
-    said = ways_on(pair.disks[1])
+    said = recovery_advice(pair.disks[1])
     pair.close()
     assert f"up to byte {claimed.end} of the log, with record {claimed.record} of the shared log" in said
     assert f"to give it up: --accept-loss-of {claimed.end}." in said
@@ -412,7 +412,7 @@ def test_a_node_without_evidence_names_the_ways_on(*, is_spoiled: bool) -> None:
     disk = MemoryDisk()
     if is_spoiled:
         disk.write(layout.EVIDENCE, 0, b"spoiled")
-    assert ways_on(disk) == AFTER_HALT
+    assert recovery_advice(disk) == AFTER_HALT
 
 
 def spoil(pair: Pair, at: int, count: int = 512) -> tuple[int, int]:
@@ -436,7 +436,7 @@ def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], 
         head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, b"who leads epoch7", head.position)
     )
     read_all(engine, replica)
-    replica.lead(engine, 0, lambda: 0)
+    replica.start_lead(engine, 0, lambda: 0)
     core = replica.core
     while (one := core.take_flush()) is not None:
         one.write()
@@ -449,7 +449,7 @@ def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], 
 def read_all(engine: MemoryEngine, replica: Replica) -> None:
     while found := engine.read(replica.fold.next_offset, 1):
         for one in found:
-            replica.take(one.offset, one.stored, 0)
+            replica.take_record(one.offset, one.stored, 0)
 
 
 def message_id(found: Record) -> str:
@@ -488,13 +488,13 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     replica.require_sound(has_read_all=True)
     began = Beginning(restored.cluster, {})
     replica.checkpoint(0)
-    assert OwnCopy("c", "", began, disk, str).to_tell(replica, 0) is not None
+    assert OwnCopy("c", "", began, disk, str).checkpoint_announcement(replica, 0) is not None
     other = MemoryDisk()
     copying = Copying("d", OwnCopy("d", "", began, other, str), began, engine, other)
     copying._is_fetched = True
     transfer.receive(copy_of(root), other)
     copied, replica = served(other, restored.cluster, engine)
-    copying.opened(replica)
+    copying.verify_fetched_copy(replica)
     assert copied == sound
     replica.require_sound(has_read_all=True)
     flaw, _ = hit[2]
@@ -563,10 +563,12 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
     copying = Copying("a", OwnCopy("a", "", began, disk, str), began, pair.engine, disk)
     pair.engine.spoil(lost)
     with pytest.raises(CopyRefused, match="lacks what this node has seen accepted"):
-        copying.get(copying.look())
+        copying.fetch_copy(copying.find_copies())
     assert pair.open(0).core.end_offset >= 0
     pair.engine.spoil(lost, *sound)
-    assert copying.get(copying.look()) == ("node b, http://127.0.0.1:9" if has_copy else WHOLE_LOG)
+    assert copying.fetch_copy(copying.find_copies()) == (
+        "node b, http://127.0.0.1:9" if has_copy else WHOLE_LOG
+    )
     pair.close()
 
 

@@ -77,7 +77,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
     candidate = Candidate(leader.fold, b"who leads epoch1", facts)
     engine.append_if(NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position))
     read_on(leader, engine)
-    leader.lead(engine, 0, lambda: 0)
+    leader.start_lead(engine, 0, lambda: 0)
     leader.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
     while (one := leader.core.take_flush()) is not None:
         one.write()
@@ -88,7 +88,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
 def read_on(copy: Replica, engine: MemoryEngine) -> None:
     while found := engine.read(copy.fold.next_offset, 1):
         for one in found:
-            copy.take(one.offset, one.stored, 0)
+            copy.take_record(one.offset, one.stored, 0)
 
 
 def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() -> None:
@@ -185,7 +185,7 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
         health,
         lambda _, at_ms: told.append(at_ms),
     )
-    acts.ends(acts.open())
+    acts.apply_answer(acts.open())
     assert acts.catch_up().records == len(told) > 1
     assert told[0] == told[-1]
 
@@ -418,13 +418,13 @@ def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_
     assert {"leaves": True, "to": "c"} in last
 
 
-@pytest.mark.parametrize("broken", ["tick", "take", "ends", "tell"])
+@pytest.mark.parametrize("broken", ["tick", "take", "apply_answer", "report"])
 def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: Any) -> NoReturn:
         raise ZeroDivisionError
 
     def break_down(node: ClusterNode) -> None:
-        where = {"tick": node.lead, "take": node.election, "ends": node.acts}.get(broken)
+        where = {"tick": node.lead, "take": node.election, "apply_answer": node.acts}.get(broken)
         if where is None:
             monkeypatch.setattr(followers, "tell", fail)
             node._tasks.start(node._tell_leader(), is_beside=True)
@@ -493,7 +493,7 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
     acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
-    acts.ends(acts.open())
+    acts.apply_answer(acts.open())
     while acts.catch_up().records:
         pass
     acts.append_epoch(b"who leads epoch2")
@@ -517,7 +517,7 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     me = Member("b", "h:3", "http://h:4")
     other = Health(Pace(lambda: 0, lambda: 0))
     acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
-    acts.ends(acts.open())
+    acts.apply_answer(acts.open())
     while acts.catch_up().records:
         pass
     engine.now_ms = 500_000

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from commitlog.real_disk import RealDisk
 from services.cluster.copies import transfer
-from services.cluster.copies.checkpoints import look_for_copies
+from services.cluster.copies.checkpoints import find_copies
 from services.cluster.errors import CopyRefused
 from services.cluster.forwarding.channels import channel_to, is_certificate_error
 from services.cluster.peers import (
@@ -254,7 +254,7 @@ def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_l
     for kind, holder, facts in told:
         one = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
         engine.note(encode(one))
-    found = look_for_copies(engine, CLUSTER, "c")
+    found = find_copies(engine, CLUSTER, "c")
     assert found.epoch is not None
     assert found.epoch.facts == {"node": "a", "certificate": "second"}
     assert [(node, one.certificate) for node, one in found.copies] == [("b", "of b")]

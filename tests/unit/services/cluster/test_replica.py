@@ -109,7 +109,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
     candidate = Candidate(leader.fold, b"who leads epoch1", {"node": "a"})
     engine.append_if(NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position))
     read_to(leader, engine, 2)
-    leader.lead(engine, 0, lambda: 0)
+    leader.start_lead(engine, 0, lambda: 0)
     for number in range(5):
         leader.core.sending.send(Message(topic="t", body=b"x" * 900, message_id=f"M{number}"), 0)
         while (flush := leader.core.take_flush()) is not None:
@@ -120,7 +120,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
 
 def read_to(copy: Replica, engine: MemoryEngine, until: int) -> None:
     for offset in range(copy.fold.next_offset, until):
-        copy.take(offset, engine.records[offset], 0)
+        copy.take_record(offset, engine.records[offset], 0)
 
 
 def flipped(body: bytes) -> bytes:
@@ -148,7 +148,7 @@ def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
     body = spoil(one.body)
     chain = chained(follower.fold.chain, one.start, body, one.zeros)
     with pytest.raises(LogDamaged) as raised:
-        follower.take(last, encode(replace(one, body=body, chain=chain)), 0)
+        follower.take_record(last, encode(replace(one, body=body, chain=chain)), 0)
     assert raised.value.record == last
     assert f"Record {last} of the shared log: of bytes {one.start} to" in str(raised.value)
     assert said.format(one.start, one.start + len(one.body)) in str(raised.value)
@@ -170,7 +170,7 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     head = Head(1, follower.fold.holder, Position(follower.fold.end, follower.fold.chain))
     engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
     read_to(follower, engine, len(records) + 1)
-    follower.lead(engine, 0, lambda: 0)
+    follower.start_lead(engine, 0, lambda: 0)
     assert follower.settles()
     assert not follower.settles()
 
@@ -198,7 +198,7 @@ def leading(engine: MemoryEngine, now_ms: int) -> Broker:
     after = Head(fold.epoch + 1, candidate.epoch.holder, head.position)
     engine.append_if(head, [encode(candidate.epoch)], after)
     read_to(copy, engine, len(engine.records))
-    copy.lead(engine, now_ms, lambda: now_ms)
+    copy.start_lead(engine, now_ms, lambda: now_ms)
     flush_all(copy.core, now_ms)
     return copy.core
 

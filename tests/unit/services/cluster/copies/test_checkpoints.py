@@ -27,18 +27,18 @@ def test_a_look_at_a_copy_that_is_given_up_meanwhile_says_nothing_of_the_next(
     damage_beside = holes.damage_beside
 
     def given_up(*values: object) -> list[Damage]:
-        own.hold(3)
+        own.copy_withdrawal(3)
         return []
 
     monkeypatch.setattr(holes, "damage_beside", given_up)
-    assert own.to_tell(replica, 0) is None
+    assert own.checkpoint_announcement(replica, 0) is None
 
     def counted(of: MemoryDisk, segment_bytes: int, since: int, end: int) -> list[Damage]:
         read_from.append(since)
         return damage_beside(of, segment_bytes, since, end)
 
     monkeypatch.setattr(holes, "damage_beside", counted)
-    assert own.to_tell(replica, 1) is not None
+    assert own.checkpoint_announcement(replica, 1) is not None
     assert read_from == [0]
 
 
@@ -51,19 +51,19 @@ def test_a_word_of_a_copy_that_is_given_up_meanwhile_does_not_follow_the_one_of_
     replica.checkpoint(0)
     began = Beginning(CLUSTER, {})
     own = OwnCopy("a", "", began, disk, str)
-    copying, to_tell = Copying("a", own, began, engine, disk), own.to_tell
+    copying, checkpoint_announcement = Copying("a", own, began, engine, disk), own.checkpoint_announcement
 
     def overtaken(replica: Replica, now_ms: int) -> bytes | None:
-        stored = to_tell(replica, now_ms)
-        own.hold(3)
+        stored = checkpoint_announcement(replica, now_ms)
+        own.copy_withdrawal(3)
         return stored
 
     before = len(engine.records)
     with monkeypatch.context() as patch:
-        patch.setattr(own, "to_tell", overtaken)
-        copying.tell(replica, 0)
+        patch.setattr(own, "checkpoint_announcement", overtaken)
+        copying.announce_checkpoint(replica, 0)
     assert len(engine.records) == before
-    copying.tell(replica, 1)
+    copying.announce_checkpoint(replica, 1)
     assert len(engine.records) == before + 1
 
 
@@ -73,13 +73,13 @@ def test_what_was_checked_of_another_history_may_end_amid_a_record_of_this_one()
     read_on(replica, engine)
     replica.checkpoint(0)
     own = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str)
-    own.checked(5)
-    assert own.to_tell(replica, 0) is not None
+    own.record_verified_end(5)
+    assert own.checkpoint_announcement(replica, 0) is not None
     disk.flip_bit("commitlog/00000000000000000000", 8 * 100)
-    own.hold(0)
-    own.checked(5)
+    own.copy_withdrawal(0)
+    own.record_verified_end(5)
     with pytest.raises(StoreDamaged, match="Bytes 0 to"):
-        own.to_tell(replica, 1)
+        own.checkpoint_announcement(replica, 1)
 
 
 @pytest.mark.parametrize("when", ["before the look", "amid the look"])
@@ -100,4 +100,4 @@ def test_a_checkpoint_that_a_newer_one_replaces_meanwhile_is_not_told(
         replaced(disk, end)
     else:
         monkeypatch.setattr(snapshot, "is_sound", replaced)
-    assert own.to_tell(replica, 0) is None
+    assert own.checkpoint_announcement(replica, 0) is None

@@ -45,7 +45,7 @@ class Stage:
     def refused(self) -> str:
         """What is said where no copy is to be had."""
         with pytest.raises(CopyRefused) as raised:
-            self.copying.get(self.copying.look())
+            self.copying.fetch_copy(self.copying.find_copies())
         return str(raised.value)
 
     def fold(self) -> Fold:
@@ -73,7 +73,7 @@ def test_the_trim_is_held_where_the_copy_that_is_asked_for_reads_on() -> None:
     held = stage.fold().holdings.of("a")
     assert held is not None
     assert (held.next_record, held.end) == (2, None)
-    stage.copying.trim(stage.fold())
+    stage.copying.trim_log(stage.fold())
     assert stage.engine.first_offset == stage.copying.trimmed_below == 2
 
 
@@ -85,16 +85,16 @@ def test_a_trim_that_the_engine_does_not_take_is_tried_again(monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.engine, "trim", fail)
-        stage.copying.trim(stage.fold())
+        stage.copying.trim_log(stage.fold())
     assert stage.copying.trimmed_below == 0
-    stage.copying.trim(stage.fold())
+    stage.copying.trim_log(stage.fold())
     assert stage.copying.trimmed_below == 2
 
 
 def test_without_another_s_copy_the_whole_log_is_read_if_it_is_whole() -> None:
     stage = Stage()
     stage.disk.write("commitlog/00000000000000000000", 0, b"spoiled")
-    assert stage.copying.get(stage.copying.look()) == "the shared log, from its beginning"
+    assert stage.copying.fetch_copy(stage.copying.find_copies()) == "the shared log, from its beginning"
     assert stage.disk.list("commitlog") == []
     assert "No other node has told" in Stage(begins_at=4_096).refused(), "what lies before is in no log"
 
@@ -103,5 +103,5 @@ def test_without_another_s_copy_the_whole_log_is_read_if_it_is_whole() -> None:
 def test_a_copy_of_a_version_that_is_not_supported_is_not_fetched(finalized: int) -> None:
     stage = Stage(("b", 1), finalized=finalized)
     with pytest.raises(TooOld, match="No copy was fetched"):
-        stage.copying.look()
+        stage.copying.find_copies()
     assert len(stage.engine.records) == 2, "nothing was said"

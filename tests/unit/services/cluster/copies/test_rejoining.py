@@ -60,7 +60,7 @@ def copy(engine: Engine, tmp_path: Path) -> Path:
             disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS, beginning_of(engine).cluster
         )
         for one in engine.read(0, 1 << 20):
-            replica.take(one.offset, one.stored, NOW_MS)
+            replica.take_record(one.offset, one.stored, NOW_MS)
         replica.checkpoint(NOW_MS)
     copy_store(tmp_path / "node", tmp_path / "copy")
     return tmp_path / "copy"
