@@ -148,7 +148,7 @@ class RemainingData(NamedTuple):
             )
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
-    def accepted_by(self) -> str:
+    def acceptance_options(self) -> str:
         """Return the options with which an operator accepts the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
@@ -163,13 +163,13 @@ class RestoredCluster(NamedTuple):
     node: str
 
 
-def found_with_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
+def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Found a cluster on the store of a single broker, which becomes the store of `node`.
 
     Raise `ClusterExists` if the shared log has a cluster, `Unknown` if the engine does not answer, a
     `StoreError` if the store cannot be used, or `ConfigurationError` for a store with a virtual clock.
     """
-    with locked(root, is_node=False) as disk:
+    with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
 
 
@@ -194,17 +194,17 @@ def restore_from(
             f"{root} is no store of a cluster's node. That of a broker alone: tidewheel cluster create --from"
         )
     node = node or name_in(root)
-    with locked(root, is_node=True) as disk:
+    with lock_store(root, is_node=True) as disk:
         _finish_copy(disk)
-        left = what_is_left(disk)
+        left = remaining_data(disk)
         if (accepted_loss, accepted_damage or 0) != (left.end, left.damaged_bytes):
             raise LossNotAccepted(
-                f"{_refused(left, accepted_loss, accepted_damage)}{root} has {left.said()}. What the cluster "
-                f"has accepted after byte {left.end} is lost.{_trouble_at(engine)} "
-                f"If no other node has more: {left.accepted_by()}.",
+                f"{_differing_numbers(left, accepted_loss, accepted_damage)}{root} has {left.said()}. "
+                f"What the cluster has accepted after byte {left.end} is lost.{_founding_obstacle(engine)} "
+                f"If no other node has more: {left.acceptance_options()}.",
                 left.facts(),
             )
-        _require_nothing_there(engine)  # before the store is changed
+        _require_no_cluster(engine)  # before the store is changed
         cluster, end = _found(engine, root, disk, node, now_ms, left)
         return RestoredCluster(cluster, end, left, node)
 
@@ -218,7 +218,7 @@ def name_in(root: Path) -> str:
         raise ConfigurationError(f"{path} does not say which node's store this is: give --node.") from error
 
 
-def _refused(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
+def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
     """Return a description of the operator's numbers that differ from those of the store."""
     given = []
     if accepted_loss not in (None, left.end):
@@ -228,16 +228,16 @@ def _refused(left: RemainingData, accepted_loss: int | None, accepted_damage: in
     return f"Nothing was changed: {'; '.join(given)}. " if given else ""
 
 
-def _trouble_at(engine: SharedLog) -> str:
+def _founding_obstacle(engine: SharedLog) -> str:
     """Return the reason why no cluster can be founded at the URL, or "" if there is no obstacle."""
     try:
-        _require_nothing_there(engine)
+        _require_no_cluster(engine)
     except TidewheelError as error:
         return f" No cluster can begin at the URL yet: {error.detail}"
     return ""
 
 
-def _require_nothing_there(engine: SharedLog) -> None:
+def _require_no_cluster(engine: SharedLog) -> None:
     """Raise `ClusterExists` if the shared log has a cluster, or an error if the engine does not answer."""
     try:
         beginning_of(engine)
@@ -247,7 +247,7 @@ def _require_nothing_there(engine: SharedLog) -> None:
 
 
 @contextmanager
-def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
+def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
     """Lock a store and provide its disk during a block."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
@@ -261,7 +261,7 @@ def locked(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
         lock.release()
 
 
-def what_is_left(disk: Disk) -> RemainingData:
+def remaining_data(disk: Disk) -> RemainingData:
     """Return the remaining data of a node's store: all sound records that are known to be accepted.
 
     Without evidence of the accepted end, all sound records count. This function reads the whole log. Raise a
@@ -279,14 +279,14 @@ def what_is_left(disk: Disk) -> RemainingData:
         unproven = f"the file {layout.EVIDENCE} is missing"
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
-    beyond_end, damaged = _sound_in(disk, segment_bytes, max(accepted_end, _files_end(disk)))
+    beyond_end, damaged = _scan_sound_records(disk, segment_bytes, max(accepted_end, _files_end(disk)))
     end = beyond_end
     if not unproven and beyond_end > accepted_end:
-        end, damaged = _sound_in(disk, segment_bytes, accepted_end)
+        end, damaged = _scan_sound_records(disk, segment_bytes, accepted_end)
     end, keep_bytes = max(end, checkpoint), Keep(disk).damaged_bytes
-    damaged = _gone_before(disk, segment_bytes, checkpoint, end) + damaged
+    damaged = _missing_first_bytes(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
-    kept = holes.joined(kept)
+    kept = holes.join_ranges(kept)
     return RemainingData(
         checkpoint, end, accepted_end, max(end, beyond_end), epoch, tuple(kept), unproven, keep_bytes
     )
@@ -294,33 +294,33 @@ def what_is_left(disk: Disk) -> RemainingData:
 
 def _finish_copy(disk: Disk) -> None:
     """Replace the store by a pending copy if its move has begun, or if the copy is at least as long."""
-    copy_end = transfer.waiting_end(disk)
-    if transfer.is_moving(disk) or 0 <= copy_end >= what_is_left(disk).end:
-        transfer.take_over(disk)
+    copy_end = transfer.pending_copy_end(disk)
+    if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
+        transfer.install_copy(disk)
 
 
-def recover_left(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
+def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
     """Recover a store with the remaining data, cut the log after the data, and record the damage in `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
-    holes.make_room(disk, settings.segment_bytes, left.damaged)
+    holes.fill_missing_segments(disk, settings.segment_bytes, left.damaged)
     holes.write(disk, holes.Holes(left.damaged, left.keep_bytes))
     layout.republish_durable(disk, left.end, may_go_back=True)
     return Broker.recover(disk, settings, now_ms, left.end, shared)
 
 
-def _sound_in(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
+def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
     """Return the end of the last sound record before `until`, and the damage before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
-    end, damaged = scan.end_offset, holes.joined(scan.damaged)
+    end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
     return damaged[-1].first_offset if damaged and damaged[-1].end_offset >= end else end, damaged
 
 
-def _gone_before(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
+def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
     """Return the first bytes of the log as damage if they are missing and retention has not deleted them.
 
     The checkpoint and later retention records determine the bytes that retention has deleted. If a power cut
@@ -353,10 +353,10 @@ def _found(
     if left is None:
         core = Broker.recover(disk, BrokerSettings(segment_bytes=segment_bytes), now_ms, None, shared)
     else:
-        core = recover_left(disk, left, shared, now_ms)
+        core = recover_remaining_data(disk, left, shared, now_ms)
     replica = Replica(disk, core, shared, EvidenceFile(disk, None))
     replica.require_sound(has_read_all=True)
-    transfer.discard(disk)
+    transfer.delete_pending_copy(disk)
     disk.delete(layout.REFETCH)
     position = Position(core.end_offset, CHAIN_AT_GENESIS)
     epoch = max(core.epoch.number, 0 if left is None else left.epoch)

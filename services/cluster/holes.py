@@ -39,7 +39,7 @@ class Holes(NamedTuple):
     keep_bytes: int = 0
 
     @property
-    def are_there(self) -> bool:
+    def has_any(self) -> bool:
         """Whether the store has any damage that an operator has accepted."""
         return bool(self.log or self.keep_bytes)
 
@@ -63,10 +63,10 @@ def write(disk: Disk, holes: Holes) -> None:
     Raise OSError if the disk fails.
     """
     found = {
-        "log": [[one.first_offset, one.end_offset] for one in joined(holes.log)],
+        "log": [[one.first_offset, one.end_offset] for one in join_ranges(holes.log)],
         "keep": holes.keep_bytes,
     }
-    if not holes.are_there:
+    if not holes.has_any:
         disk.delete(layout.HOLES)
         return
     content, fresh = json.dumps(found).encode(), f"{layout.HOLES}.new"
@@ -76,7 +76,7 @@ def write(disk: Disk, holes: Holes) -> None:
     disk.rename(fresh, layout.HOLES)
 
 
-def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
+def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
     """Fill missing segments with zeros to make the log contiguous. Raise OSError if the disk fails."""
     there = layout.segment_offsets(disk)
     for one in damaged:
@@ -92,7 +92,7 @@ def make_room(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None
             at += min(segment_bytes, following - at)
 
 
-def joined(damaged: Iterable[Damage]) -> list[Damage]:
+def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
     """Join adjacent damaged ranges, which a scan splits by segment, and return the ascending ranges."""
     found: list[Damage] = []
     for one in damaged:
@@ -102,7 +102,7 @@ def joined(damaged: Iterable[Damage]) -> list[Damage]:
     return found
 
 
-def damage_beside(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
+def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     """Return the damage of the log from `since` up to `end`, without the holes.
 
     If no record begins at `since`, because the offset is of another history, the whole segment is read.

@@ -58,15 +58,15 @@ class Identity(NamedTuple):
     key: bytes = b""
 
 
-def follow(files: TlsFiles) -> Callable[[], Identity]:
+def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
     """Return a function that returns the current certificate of the files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
-    return Following(files, shown).current
+    return Following(files, load_identity).current
 
 
-def shown(files: TlsFiles) -> Identity:
+def load_identity(files: TlsFiles) -> Identity:
     """Return the certificate of a node with these TLS files.
 
     Raise `ConfigurationError` if the files cannot be used, or OSError if they cannot be read.
@@ -84,7 +84,7 @@ def shown(files: TlsFiles) -> Identity:
         )
     if files.clients is None:
         return Identity(certificate)
-    _require_let_in(context, files)
+    _require_client_certificate(context, files)
     return Identity(certificate, chain, files.key.read_bytes())
 
 
@@ -103,7 +103,7 @@ def name_in(certificate: str) -> str:
     return told[0].replace("*", "node") if told else ""
 
 
-def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
+def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Return a connection to the HTTP interface at `url`, of the node with this certificate.
 
     An answer may take up to `seconds`. Raise `CertificateMismatch` if the peer has another certificate, or
@@ -119,12 +119,12 @@ def connected_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
             "versions do. Start that node with this version."
         )
     else:
-        connection = HTTPSConnection(host, port, timeout=most_seconds, context=_trusting(certificate))
+        connection = HTTPSConnection(host, port, timeout=most_seconds, context=_context_trusting(certificate))
     try:
         connection.connect()
     except ssl.SSLError as error:
         connection.close()
-        raise CertificateMismatch(other_certificate(url, str(error))) from error
+        raise CertificateMismatch(certificate_mismatch_text(url, str(error))) from error
     connection.sock.settimeout(seconds)
     _probe(connection.sock)
     return connection
@@ -143,7 +143,7 @@ def post(
 ) -> bool:
     """Post facts to another node, and return whether the node accepted them."""
     try:
-        connection = connected_to(url, certificate, seconds)
+        connection = connect_to(url, certificate, seconds)
     except OSError:
         return False
     try:
@@ -155,7 +155,7 @@ def post(
         connection.close()
 
 
-def other_certificate(where: str, reason: str) -> str:
+def certificate_mismatch_text(where: str, reason: str) -> str:
     """Return the error message for an address whose certificate is not the one in the shared log."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
@@ -163,7 +163,7 @@ def other_certificate(where: str, reason: str) -> str:
     )
 
 
-def _trusting(certificate: str) -> ssl.SSLContext:
+def _context_trusting(certificate: str) -> ssl.SSLContext:
     """Return a context that accepts exactly one certificate, with any host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -172,7 +172,7 @@ def _trusting(certificate: str) -> ssl.SSLContext:
     return context
 
 
-def _require_let_in(server: ssl.SSLContext, files: TlsFiles) -> None:
+def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
     """Try a handshake with this node's own server; raise `ConfigurationError` if the handshake fails."""
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE

@@ -111,7 +111,7 @@ class Replica:
         Raise `StoreDamaged` if data is lost that cannot be restored on this machine, another `StoreError` or
         `Halted` if the store cannot be used, or OSError if the disk fails.
         """
-        transfer.take_over(disk)
+        transfer.install_copy(disk)
         if disk.size(layout.REFETCH) >= 0:
             raise StoreDamaged("Another node's copy is to take this one's place: cluster refetch was called.")
         shared, evidence = SharedPart(Fold(cluster)), EvidenceFile.open(disk)
@@ -153,8 +153,8 @@ class Replica:
 
     def _is_due_to_holes(self, one: Damaged) -> bool:
         """Return whether the damage is due to known holes only, and its segment has no other damage."""
-        if not self._holes.are_there or one in self._of_holes:
-            return self._holes.are_there
+        if not self._holes.has_any or one in self._of_holes:
+            return self._holes.has_any
         if one.part == "log":
             log = self.core.store.log
             first, end = log.first_offset, log.durable_offset
@@ -163,7 +163,7 @@ class Replica:
                 end = min(log.segments.end_of(first), end)
             if first not in log.segments.first_offsets:
                 return False
-            if holes.damage_beside(self._disk, self.core.segment_bytes, first, end):
+            if holes.damage_outside_holes(self._disk, self.core.segment_bytes, first, end):
                 return False
         elif not one.lost_count and not (one.part == "keep" and self._holes.keep_bytes):
             return False

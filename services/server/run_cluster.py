@@ -33,7 +33,7 @@ from services.cluster.forwarding.switch import Switch
 from services.cluster.forwarding.vouching import verify_origin
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.peers import Identity, follow
+from services.cluster.peers import Identity, follow_certificate
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import Sessions
@@ -152,7 +152,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         where, key = (str(settings.advertise or listen), http.url), shared_key(settings)
         origin_key = key or began.cluster
         me = Member(settings.node, *where, version("tidewheel"), id_of(key), supports=SUPPORTED)
-        show = follow(files_of_tls) if is_over_tls(settings, http) else Identity
+        show = follow_certificate(files_of_tls) if is_over_tls(settings, http) else Identity
         node = ClusterNode(me, began, watched, disk, core, wall_clock_ms, executor, serve, show)
         forwarding = Forwarding(node, key, wall_clock_ms, origin_key)
         refusals = Refusals(wall_clock_ms)

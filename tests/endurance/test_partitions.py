@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from services.cluster.forwarding.lines import OPTIONS
-from services.cluster.peers import connected_to
+from services.cluster.peers import connect_to
 from sharedlog.engine import Head
 from sharedlog.errors import Refused, Unknown
 from sharedlog.fold import Position
@@ -118,7 +118,7 @@ def test_a_forwarded_call_ends_so_that_it_is_asked_again(peer: Peer, cut: str) -
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_request_to_a_node_that_is_cut_off_ends(peer: Peer, cut: str) -> None:
-    connection = connected_to(peer.http_url, "", DEADLINE_SECONDS)
+    connection = connect_to(peer.http_url, "", DEADLINE_SECONDS)
     connection.request("POST", "/", b"x")
     cut_off(peer.hosts, PEER, cut)
     began = monotonic()
@@ -126,7 +126,7 @@ def test_a_request_to_a_node_that_is_cut_off_ends(peer: Peer, cut: str) -> None:
         with pytest.raises(TimeoutError):
             connection.getresponse()
         with pytest.raises(TimeoutError):
-            connected_to(peer.http_url, "", DEADLINE_SECONDS)
+            connect_to(peer.http_url, "", DEADLINE_SECONDS)
     finally:
         peer.hosts.heal()
         connection.close()

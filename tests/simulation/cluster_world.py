@@ -353,7 +353,7 @@ class ClusterWorld(World):
         sent = io.BytesIO(sent_by(next(one for one in self.nodes if f"http://{one.name}" == url)))
         if self.random.random() < 0.5:
             disk.strike(self.random.randrange(1, 60), self.random.choice(list(Fault)))
-        transfer.receive(sent, disk, require)
+        transfer.receive_copy(sent, disk, require)
 
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
@@ -786,7 +786,7 @@ def sent_by(node: Node) -> bytes:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(node.disk.read(path, 0, node.disk.size(path)))
         try:
-            return b"".join(transfer.stream(Path(folder)))
+            return b"".join(transfer.stream_copy(Path(folder)))
         except StoreError as error:
             raise CopyRefused(str(error)) from error
 

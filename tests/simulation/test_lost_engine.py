@@ -30,7 +30,7 @@ from services.cluster.copies import transfer
 from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
-from services.cluster.founding import RemainingData, recover_left, what_is_left
+from services.cluster.founding import RemainingData, recover_remaining_data, remaining_data
 from services.cluster.replica import SharedPart
 from services.cluster.tail import Tail
 from sharedlog import fold as folds
@@ -207,8 +207,8 @@ class Disaster:
             require(copy)
 
         with pytest.raises(CopyRefused):
-            transfer.receive(io.BytesIO(sent_by(self.stranger)), node.disk, require_of_new)
-        transfer.discard(node.disk)
+            transfer.receive_copy(io.BytesIO(sent_by(self.stranger)), node.disk, require_of_new)
+        transfer.delete_pending_copy(node.disk)
 
     def check_changed(self) -> None:
         """A node that has yet to read a record that has changed names it."""
@@ -240,7 +240,7 @@ class Disaster:
     def check_restored(self) -> None:
         """Each store names what is damaged, and has all else that it must have."""
         stores = [node for node in self.world.nodes if node.disk.size(layout.FORMAT) >= 0]
-        found = [self.check_left(what_is_left(node.disk), node) for node in stores]
+        found = [self.check_left(remaining_data(node.disk), node) for node in stores]
         if not self.loses_power:
             gone = self.told.difference(*found)
             assert not gone, f"told, and gone: {sorted(gone)[:3]}"
@@ -251,7 +251,7 @@ class Disaster:
         synced = [end for start, end in self.spans if end <= node.synced_end and start not in bad]
         assert left.end >= max(synced, default=0), f"{node.name}: {left.end} of {synced[-1]} synced bytes"
         begins_at = min(layout.segment_offsets(node.disk), default=0)
-        core = recover_left(node.disk, left, SharedPart(Fold(CLUSTER)), self.world.now_ms)
+        core = recover_remaining_data(node.disk, left, SharedPart(Fold(CLUSTER)), self.world.now_ms)
         assert core.end_offset == left.end
         log, had = core.store.log, set()
         for start, end in self.spans:
@@ -326,30 +326,30 @@ def tail_is_cut_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
 def restore_ends_at_damage(patch: pytest.MonkeyPatch) -> None:
     """A restore takes what lies before the first damage."""
-    kept = founding._sound_in
+    kept = founding._scan_sound_records
 
     def first(disk: MemoryDisk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
         end, damaged = kept(disk, segment_bytes, until)
         return (damaged[0].first_offset, []) if damaged else (end, [])
 
-    patch.setattr(founding, "_sound_in", first)
+    patch.setattr(founding, "_scan_sound_records", first)
 
 
 def damage_is_not_named(patch: pytest.MonkeyPatch) -> None:
     """A restore takes all sound records, and says nothing of others."""
-    kept = founding.what_is_left
-    patch.setitem(globals(), "what_is_left", lambda disk: kept(disk)._replace(damaged=()))
+    kept = founding.remaining_data
+    patch.setitem(globals(), "remaining_data", lambda disk: kept(disk)._replace(damaged=()))
 
 
 def evidence_must_be_sound(patch: pytest.MonkeyPatch) -> None:
     """A store without evidence has what lies up to its checkpoint."""
-    kept = founding.what_is_left
+    kept = founding.remaining_data
 
     def left(disk: MemoryDisk) -> RemainingData:
         found = kept(disk)
         return found._replace(end=found.checkpoint) if found.unproven else found
 
-    patch.setitem(globals(), "what_is_left", left)
+    patch.setitem(globals(), "remaining_data", left)
 
 
 def changed_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -359,12 +359,12 @@ def changed_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_in_common_is_the_same(patch: pytest.MonkeyPatch) -> None:
     """A copy agrees with a store whose bytes it has not."""
-    kept = FetchedCopy.same_bytes_before
+    kept = FetchedCopy.has_same_bytes_before
 
     def same(copy: FetchedCopy, end: int, bytes_max: int) -> bool:
         return min(copy._firsts, default=end) >= end or kept(copy, end, bytes_max)
 
-    patch.setattr(FetchedCopy, "same_bytes_before", same)
+    patch.setattr(FetchedCopy, "has_same_bytes_before", same)
 
 
 MUTANTS = (

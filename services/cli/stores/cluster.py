@@ -61,9 +61,9 @@ def create(
         if store is None:
             cluster = begin(engine, {"segment_bytes": segment_bytes})
         else:
-            from services.cluster.founding import found_with_store
+            from services.cluster.founding import found_on_store
 
-            cluster, end = found_with_store(engine, store, node, now_ms())
+            cluster, end = found_on_store(engine, store, node, now_ms())
             output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
         output.say(f"Cluster {cluster.hex()} begins.")
         for sentence in [*engine.trouble(), *engine.notes()]:
@@ -372,10 +372,10 @@ def refetch(
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """
     from services.cluster.copies.refetching import refetch as mark
-    from services.cluster.founding import locked
+    from services.cluster.founding import lock_store
 
     if not (store / layout.CLUSTER).exists():
         raise NotAStore(f"{store} is no store of a cluster's node: nothing was changed.")
-    with locked(store, is_node=True) as disk:
+    with lock_store(store, is_node=True) as disk:
         mark(disk, accepted_loss)
     output.say(f"The copy in {store} is to be replaced. Start the node: it gets another's.")

@@ -132,7 +132,7 @@ class OwnCopy:
                 raise StoreDamaged(f"The snapshot at {end} is not what was written.")
             return False
         since = min(max(self._checked_end, (known and known.end) or 0), end)
-        damaged = holes.damage_beside(self._disk, replica.core.segment_bytes, since, end)
+        damaged = holes.damage_outside_holes(self._disk, replica.core.segment_bytes, since, end)
         first_offset = replica.core.store.log.first_offset  # retention may have deleted segments meanwhile
         for one in damaged:
             if one.end_offset > first_offset:

@@ -75,7 +75,7 @@ class Copying:
         self._told_unreadable: tuple[int, int] | None = None
         """The last reported unreadable record, and the epoch of the leader at that time."""
         self._is_fetched = False
-        self.fetch: Fetch = transfer.fetch
+        self.fetch: Fetch = transfer.fetch_copy
         """The function that fetches the copy of another node.
 
         The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
@@ -151,7 +151,7 @@ class Copying:
             )
         if found.first == 0 and not self._began.facts.get("begins_at"):
             self._require_covered(None)
-            transfer.wipe(self._disk)
+            transfer.delete_store(self._disk)
             return "the shared log, from its beginning"
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
@@ -166,7 +166,7 @@ class Copying:
         trace = ChainComparison.NOT_READ if copy is None else compare_chain(copy.fold(), claimed)
         verdict = replacement_verdict(claimed, trace, self._look_up_evidence(claimed))
         if verdict is Verdict.COMPARE:
-            is_same = copy is not None and copy.same_bytes_before(claimed.end, COMPARED_BYTES)
+            is_same = copy is not None and copy.has_same_bytes_before(claimed.end, COMPARED_BYTES)
             verdict = Verdict.TAKE if is_same else Verdict.REFUSE
         if (
             verdict is Verdict.TAKE
@@ -207,7 +207,9 @@ class Copying:
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset
-        damaged = holes.damage_beside(self._disk, replica.core.segment_bytes, commit_log.first_offset, end)
+        damaged = holes.damage_outside_holes(
+            self._disk, replica.core.segment_bytes, commit_log.first_offset, end
+        )
         for one in damaged:
             raise StoreDamaged(
                 f"In the copy bytes {one.first_offset} to {one.end_offset} of the log are damaged."

@@ -66,4 +66,4 @@ def refetch(disk: Disk, accepted_loss: int | None) -> None:
             f"nothing was changed. To give that up: --accept-loss-of {end}."
         )
     disk.delete(layout.EVIDENCE)
-    transfer.wipe(disk)
+    transfer.delete_store(disk)

@@ -21,7 +21,7 @@ from pathlib import Path
 from commitlog import layout, snapshot
 from commitlog.errors import NotAStore
 from services.broker.broker import SHARED
-from services.cluster.founding import locked
+from services.cluster.founding import lock_store
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engines import SharedLog, beginning_of
 from sharedlog.errors import Halted, Trimmed
@@ -34,7 +34,7 @@ def rejoin(engine: SharedLog, root: Path, node: str) -> int:
     If the copy and the shared log cannot be joined, raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or
     `Unknown`, and leave the store unchanged.
     """
-    with locked(root, is_node=False) as disk:
+    with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)
         if start is None or SHARED not in start.parts:
             raise NotAStore(

@@ -59,7 +59,7 @@ from commitlog.snapshot import Snapshot
 from consumequeue import dispatch, keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
-from services.cluster.peers import SECRET, CertificateMismatch, connected_to
+from services.cluster.peers import SECRET, CertificateMismatch, connect_to
 from services.store.copying import FileCopy, hold_store
 from services.store.copying_derived import HeldDerived
 from services.store.reading import StoreFiles
@@ -105,7 +105,7 @@ class FetchedCopy:
         kept = f"{layout.FETCHED}/{self._numbers.get(snapshot.path_of(self.end))}"
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
-    def same_bytes_before(self, end: int, bytes_max: int) -> bool:
+    def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
         """Return whether the copy and this store have equal log bytes before `end`, with at least one record.
 
         The range that both logs have is compared, up to `bytes_max`. Return False if the logs have no common
@@ -153,7 +153,7 @@ class Source(Protocol):
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
-def stream(root: Path) -> Generator[bytes]:
+def stream_copy(root: Path) -> Generator[bytes]:
     """Yield the stream of the newest checkpoint of the store in `root`.
 
     Raise a `StoreError` if the store cannot be read.
@@ -167,7 +167,7 @@ def stream(root: Path) -> Generator[bytes]:
         count, digest = 0, blake2b(MAGIC, digest_size=_DIGEST_BYTES)
         yield MAGIC
         for file in chain(held.files(newest.offset), held_derived.copies()):
-            yield from _sent(file, digest)
+            yield from _file_stream(file, digest)
             count += 1
         segment_bytes = held.store.segment_bytes
         end = _header({"end": newest.offset, "segment_bytes": segment_bytes, "files": count})
@@ -175,14 +175,14 @@ def stream(root: Path) -> Generator[bytes]:
         yield end + digest.digest()
 
 
-def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch the copy of the node whose HTTP interface is `url`; `take_over` makes the copy the store.
+def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
+    """Fetch the copy of the node whose HTTP interface is `url`; `install_copy` makes the copy the store.
 
-    `certificate` is the certificate of the node if it serves HTTP over TLS; `receive` describes `require`.
+    `certificate` is the certificate of the node if it serves HTTP over TLS; see `receive_copy` for `require`.
     Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
     """
     try:
-        connection = connected_to(url, certificate, READ_SECONDS)
+        connection = connect_to(url, certificate, READ_SECONDS)
     except CertificateMismatch as error:
         raise CopyRefused(str(error)) from error
     except OSError as error:
@@ -196,20 +196,20 @@ def fetch(url: str, certificate: str, secret: str, disk: Disk, require: Require)
                 raise CopyRefused(f"{url} gives no copy ({answer.status}): {said}")
         except (OSError, HTTPException) as error:
             raise CopyRefused(f"{url} does not answer ({error or type(error).__name__}).") from error
-        receive(_Checked(answer, url), disk, require)
+        receive_copy(_NetworkSource(answer, url), disk, require)
     finally:
         connection.close()
 
 
-def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
+def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
     """Write a copy next to the store until the copy is complete.
 
     `require` raises `CopyRefused` for a copy that must not replace the store. Raise `CopyRefused` also if the
     copy is incomplete or damaged, or OSError if the disk fails.
     """
-    discard(disk)
-    received = _Received(source)
-    if received.exactly(len(MAGIC)) != MAGIC:
+    delete_pending_copy(disk)
+    received = _CopyReader(source)
+    if received.read_exactly(len(MAGIC)) != MAGIC:
         raise CopyRefused("What was sent is no copy of a store.")
     paths: list[str] = []
     while "path" in (header := received.header()):
@@ -232,7 +232,7 @@ def receive(source: Source, disk: Disk, require: Require = lambda _: None) -> No
     disk.rename(f"{_WHOLE}.new", _WHOLE)
 
 
-def take_over(disk: Disk) -> bool:
+def install_copy(disk: Disk) -> bool:
     """Replace the store by a complete copy, and return whether there was a copy.
 
     Raise `StoreDamaged` if the list of files to be moved is damaged, or OSError if the disk fails.
@@ -244,11 +244,11 @@ def take_over(disk: Disk) -> bool:
         disk.delete(layout.FETCHED)
         return False
     else:
-        _delete_store(disk)
+        _delete_replaced_files(disk)
         disk.rename(_WHOLE, _MOVING)
     paths = _listed(disk, _MOVING)
     if paths is None:
-        _delete_store(disk)
+        _delete_replaced_files(disk)
         disk.delete(_MOVING)
         disk.delete(layout.FETCHED)
         raise StoreDamaged(
@@ -266,7 +266,7 @@ def take_over(disk: Disk) -> bool:
     return True
 
 
-def _delete_store(disk: Disk) -> None:
+def _delete_replaced_files(disk: Disk) -> None:
     """Delete the data that a copy replaces; queue files that cannot be deleted are moved aside."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
@@ -296,29 +296,29 @@ def is_moving(disk: Disk) -> bool:
     return disk.size(_MOVING) >= 0
 
 
-def waiting_end(disk: Disk) -> int:
+def pending_copy_end(disk: Disk) -> int:
     """Return the end of the log of a complete copy that has not replaced the store, or -1 without a copy."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
-def wipe(disk: Disk) -> None:
+def delete_store(disk: Disk) -> None:
     """Delete the store, so that the node starts empty. Raise OSError if the disk fails."""
     if is_moving(disk):  # complete an interrupted move first, as its remaining files would form a store
         with suppress(StoreDamaged):
-            take_over(disk)
-    discard(disk)
-    _delete_store(disk)
+            install_copy(disk)
+    delete_pending_copy(disk)
+    _delete_replaced_files(disk)
 
 
-def discard(disk: Disk) -> None:
+def delete_pending_copy(disk: Disk) -> None:
     """Delete the marker and then the files of an unwanted copy, as a deletion may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
 
 
-def _sent(file: FileCopy, digest: blake2b) -> Iterator[bytes]:
+def _file_stream(file: FileCopy, digest: blake2b) -> Iterator[bytes]:
     header, count = _header({"path": file.path, "length": file.length, "room_bytes": file.room_bytes}), 0
     digest.update(header)
     yield header + digest.digest()
@@ -336,7 +336,7 @@ def _header(facts: dict[str, Any]) -> bytes:
     return _HEADER_BYTES.pack(len(encoded)) + encoded
 
 
-def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) -> None:
+def _keep(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
     """Write and sync one file of the copy, and verify the checksum of the file."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
@@ -345,7 +345,7 @@ def _keep(received: _Received, header: dict[str, Any], path: str, disk: Disk) ->
     disk.write(path, 0, b"")  # also creates an empty file
     position = 0
     while position < header["length"]:
-        chunk = received.exactly(min(_CHUNK_BYTES, header["length"] - position))
+        chunk = received.read_exactly(min(_CHUNK_BYTES, header["length"] - position))
         disk.write(path, position, chunk)
         position += len(chunk)
     received.check(header["path"])
@@ -357,7 +357,7 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
     disk.sync(path)
 
 
-class _Received:
+class _CopyReader:
     """A received stream, and the checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
@@ -365,15 +365,15 @@ class _Received:
 
     def header(self) -> dict[str, Any]:
         """Return the next header of the stream; raise `CopyRefused` if the header is damaged."""
-        (count,) = _HEADER_BYTES.unpack(self.exactly(_HEADER_BYTES.size))
+        (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
-        encoded = self.exactly(count)
+        encoded = self.read_exactly(count)
         self.check("a header")
         header: dict[str, Any] = json.loads(encoded)
         return header
 
-    def exactly(self, count: int) -> bytes:
+    def read_exactly(self, count: int) -> bytes:
         """Return the next `count` bytes; raise `CopyRefused` if the stream ends earlier."""
         found = self._bytes(count)
         self._digest.update(found)
@@ -394,7 +394,7 @@ class _Received:
         return bytes(found)
 
 
-class _Checked:
+class _NetworkSource:
     """An answer over the network, which raises `CopyRefused` for failures of the network."""
 
     def __init__(self, answer: Source, url: str) -> None:

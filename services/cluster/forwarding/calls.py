@@ -56,7 +56,7 @@ from services.cluster.forwarding.presence import (
 )
 from services.cluster.forwarding.vouching import ORIGIN, VOUCHED, sign_arrival, sign_origin, verify_arrival_ms
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.peers import other_certificate
+from services.cluster.peers import certificate_mismatch_text
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, seconds_of
@@ -454,7 +454,9 @@ class Forwarding:
                 )
                 yield attempt
             may_be_done = True
-            not_its_own = attempt.not_its_own and other_certificate(leader.listen, attempt.not_its_own)
+            not_its_own = attempt.not_its_own and certificate_mismatch_text(
+                leader.listen, attempt.not_its_own
+            )
             moved = asyncio.ensure_future(self._node.moved_from(epoch))
             await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
             moved.cancel()

@@ -57,7 +57,7 @@ from services.cluster.identity import Member
 from services.cluster.leading import followers, orders
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, monotonic_ms
-from services.cluster.peers import SECRET, CertificateMismatch, connected_to
+from services.cluster.peers import SECRET, CertificateMismatch, connect_to
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
@@ -235,7 +235,8 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                async with aclosing(Chunks(transfer.stream(self._root))) as chunks:  # closes the open files
+                # The stream has open files, which `aclosing` closes.
+                async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
                     await (await self._copy(chunks))(request.scope, request.receive, send)
             finally:
                 self._copy_count -= 1
@@ -317,9 +318,7 @@ class ClusterHttp:
                 break
             began_ms = monotonic_ms()
             try:
-                connection = await self._in_thread(
-                    connected_to, leader.http, leader.certificate, CALL_SECONDS
-                )
+                connection = await self._in_thread(connect_to, leader.http, leader.certificate, CALL_SECONDS)
             except OSError as error:  # nothing was sent, so the request may go to another leader
                 said = str(error)
                 if not isinstance(error, CertificateMismatch):

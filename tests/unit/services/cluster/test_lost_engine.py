@@ -492,7 +492,7 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     other = MemoryDisk()
     copying = Copying("d", OwnCopy("d", "", began, other, str), began, engine, other)
     copying._is_fetched = True
-    transfer.receive(copy_of(root), other)
+    transfer.receive_copy(copy_of(root), other)
     copied, replica = served(other, restored.cluster, engine)
     copying.verify_fetched_copy(replica)
     assert copied == sound
@@ -507,7 +507,7 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
 
 def copy_of(root: Path) -> io.BytesIO:
     """The copy that a node sends."""
-    return io.BytesIO(b"".join(transfer.stream(root)))
+    return io.BytesIO(b"".join(transfer.stream_copy(root)))
 
 
 def test_what_is_restored_is_not_replaced_by_an_older_copy_that_an_operator_had_wanted(pair: Pair) -> None:
@@ -515,7 +515,7 @@ def test_what_is_restored_is_not_replaced_by_an_older_copy_that_an_operator_had_
     older = copy_of(pair.roots[0])
     pair.send(60)
     refetch(pair.disks[1], None)
-    transfer.receive(older, pair.disks[1])
+    transfer.receive_copy(older, pair.disks[1])
     pair.close()
     assert recovered(pair.roots[1]) == SENT + 60
 
@@ -528,7 +528,7 @@ def test_a_store_is_restored_that_a_copy_with_more_was_about_to_replace(
     pair.send(60)
     pair.leader.checkpoint(0)
     disk = RealDisk(stale)
-    transfer.receive(copy_of(pair.roots[0]), disk)
+    transfer.receive_copy(copy_of(pair.roots[0]), disk)
     if is_moving:
         for path in (layout.COMMITLOG, layout.SNAPSHOTS, layout.DURABLE):
             disk.delete(path)
@@ -557,9 +557,9 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
         pair.engine.note(encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, body_of(held))))
 
         def fetch(_: str, __: str, ___: str, disk: Disk, require: transfer.Require) -> None:
-            transfer.receive(io.BytesIO(b"".join(transfer.stream(pair.roots[1]))), disk, require)
+            transfer.receive_copy(io.BytesIO(b"".join(transfer.stream_copy(pair.roots[1]))), disk, require)
 
-        monkeypatch.setattr(transfer, "fetch", fetch)
+        monkeypatch.setattr(transfer, "fetch_copy", fetch)
     copying = Copying("a", OwnCopy("a", "", began, disk, str), began, pair.engine, disk)
     pair.engine.spoil(lost)
     with pytest.raises(CopyRefused, match="lacks what this node has seen accepted"):

@@ -27,10 +27,10 @@ from services.cluster.peers import (
     CERTIFICATE_BYTES_MAX,
     CertificateMismatch,
     Identity,
-    connected_to,
-    follow,
+    connect_to,
+    follow_certificate,
+    load_identity,
     name_in,
-    shown,
 )
 from services.front.certificates import TlsFiles, self_signed, server_context
 from sharedlog.engine import Head
@@ -109,7 +109,7 @@ def test_http_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
     files = TlsFiles(*write_pair(tmp_path, "node", *pair))
     others = [self_signed(["127.0.0.1"])[0], (tmp_path / "authority.pem").read_bytes()]
     with serving(server_context(files)) as address:
-        connection = connected_to(f"https://{address}", pair[0].decode(), SECONDS)
+        connection = connect_to(f"https://{address}", pair[0].decode(), SECONDS)
         connection.request("GET", "/")
         assert connection.getresponse().status == 404
         connection.close()
@@ -117,17 +117,17 @@ def test_http_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
             with pytest.raises(
                 CertificateMismatch, match=f"at https://{address} does not show the certificate"
             ):
-                connected_to(f"https://{address}", other.decode(), SECONDS)
+                connect_to(f"https://{address}", other.decode(), SECONDS)
 
 
 def test_where_nothing_is_told_or_nothing_is_served_over_tls_nothing_is_sent(tmp_path: Path) -> None:
     told = self_signed(["127.0.0.1"])[0].decode()
     with serving(None) as address:
         with pytest.raises(CertificateMismatch, match="does not show the certificate"):
-            connected_to(f"https://{address}", told, SECONDS)
+            connect_to(f"https://{address}", told, SECONDS)
         with pytest.raises(CertificateMismatch, match="has told no certificate in the shared log"):
-            connected_to(f"https://{address}", "", SECONDS)
-        connection = connected_to(f"http://{address}", "", SECONDS)
+            connect_to(f"https://{address}", "", SECONDS)
+        connection = connect_to(f"http://{address}", "", SECONDS)
         connection.request("GET", "/")
         assert connection.getresponse().status == 404
         connection.close()
@@ -143,7 +143,7 @@ def test_a_copy_is_fetched_from_no_other_node(tmp_path: Path) -> None:
             (self_signed(["x"])[0].decode(), "does not show"),
         ):
             with pytest.raises(CopyRefused, match=said):
-                transfer.fetch(f"https://{address}", told, "secret", disk, lambda _: None)
+                transfer.fetch_copy(f"https://{address}", told, "secret", disk, lambda _: None)
     disk.close()
 
 
@@ -212,7 +212,7 @@ def test_what_is_told_is_the_first_of_a_chain_alone_and_follows_the_files(tmp_pa
     authority, _ = write_pair(tmp_path, "authority", *an_authority())
     leaf, key = issued(authority, 9)
     files = TlsFiles(*write_pair(tmp_path, "node", leaf + authority.read_bytes(), key))
-    current = follow(files)
+    current = follow_certificate(files)
     assert current() == Identity(leaf.decode())
     anew = self_signed(["127.0.0.1"])
     write_pair(tmp_path, "node", *anew)
@@ -227,17 +227,17 @@ def test_a_certificate_without_a_name_or_too_long_is_no_nodes(tmp_path: Path, na
     pair = named(x509.SubjectAlternativeName(told or [x509.RFC822Name("somebody@example")]))
     assert (len(pair[0]) > CERTIFICATE_BYTES_MAX) == bool(names)
     with pytest.raises(ConfigurationError, match="names no host, or is longer than 16384 bytes"):
-        shown(TlsFiles(*write_pair(tmp_path, "node", *pair)))
+        load_identity(TlsFiles(*write_pair(tmp_path, "node", *pair)))
 
 
 def test_where_clients_need_a_certificate_a_nodes_must_be_good_for_one(tmp_path: Path) -> None:
     authority, _ = write_pair(tmp_path, "authority", *an_authority())
     leaf, key = issued(authority, 9)
     good = TlsFiles(*write_pair(tmp_path, "good", leaf, key), clients=authority)
-    assert shown(good) == Identity(leaf.decode(), leaf, key)
+    assert load_identity(good) == Identity(leaf.decode(), leaf, key)
     for name, pair in (("own", self_signed(["127.0.0.1"])), ("ended", issued(authority, -1))):
         with pytest.raises(ConfigurationError, match="no other node would let this one in"):
-            shown(TlsFiles(*write_pair(tmp_path, name, *pair), clients=authority))
+            load_identity(TlsFiles(*write_pair(tmp_path, name, *pair), clients=authority))
 
 
 def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_last() -> None:

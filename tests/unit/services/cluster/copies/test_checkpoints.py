@@ -24,20 +24,20 @@ def test_a_look_at_a_copy_that_is_given_up_meanwhile_says_nothing_of_the_next(
     read_on(replica, engine)
     replica.checkpoint(0)
     own, read_from = OwnCopy("a", "", Beginning(CLUSTER, {}), disk, str), list[int]()
-    damage_beside = holes.damage_beside
+    damage_outside_holes = holes.damage_outside_holes
 
     def given_up(*values: object) -> list[Damage]:
         own.copy_withdrawal(3)
         return []
 
-    monkeypatch.setattr(holes, "damage_beside", given_up)
+    monkeypatch.setattr(holes, "damage_outside_holes", given_up)
     assert own.checkpoint_announcement(replica, 0) is None
 
     def counted(of: MemoryDisk, segment_bytes: int, since: int, end: int) -> list[Damage]:
         read_from.append(since)
-        return damage_beside(of, segment_bytes, since, end)
+        return damage_outside_holes(of, segment_bytes, since, end)
 
-    monkeypatch.setattr(holes, "damage_beside", counted)
+    monkeypatch.setattr(holes, "damage_outside_holes", counted)
     assert own.checkpoint_announcement(replica, 1) is not None
     assert read_from == [0]
 

@@ -81,7 +81,7 @@ def read_on(replica: Replica, engine: MemoryEngine) -> None:
 
 
 def sent(store: Path) -> bytes:
-    return b"".join(transfer.stream(store))
+    return b"".join(transfer.stream_copy(store))
 
 
 def test_a_copy_takes_the_place_of_what_was_there_and_the_node_reads_on(
@@ -90,9 +90,9 @@ def test_a_copy_takes_the_place_of_what_was_there_and_the_node_reads_on(
     disk = MemoryDisk()
     disk.write("commitlog/00000000000000000000", 0, b"of another node")
     disk.write("cluster", 0, b"whose it is")
-    transfer.receive(io.BytesIO(sent(store)), disk)
-    assert transfer.take_over(disk)
-    assert not transfer.take_over(disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
+    assert transfer.install_copy(disk)
+    assert not transfer.install_copy(disk)
     assert disk.list("fetched") == []
     replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
     engine.trim(replica.fold.next_offset)
@@ -124,7 +124,7 @@ def full_store(store: Path, engine: MemoryEngine) -> Path:
 
 def opened_copy(store: Path) -> tuple[MemoryDisk, Replica]:
     disk = MemoryDisk()
-    transfer.receive(io.BytesIO(sent(store)), disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
     return disk, Replica.open(disk, SETTINGS, 0, CLUSTER)
 
 
@@ -169,10 +169,10 @@ def test_a_copy_takes_the_place_of_queues_that_cannot_be_deleted(full_store: Pat
     disk.write(path, 0, b"of another node")
     disk.hold("consumequeue/t/0")
     if is_wiped:
-        transfer.wipe(disk)
+        transfer.delete_store(disk)
         assert disk.list("") == ["consumequeue.aside-1"]
-    transfer.receive(io.BytesIO(sent(full_store)), disk)
-    assert transfer.take_over(disk)
+    transfer.receive_copy(io.BytesIO(sent(full_store)), disk)
+    assert transfer.install_copy(disk)
     assert disk.read(path, 0, 100) == (full_store / path).read_bytes()[:100]
     assert Replica.open(disk, SETTINGS, 0, CLUSTER).core.made_anew == []
 
@@ -210,8 +210,8 @@ def test_what_came_to_a_queue_behind_the_checkpoint_is_not_sent(full_store: Path
 
 def test_many_small_files_of_queues_are_not_sent(store: Path) -> None:
     disk = MemoryDisk()
-    transfer.receive(io.BytesIO(sent(store)), disk)
-    transfer.take_over(disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
+    transfer.install_copy(disk)
     assert disk.list("consumequeue") == []
     assert disk.list("keyindex") != []
 
@@ -219,8 +219,8 @@ def test_many_small_files_of_queues_are_not_sent(store: Path) -> None:
 def test_a_copy_is_a_store_that_verify_knows_nothing_against(store: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     disk = RealDisk(tmp_path / "other")
-    transfer.receive(io.BytesIO(sent(store)), disk)
-    transfer.take_over(disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
+    transfer.install_copy(disk)
     disk.close()
     found = verify(open_store(tmp_path / "other"), 0)
     assert found.is_sound, found
@@ -237,15 +237,15 @@ def test_a_copy_that_was_cut_or_spoiled_on_its_way_is_none(store: Path) -> None:
         disk = MemoryDisk()
         disk.write("commitlog/00000000000000000000", 0, b"mine")
         with pytest.raises(CopyRefused):
-            transfer.receive(io.BytesIO(bytes(spoiled)), disk)
-        assert not transfer.take_over(disk)
+            transfer.receive_copy(io.BytesIO(bytes(spoiled)), disk)
+        assert not transfer.install_copy(disk)
         assert disk.read("commitlog/00000000000000000000", 0, 9) == b"mine"
 
 
 def fetched(disk: MemoryDisk, copy: bytes, *lacks: int) -> transfer.FetchedCopy:
     """A copy that has arrived, whose log lacks the segments that begin at some offsets."""
     found: list[transfer.FetchedCopy] = []
-    transfer.receive(io.BytesIO(copy), disk, found.append)
+    transfer.receive_copy(io.BytesIO(copy), disk, found.append)
     for first in lacks:
         found[0]._numbers.pop(layout.segment_path(first))
     return found[0]
@@ -260,20 +260,22 @@ def own_log(disk: MemoryDisk, store: Path) -> list[int]:
 
 def test_a_copy_has_the_same_bytes_only_where_both_have_them(store: Path) -> None:
     disk, copy = MemoryDisk(), sent(store)
-    assert not fetched(disk, copy).same_bytes_before(50_000, 8_000), "this store has no log"
+    assert not fetched(disk, copy).has_same_bytes_before(50_000, 8_000), "this store has no log"
     firsts = own_log(disk, store)
     third = firsts[2]
-    assert fetched(disk, copy).same_bytes_before(third + 2_000, 8_000)
-    assert fetched(disk, copy, *firsts[:2]).same_bytes_before(third + 2_000, 8_000), "it begins later"
-    assert not fetched(disk, copy, *firsts[:3]).same_bytes_before(third + 2_000, 8_000), "it begins behind"
-    assert not fetched(disk, copy, third).same_bytes_before(third + 2_000, 8_000), "it has a gap"
+    assert fetched(disk, copy).has_same_bytes_before(third + 2_000, 8_000)
+    assert fetched(disk, copy, *firsts[:2]).has_same_bytes_before(third + 2_000, 8_000), "it begins later"
+    assert not fetched(disk, copy, *firsts[:3]).has_same_bytes_before(third + 2_000, 8_000), (
+        "it begins behind"
+    )
+    assert not fetched(disk, copy, third).has_same_bytes_before(third + 2_000, 8_000), "it has a gap"
     disk.write(layout.segment_path(third), 1_000, b"?")
-    assert not fetched(disk, copy).same_bytes_before(third + 2_000, 8_000)
-    assert fetched(disk, copy).same_bytes_before(third, 8_000)
+    assert not fetched(disk, copy).has_same_bytes_before(third + 2_000, 8_000)
+    assert fetched(disk, copy).has_same_bytes_before(third, 8_000)
     disk.truncate(layout.segment_path(third), 500)
-    assert not fetched(disk, copy).same_bytes_before(third + 2_000, 8_000), "this store has lost some"
+    assert not fetched(disk, copy).has_same_bytes_before(third + 2_000, 8_000), "this store has lost some"
     blank = third - 1
-    assert not fetched(disk, copy).same_bytes_before(third, third - blank), "zeros are of every history"
+    assert not fetched(disk, copy).has_same_bytes_before(third, third - blank), "zeros are of every history"
 
 
 def test_a_file_outside_of_the_store_is_refused() -> None:
@@ -290,7 +292,7 @@ def test_a_file_outside_of_the_store_is_refused() -> None:
         sender = transfer.MAGIC + transfer._header({"path": path, "length": 0, "room_bytes": 0})
         sender += blake2b(sender, digest_size=16).digest()
         with pytest.raises(CopyRefused, match="which no store has"):
-            transfer.receive(io.BytesIO(sender), MemoryDisk())
+            transfer.receive_copy(io.BytesIO(sender), MemoryDisk())
 
 
 def test_a_node_without_a_checkpoint_gives_no_copy(tmp_path: Path) -> None:
@@ -316,13 +318,13 @@ def test_whatever_ends_a_copy_on_its_way_into_place_the_store_is_the_old_one_or_
         died = False
         try:
             with suppress(OSError):
-                transfer.receive(io.BytesIO(whole), disk)
-                transfer.take_over(disk)
+                transfer.receive_copy(io.BytesIO(whole), disk)
+                transfer.install_copy(disk)
         except Death:
             died = True
         is_over = not disk.is_struck
         disk.crash(lambda count: random.randrange(count + 1)) if died else disk.well()
-        transfer.take_over(disk)
+        transfer.install_copy(disk)
         names = disk.list("snapshots")
         both.add(tuple(names))
         assert names == ["old"] or len(names) == 1
@@ -345,15 +347,15 @@ def test_what_an_attempt_moved_without_a_sync_is_there_after_the_next_one_and_a_
         disk.choose = lambda count: count if is_kept else 0
         disk.write("snapshots/old", 0, b"mine")
         disk.sync("snapshots/old")
-        transfer.receive(io.BytesIO(whole), disk)
+        transfer.receive_copy(io.BytesIO(whole), disk)
         disk.strike(number, fault)
         with suppress(OSError, Death):
-            transfer.take_over(disk)
+            transfer.install_copy(disk)
         is_over = not disk.is_struck
         disk.kill(lambda _: 0)
-        transfer.take_over(disk)
+        transfer.install_copy(disk)
         disk.crash(lambda _: 0)
-        transfer.take_over(disk)
+        transfer.install_copy(disk)
         replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
         assert replica.core.finding.queue_range("t", 0) == (0, 40)
         assert [one for one in verify(look_at(disk, "the copy"), 0).findings if one.is_damage] == []
@@ -365,10 +367,10 @@ def test_what_an_attempt_moved_without_a_sync_is_there_after_the_next_one_and_a_
 )
 def test_a_copy_whose_list_the_disk_has_spoiled_takes_nothing_over(store: Path, spoiled: bytes) -> None:
     disk = RealDisk(store)
-    transfer.receive(io.BytesIO(sent(store)), disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
     before = contents_of(disk)
     (store / layout.FETCHED / "whole").write_bytes(spoiled)
-    assert not transfer.take_over(disk)
+    assert not transfer.install_copy(disk)
     assert contents_of(disk) == before
     disk.close()
 
@@ -392,14 +394,14 @@ def test_a_list_that_is_spoiled_amid_a_move_is_no_store_any_more(store: Path, sp
 def half_moved(store: Path) -> RealDisk:
     """A store that was killed while a copy took its place."""
     disk = RealDisk(store)
-    transfer.receive(io.BytesIO(sent(store)), disk)
+    transfer.receive_copy(io.BytesIO(sent(store)), disk)
     (store / layout.FETCHED / "whole").rename(store / layout.FETCHED / "moving")
     return disk
 
 
 def test_a_store_that_is_half_moved_can_be_thrown_away(store: Path) -> None:
     disk = half_moved(store)
-    transfer.wipe(disk)
+    transfer.delete_store(disk)
     assert not (store / layout.FETCHED).exists()
     assert Replica.open(disk, SETTINGS, 0, CLUSTER).fold.next_offset == 0
     disk.close()

@@ -462,7 +462,7 @@ def test_two_nodes_get_a_copy_at_once_and_a_third_one_later(
             goes_on.set()
         return [*(task.result() for task in first), third, await copy_of(app)]
 
-    monkeypatch.setattr(transfer, "stream", stream)
+    monkeypatch.setattr(transfer, "stream_copy", stream)
     *first, (status, said), last = asyncio.run(run())
     assert [*first, last] == [(200, b"whole")] * 3
     assert (status, b"2 nodes are getting a copy already" in said) == (503, True)
@@ -483,7 +483,7 @@ def test_a_copy_whose_disk_fails_on_the_way_ends_there_with_a_word_in_the_log(
         yield b"first"
         raise error
 
-    monkeypatch.setattr(transfer, "stream", stream)
+    monkeypatch.setattr(transfer, "stream_copy", stream)
     with capture_logs() as logged:
         assert given(tmp_path) == (200, b"first")
     assert [one["event"] for one in logged] == ["a copy was not given to its end"]
