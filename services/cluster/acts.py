@@ -30,7 +30,7 @@ from services.cluster.election.inputs import (
     Opened,
     ReadDone,
     RecordTaken,
-    seen_by,
+    read_progress_of,
 )
 from services.cluster.election.table import Act
 from services.cluster.identity import Member
@@ -118,7 +118,7 @@ class Acts:
         """Open the replica. Raise a `StoreError` if the store is unusable, or OSError if the disk fails."""
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.verify_fetched_copy(replica)
-        return Opened(replica.fold.epoch, replica.fold.leads, seen_by(replica.fold), replica)
+        return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
         """Take the next records of the log, up to some MiB at once.
@@ -153,7 +153,9 @@ class Acts:
             self._tell(RecordTaken(step), read_ms)
         self._health.pace.read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None
-        return ReadDone(len(found), seen_by(fold), fold.is_founded, is_listed, self._health.unfit())
+        return ReadDone(
+            len(found), read_progress_of(fold), fold.is_founded, is_listed, self._health.unfit_reason()
+        )
 
     def has_many_records(self, replica: Replica) -> bool:
         """Return whether the log has so many records after the checkpoint that the next one is due."""
@@ -176,7 +178,7 @@ class Acts:
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
         shown = self.announce_copy(replica, has_read_all)
-        return LookDone(seen_by(replica.fold), has_room, shown)
+        return LookDone(read_progress_of(replica.fold), has_room, shown)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
         """Announce a new checkpoint after it was read back, and return the current certificate of this node.

@@ -7,7 +7,7 @@ modules.
 
 Rules
 1. The election (`services.cluster.election.machine`) makes all decisions and runs in the loop; each call of
-   `give` passes one input to the election.
+   `handle_input` passes one input to the election.
 2. Acts on the engine and the disk run in worker threads (`services.cluster.acts`). The worker threads own the
    core while the node follows, and the loop owns the core while the node leads
    (`services.cluster.leading.lead`).
@@ -95,9 +95,9 @@ class ClusterNode:
         """The lead of this node, from the confirmation of its EPOCH until the node stops serving clients."""
         self.took_over: Takeover | None = None
         """The last takeover by this node, or None if this node has never led."""
-        self.reaches_clients: Callable[[], Awaitable[bool]] = _taken_for_granted
+        self.reaches_clients: Callable[[], Awaitable[bool]] = _assume_reached
         """The callback that checks whether any client answers this node."""
-        self.let_go: Callable[[], None] = _noop
+        self.on_replica_replaced: Callable[[], None] = _noop
         """The callback that is called after a replica was replaced, to collect the old core as garbage."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
         self.read_ms = 0
@@ -120,11 +120,11 @@ class ClusterNode:
 
     def leave(self) -> None:
         """Stop following, or leading, as soon as possible."""
-        self.give(inputs.Leave())
+        self.handle_input(inputs.Leave())
 
     # Inputs and outputs of the election.
 
-    def give(self, given: Input, now_ms: int | None = None) -> None:
+    def handle_input(self, given: Input, now_ms: int | None = None) -> None:
         """Pass an input to the election, and carry out its outputs; a bug ends `run`."""
         if self._over.done():
             return
@@ -134,17 +134,17 @@ class ClusterNode:
             self._break(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
-        election, before = self.election, self._told_of()
+        election, before = self.election, self._observed_state()
         outputs = election.take(given, now_ms)
-        if self._told_of() != before:
+        if self._observed_state() != before:
             self._changed.set()
             self._changed = asyncio.Event()
         if election.role is not before[0] and election.role not in (Role.FOLLOWING, Role.STANDING):
-            self._tasks.end_beside()
+            self._tasks.cancel_concurrent()
         for output in outputs:
             self._carry_out(output)
 
-    def _told_of(self) -> tuple[Role, int, str | None]:
+    def _observed_state(self) -> tuple[Role, int, str | None]:
         """Return the role, the epoch and the leader; other tasks wait for changes of these values."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
@@ -152,7 +152,7 @@ class ClusterNode:
     def _carry_out(self, output: Output) -> None:
         act, argument = output
         if act is Act.SAY:
-            say(argument)
+            write_log_line(argument)
         elif act is Act.WAIT:
             self._end_timer()
             self._timer = self._loop.call_later(argument, self._tick)
@@ -162,7 +162,7 @@ class ClusterNode:
             self._over.set_result(None)
         else:
             self.acts.prepare_act(act)
-            self._tasks.start(self._answer(act, argument), is_beside=act in BESIDE)
+            self._tasks.start(self._answer(act, argument), is_concurrent=act in BESIDE)
 
     def _begin(self, act: Act, argument: Any) -> Coroutine[Any, Any, Input | None]:
         """Return the coroutine that carries out an act and returns its answer."""
@@ -177,32 +177,32 @@ class ClusterNode:
         try:
             answer = await self._begin(act, argument)
         except FAILURES as error:
-            if act in _MUST_NOT_FAIL:
+            if act in _FAILURES_ARE_BUGS:
                 self._break(error)
                 return
             answer = inputs.Failed(
                 act,
                 error,
-                recovery_advice(self._disk) if is_no_history(error) else "",
+                recovery_advice(self._disk) if is_history_lost(error) else "",
                 self.acts.unreadable(error),
             )
         if answer is not None:
             self._prepare(answer)
-            self.give(answer)
+            self.handle_input(answer)
 
     def _prepare(self, answer: Input) -> None:
         """Apply an answer to the node before the election receives the answer."""
         self.acts.apply_answer(answer)
         if isinstance(answer, inputs.Opened):
             if self._has_opened:
-                self.let_go()
+                self.on_replica_replaced()
             self._has_opened = True
             self.health.pace.follows()
-            self._tasks.start(self._tell_leader(), is_beside=True)
+            self._tasks.start(self._tell_leader(), is_concurrent=True)
         elif isinstance(answer, inputs.ReadDone):
             self.read_ms = monotonic_ms()
             if not answer.records:
-                self.health.tell_clock()
+                self.health.log_clock_change()
         elif isinstance(answer, inputs.Begun) and self._is_proof_asked:
             self._loop.call_soon(self._ask_for_proof)
 
@@ -216,11 +216,11 @@ class ClusterNode:
         except Exception as bug:
             self._break(bug)
         else:
-            self.give(tick)
+            self.handle_input(tick)
 
     def _tell(self, given: Input, now_ms: int) -> None:
         """Pass an input from a worker thread to the election during an act."""
-        self._loop.call_soon_threadsafe(self.give, given, now_ms)
+        self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _break(self, bug: BaseException) -> None:
         if not self._over.done():
@@ -234,11 +234,11 @@ class ClusterNode:
         return self.lead
 
     async def _begin_lead(self, why: str) -> inputs.Begun:
-        self._tasks.end_beside()
+        self._tasks.cancel_concurrent()
         self._is_proof_asked = False
         self.took_over = Takeover(self._clock(), why)
         told = LeadCallbacks(
-            lambda error: self.give(inputs.SteppedDown(error)), self._proof_wanted, self._broken
+            lambda error: self.handle_input(inputs.SteppedDown(error)), self._schedule_proof, self._broken
         )
         self.lead = Lead(self.acts, self.health, self._serve, self._work, told)
         try:
@@ -257,17 +257,17 @@ class ClusterNode:
         return inputs.ClientsAsked(node, await self.reaches_clients())
 
     async def _hand_over(self, to: str) -> inputs.Ended:
-        await self._tasks.beside_ended()
+        await self._tasks.wait_for_concurrent()
         lead = self._led
         try:
             answer = await lead.end()
         except FAILURES:  # a full disk prevents only the last checkpoint, and not the hand-over
-            await self._let_go(lead, to)
+            await self._give_up_lead(lead, to)
             raise
-        await self._let_go(lead, to)
+        await self._give_up_lead(lead, to)
         return answer
 
-    async def _let_go(self, lead: Lead, to: str) -> None:
+    async def _give_up_lead(self, lead: Lead, to: str) -> None:
         self.lead = None
         await lead.hand_over(to)
 
@@ -275,7 +275,7 @@ class ClusterNode:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
             self._break(bug)
 
-    def _proof_wanted(self) -> None:
+    def _schedule_proof(self) -> None:
         """Schedule one request for a proof, for all calls in the same iteration of the event loop."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
@@ -284,7 +284,7 @@ class ClusterNode:
     def _ask_for_proof(self) -> None:
         if self.role is Role.LEADING:  # else the proof is requested once the lead has begun
             self._is_proof_asked = False
-            self.give(inputs.ProofWanted())
+            self.handle_input(inputs.ProofWanted())
 
     # The state of this node, for other components.
 
@@ -305,7 +305,7 @@ class ClusterNode:
         The value is also None if this node is the leader according to the log but does not lead, for example
         after a restart.
         """
-        return self.election.leadership.known(leads=self.role is Role.LEADING)
+        return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
@@ -320,7 +320,7 @@ class ClusterNode:
         lead = self.lead if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
-    async def led_by(self, seconds: float) -> tuple[int, Member]:
+    async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
         """Return the epoch and its leader as soon as both are known.
 
         Raise TimeoutError if no leader is known after `seconds`.
@@ -330,7 +330,7 @@ class ClusterNode:
                 await self._changed.wait()
         return self.epoch, leader
 
-    async def moved_from(self, epoch: int) -> None:
+    async def wait_for_other_epoch(self, epoch: int) -> None:
         """Wait until this node has read an EPOCH other than `epoch`."""
         while self.epoch == epoch:
             await self._changed.wait()
@@ -341,7 +341,7 @@ class ClusterNode:
         return {node: one.next_record for node, one in self._held().items()}
 
     @property
-    def reached_at(self) -> dict[str, str]:
+    def node_urls(self) -> dict[str, str]:
         """The URL of each node's HTTP interface, with its certificate as PEM; this node is the first."""
         held, leader = self._held(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
@@ -353,14 +353,14 @@ class ClusterNode:
         replica = self.acts.replica
         return {} if replica is None else replica.fold.holdings.all()
 
-    def follows_me(self, secret: str) -> bool:
+    def is_followed_by(self, secret: str) -> bool:
         """Return whether this node leads and the sender of the secret follows it."""
         return self.lead is not None and self.lead.is_followed_by(secret)
 
-    def position_told(self, node: str, end: int, unfit: str | None) -> None:
+    def record_position(self, node: str, end: int, unfit: str | None) -> None:
         """Record the report of a follower, or ignore the report if this node no longer leads."""
         if self.lead is not None:
-            self.lead.position_told(node, end, unfit)
+            self.lead.record_position(node, end, unfit)
 
     async def _tell_leader(self) -> None:
         """Report this node's position to the leader periodically, and ignore failures.
@@ -371,7 +371,7 @@ class ClusterNode:
             await asyncio.sleep(followers.TELL_SECONDS)
             leader, replica = self.election.leadership.leader, self.acts.replica
             if leader is not None and leader.node != self.me.node and replica is not None:
-                told = partial(followers.tell, leader, self.me.node, replica.fold, self.health)
+                told = partial(followers.report_position, leader, self.me.node, replica.fold, self.health)
                 await self._work(told)
 
     async def _work(self, act: Callable[[], Result]) -> Result:
@@ -384,10 +384,10 @@ _LED_BY: Final[dict[Act, Callable[[ClusterNode, Any], Coroutine[Any, Any, Input 
     Act.ASK_CLIENTS: ClusterNode._ask_clients,
     Act.HAND_OVER: ClusterNode._hand_over,
 }
-_MUST_NOT_FAIL: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
+_FAILURES_ARE_BUGS: Final = frozenset((Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
 
 
-async def _taken_for_granted() -> bool:
+async def _assume_reached() -> bool:
     """Return True, as the default of a callback: clients are assumed to reach this node."""
     return True
 
@@ -396,12 +396,12 @@ def _noop() -> None:
     """Do nothing, as the default of a callback."""
 
 
-def is_no_history(error: Exception) -> bool:
+def is_history_lost(error: Exception) -> bool:
     """Return whether a node halts because the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, TooOld)
 
 
-def say(line: Line) -> None:
+def write_log_line(line: Line) -> None:
     """Write a line to the log."""
     getattr(log, line.level)(line.event, **line.facts)
 

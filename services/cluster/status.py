@@ -34,7 +34,7 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "copying": election.copying,
         "halted": election.halted,
         "reopened": election.reopened,
-        "unfit": node.health.unfit(),
+        "unfit": node.health.unfit_reason(),
         "foreign_lines": seen.foreign_lines,
         "repeated_records": seen.repeated_records,
         "broken_records": node.broken_records,

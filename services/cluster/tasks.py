@@ -13,12 +13,12 @@ class Tasks:
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken
         self._all: set[asyncio.Task[None]] = set()
-        self._beside: set[asyncio.Task[None]] = set()
+        self._concurrent: set[asyncio.Task[None]] = set()
 
-    def start(self, coroutine: Coroutine[Any, Any, None], *, is_beside: bool) -> None:
-        """Start a task; with `is_beside`, the task ends with the role of the node."""
+    def start(self, coroutine: Coroutine[Any, Any, None], *, is_concurrent: bool) -> None:
+        """Start a task; with `is_concurrent`, the task ends with the role of the node."""
         task = self._loop.create_task(coroutine)
-        for kept in (self._all, self._beside) if is_beside else (self._all,):
+        for kept in (self._all, self._concurrent) if is_concurrent else (self._all,):
             kept.add(task)
             task.add_done_callback(kept.discard)
         task.add_done_callback(self._ended)
@@ -27,15 +27,15 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(error)
 
-    def end_beside(self) -> None:
+    def cancel_concurrent(self) -> None:
         """Cancel the concurrent tasks, whose answers would be outdated."""
-        for task in self._beside:
+        for task in self._concurrent:
             task.cancel()
 
-    async def beside_ended(self) -> None:
+    async def wait_for_concurrent(self) -> None:
         """Wait until all concurrent tasks have ended."""
-        if self._beside:
-            await asyncio.wait(self._beside)
+        if self._concurrent:
+            await asyncio.wait(self._concurrent)
 
     async def end(self) -> None:
         """Cancel all tasks, and wait until they have ended."""

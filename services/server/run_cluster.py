@@ -169,7 +169,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             asyncio.create_task(one)
             for one in (
                 *(unanswered.watch(), sessions.watch(), node.clocks.watch()),
-                access.keep(settings.store, settings.http_token, lambda: node.reached_at),
+                access.keep(settings.store, settings.http_token, lambda: node.node_urls),
             )
         ]
         for one in watching:
@@ -178,7 +178,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         told = stack.enter_context(told_to_stop())
         ready = Ready(listen, http, boot, began.facts["segment_bytes"])
         stack.enter_context(ready_file(settings.ready_file, ready))
-        node.let_go = memory.WholeLooks(loop.call_later).look_soon
+        node.on_replica_replaced = memory.WholeLooks(loop.call_later).look_soon
         log.info("node serves", node=settings.node, cluster=without_password(settings.cluster))
         announce(ready)
         ends: set[asyncio.Future[Any]] = {told, running, *watching}

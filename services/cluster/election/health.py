@@ -43,13 +43,13 @@ class Health:
         self.has_room = True
         self._is_off_told = False
 
-    def unfit(self) -> str:
+    def unfit_reason(self) -> str:
         """Return the reason why this node should lead only if no other can, or "" if this node is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
-    def tell_clock(self) -> None:
+    def log_clock_change(self) -> None:
         """Log a message if this node's clock has become wrong, or is right again."""
         if self.pace.is_off is self._is_off_told:
             return

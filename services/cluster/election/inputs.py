@@ -17,7 +17,7 @@ from sharedlog.holdings import Unreadable
 NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-class Seen(NamedTuple):
+class ReadProgress(NamedTuple):
     """The progress of a node's reads, and the numbers of skipped records."""
 
     end: int = 0
@@ -26,9 +26,9 @@ class Seen(NamedTuple):
     repeated_records: int = 0
 
 
-def seen_by(fold: Fold) -> Seen:
+def read_progress_of(fold: Fold) -> ReadProgress:
     """Return the progress of a fold, and the numbers of records that it has skipped."""
-    return Seen(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
+    return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
@@ -36,7 +36,7 @@ class Opened(NamedTuple):
 
     epoch: int
     leads: Mapping[str, Any]
-    seen: Seen = Seen()
+    seen: ReadProgress = ReadProgress()
     replica: Any = None
 
 
@@ -44,7 +44,7 @@ class ReadDone(NamedTuple):
     """READ and CATCH_UP: the number of records (0 at the end of the log), and the state of the node."""
 
     records: int
-    seen: Seen
+    seen: ReadProgress
     is_founded: bool
     is_listed: bool
     """Whether the shared log has the holding of this node."""
@@ -80,7 +80,7 @@ class Beaten(NamedTuple):
 class LookDone(NamedTuple):
     """LOOK: the state of the node, and for a leader a fit follower and complaints (node, (epoch, number))."""
 
-    seen: Seen
+    seen: ReadProgress
     has_room: bool = True
     shown: Any = None
     unfit: str = ""

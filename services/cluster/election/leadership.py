@@ -57,7 +57,7 @@ class Leadership:
             return f"silence of node {self.leader.node}"
         return "the leader left" if self.epoch else "nobody led"
 
-    def known(self, *, leads: bool) -> Member | None:
+    def leader_unless_own(self, *, leads: bool) -> Member | None:
         """Return the leader, or None if the leader is not known.
 
         The argument `leads` is whether this node leads. Return None also if this node is the leader according
@@ -74,7 +74,7 @@ class Leadership:
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
-    def know(self, epoch: int, facts: Mapping[str, Any]) -> None:
+    def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
         """Record the EPOCH of a leader, unless a later EPOCH is known."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
@@ -88,7 +88,7 @@ class Leadership:
             return False
         beat = record.facts if record.kind == Kind.BEAT and record.epoch == self.epoch else {}
         if record.kind == Kind.EPOCH:
-            self.know(record.epoch, record.facts)
+            self.record_epoch(record.epoch, record.facts)
         elif beat.get("leaves"):
             self._left(now_ms, beat.get("to", ""))
             return False

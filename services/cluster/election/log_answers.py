@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from services.cluster.election.inputs import Seen
+from services.cluster.election.inputs import ReadProgress
 
 _WARNINGS: Final = {
     "foreign_lines": "somebody else writes into the shared log: its lines are stepped over. Let nobody but "
@@ -16,7 +16,7 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""The warnings for skipped records, by field of `Seen`."""
+"""The warnings for skipped records, by field of `ReadProgress`."""
 
 
 class LogAnswers:
@@ -28,7 +28,7 @@ class LogAnswers:
         """The reason of the last failure, or "" while the shared log answers."""
         self.stood_in_vain = ""
         """The reason why this node can read but has not become leader, or "" once any node leads."""
-        self.seen = Seen()
+        self.seen = ReadProgress()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
         """Record that the shared log gives no answer, and log the reason if it is new."""
@@ -44,7 +44,7 @@ class LogAnswers:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""
 
-    def note_seen(self, seen: Seen) -> None:
+    def note_seen(self, seen: ReadProgress) -> None:
         """Log a warning about records that were skipped since the last call."""
         for name, sentence in _WARNINGS.items():
             if (count := getattr(seen, name)) > getattr(self.seen, name):

@@ -148,7 +148,7 @@ class Election:
     # Following.
 
     def _opened(self, given: inputs.Opened, now_ms: int) -> None:
-        self.leadership.know(given.epoch, given.leads)
+        self.leadership.record_epoch(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.candidacy_timer.restart(now_ms)
         self.copying, self._failure, self._where, self.answers.seen = "", None, None, given.seen
@@ -269,7 +269,7 @@ class Election:
     # Copying.
 
     def _copies_found(self, given: inputs.CopiesFound, _: int) -> None:
-        self.leadership.know(given.epoch, given.leads)
+        self.leadership.record_epoch(given.epoch, given.leads)
 
     def _copied(self, given: inputs.Copied, now_ms: int) -> None:
         self._copied_ms = now_ms

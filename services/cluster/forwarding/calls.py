@@ -416,7 +416,7 @@ class Forwarding:
     async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
         """Return the result of a call; raise `LeaderChanged` as soon as the called node no longer leads."""
         calling = asyncio.ensure_future(call)
-        moving = asyncio.ensure_future(self._node.moved_from(attempt.epoch))
+        moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
             await asyncio.wait({calling, moving}, return_when=asyncio.FIRST_COMPLETED)
             if not calling.done():
@@ -442,7 +442,7 @@ class Forwarding:
         loop, not_its_own, may_be_done = asyncio.get_running_loop(), "", False
         until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
         while (left_seconds := until - loop.time()) > 0:
-            epoch, leader = await self._node.led_by(min(left_seconds, SECONDS_MAX))
+            epoch, leader = await self._node.wait_for_leader(min(left_seconds, SECONDS_MAX))
             left_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
             fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
             is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
@@ -457,7 +457,7 @@ class Forwarding:
             not_its_own = attempt.not_its_own and certificate_mismatch_text(
                 leader.listen, attempt.not_its_own
             )
-            moved = asyncio.ensure_future(self._node.moved_from(epoch))
+            moved = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
             await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
             moved.cancel()
             pause_seconds = min(2 * pause_seconds, RETRY_PAUSE_SECONDS_MAX)

@@ -219,7 +219,7 @@ class ClusterHttp:
         except TidewheelError as error:
             return await refuse(request, error)
         except TimeoutError:
-            return refused("No node leads yet. See tidewheel cluster status.")
+            return refusal_response("No node leads yet. See tidewheel cluster status.")
 
     # Copies for other nodes.
 
@@ -231,7 +231,7 @@ class ClusterHttp:
                 request, Unauthorized("A copy is for nodes of the cluster only.")
             )
         elif self._copy_count >= COPIES_MAX:
-            response = refused(f"{COPIES_MAX} nodes are getting a copy already. Ask again later.")
+            response = refusal_response(f"{COPIES_MAX} nodes are getting a copy already. Ask again later.")
         else:
             self._copy_count += 1
             try:
@@ -272,10 +272,10 @@ class ClusterHttp:
             return PlainTextResponse("POST it\n", status_code=405)
         try:
             # The port may be public, so the body is read only after the secret was verified.
-            if not self._node.follows_me(request.headers.get(SECRET, "")):
+            if not self._node.is_followed_by(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
-            self._node.position_told(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
+            self._node.record_position(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
             if (skew_ms := told.get("clock_skew_ms")) is not None:
                 self._node.clocks.told(f"node {told['node']}", int(skew_ms))
         except (ValueError, TypeError, KeyError) as error:
@@ -289,20 +289,22 @@ class ClusterHttp:
     async def _forward_one(self, request: Request) -> Response:
         """Return the leader's answer to a request, or cancel the request if its caller disconnects."""
         if FORWARDED in request.headers:
-            return refused("This node does not lead, and the request was forwarded to it. Send it again.")
+            return refusal_response(
+                "This node does not lead, and the request was forwarded to it. Send it again."
+            )
         try:
             body = await body_of(request)
         except TidewheelError as error:
             return await refuse(request, error)
         if self._forwarded_count >= limits.HTTP_FORWARDED_MAX:
-            return refused(
+            return refusal_response(
                 f"{self._forwarded_count} requests wait for the leader here, as many as may. Dial the "
                 "leader, which tidewheel cluster status names, or poll with fewer."
             )
         hang_up = HangUp(request)
         self._forwarded_count += 1
         try:
-            return await hang_up.unless(self._forward(passed_on(request, body)))
+            return await hang_up.unless(self._forward(request_to_forward(request, body)))
         except CallerGone:
             return Response(status_code=CALLER_GONE)
         finally:
@@ -313,7 +315,7 @@ class ClusterHttp:
         until, said = time.monotonic() + WAIT_SECONDS, ""
         while (left_seconds := until - time.monotonic()) > 0:
             try:
-                epoch, leader = await self._node.led_by(left_seconds)
+                epoch, leader = await self._node.wait_for_leader(left_seconds)
             except TimeoutError:
                 break
             began_ms = monotonic_ms()
@@ -323,10 +325,10 @@ class ClusterHttp:
                 said = str(error)
                 if not isinstance(error, CertificateMismatch):
                     self._node.election.reachability.failed(epoch, began_ms, monotonic_ms())
-                    said = not_reached(leader, error)
+                    said = connection_failure_text(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            calling = self._in_thread(called, connection, passed, epoch)
+            calling = self._in_thread(send_request, connection, passed, epoch)
             try:
                 answer = await self._while_leads(epoch, connection, calling)
                 self._node.election.reachability.answered(monotonic_ms())
@@ -334,8 +336,8 @@ class ClusterHttp:
             except (OSError, http.client.HTTPException) as error:
                 said = f"The leader went away amid the request ({error}). See whether it was done."
                 if passed.method not in _ASK_AGAIN:
-                    return refused(said)
-        return refused(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
+                    return refusal_response(said)
+        return refusal_response(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
     def _in_thread(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         return asyncio.get_running_loop().run_in_executor(self._callers, call, *arguments)
@@ -349,19 +351,19 @@ class ClusterHttp:
         the lead has LAST_WORD_SECONDS to answer the order.
         """
         answering = asyncio.ensure_future(calling)
-        moving = asyncio.ensure_future(self._node.moved_from(epoch))
+        moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
         try:
             try:
                 await asyncio.wait({answering, moving}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:  # the caller has disconnected
                 let_end(answering)
-                hang_up(connection)
+                shut_down(connection)
                 raise
             if not answering.done():
                 await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
             if not answering.done():
                 let_end(answering)
-                hang_up(connection)
+                shut_down(connection)
                 raise ConnectionAbortedError("another node leads, and this one does not answer")
             return answering.result()
         finally:
@@ -392,44 +394,44 @@ class Chunks:
         await asyncio.to_thread(self._stream.close)
 
 
-async def moved(node: ClusterNode, request: Request) -> dict[str, Any]:
+async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Move the lead to another node, and return the new leader."""
-    return {"leader": (await orders.move(node, await named(request))).told()}
+    return {"leader": (await orders.move_lead(node, await node_name_in(request))).told()}
 
 
-async def forgotten(node: ClusterNode, request: Request) -> dict[str, Any]:
+async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Forget a node, and return the name of that node."""
-    name = await named(request)
+    name = await node_name_in(request)
     if not name:
         raise InvalidOrder('Say which: {"node": NAME}.')
-    await orders.forget(node, name)
+    await orders.forget_node(node, name)
     return {"forgotten": name}
 
 
-async def finalized(node: ClusterNode, request: Request) -> dict[str, Any]:
+async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Finalize a version of the cluster, and return the version."""
-    wanted = await only_field(request, "version", None)
+    wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
     return {"finalized_version": await orders.set_version(node, wanted)}
 
 
 _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
-    "/api/cluster/move": moved,
-    "/api/cluster/forget": forgotten,
-    "/api/cluster/set-version": finalized,
+    "/api/cluster/move": handle_move,
+    "/api/cluster/forget": handle_forget,
+    "/api/cluster/set-version": handle_set_version,
 }
 
 
-async def named(request: Request) -> str:
+async def node_name_in(request: Request) -> str:
     """Return the node name in the body, or "" without a name; raise `InvalidOrder` if the body is invalid."""
-    name = await only_field(request, "node", "")
+    name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidOrder('The body is {"node": NAME}, and no more.')
     return name
 
 
-async def only_field(request: Request, name: str, usual: Any) -> Any:
+async def read_only_field(request: Request, name: str, usual: Any) -> Any:
     """Return the only field that the body may have, or `usual` if the field is missing.
 
     Raise `InvalidOrder` if the body is invalid or has other fields.
@@ -444,19 +446,19 @@ async def only_field(request: Request, name: str, usual: Any) -> Any:
     return found.get(name, usual)
 
 
-def not_reached(leader: Member, error: OSError) -> str:
+def connection_failure_text(leader: Member, error: OSError) -> str:
     """Return the error message for a failed connection to the leader."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
 
 
-def hang_up(connection: http.client.HTTPConnection) -> None:
+def shut_down(connection: http.client.HTTPConnection) -> None:
     """Shut down a connection, so that another thread stops waiting for its answer."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
-def passed_on(request: Request, body: bytes) -> ForwardedRequest:
+def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
     """Return the request to be forwarded, in the encoding of its caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -467,7 +469,7 @@ def passed_on(request: Request, body: bytes) -> ForwardedRequest:
     return ForwardedRequest(request.method, target.decode("latin-1"), fields, body)
 
 
-def called(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
+def send_request(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
     """Send a request to another node and return the answer.
 
     Raise OSError or HTTPException if there is no answer.
@@ -486,6 +488,6 @@ def called(connection: http.client.HTTPConnection, passed: ForwardedRequest, epo
         connection.close()
 
 
-def refused(sentence: str) -> Response:
+def refusal_response(sentence: str) -> Response:
     """Return a refusal with status 503, in the error format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -48,12 +48,12 @@ PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
 
 
-def tell(leader: Member, node: str, fold: Fold, health: Health) -> None:
+def report_position(leader: Member, node: str, fold: Fold, health: Health) -> None:
     """Report the end, the fitness and the clock skew of a follower to the leader.
 
     Wait for the answer, and ignore its content.
     """
-    facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit()}
+    facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit_reason()}
     facts["clock_skew_ms"] = health.pace.skew_ms
     peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
 
@@ -87,7 +87,7 @@ class Followers:
         self._end = end
         self._told: dict[str, _FollowerReport] = {}
 
-    def moved(self, end: int) -> None:
+    def record_end(self, end: int) -> None:
         """Record the current end of the leader's accepted log."""
         if end > self._end:
             self._end = end
@@ -99,7 +99,7 @@ class Followers:
             self._marks.append((now_ms, end))
             del self._marks[: max(0, len(self._marks) - MARKS_MAX)]
 
-    def told(self, node: str, end: int, unfit: str | None) -> None:
+    def record_report(self, node: str, end: int, unfit: str | None) -> None:
         """Record a report that a follower has just sent."""
         now_ms = self._clock()
         at = bisect_right(self._marks, end, key=lambda mark: mark[1])
@@ -110,13 +110,13 @@ class Followers:
             had_all_ms = max(had_all_ms, before.had_all_ms)
         self._told[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
-    def fit(self) -> str:
+    def fittest_follower(self) -> str:
         """Return the fit follower with the smallest lag by recent reports, or "" if no follower is fit."""
         since_ms = self._clock() - FRESH_MS
         fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
         return max(fit, key=lambda node: (fit[node].end, node), default="")
 
-    def ends(self) -> dict[str, int]:
+    def reported_ends(self) -> dict[str, int]:
         """Return the end of each follower that has reported recently."""
         since_ms = self._clock() - FRESH_MS
         return {node: one.end for node, one in self._told.items() if one.heard_ms >= since_ms}

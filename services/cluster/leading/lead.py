@@ -26,7 +26,7 @@ import structlog
 from services.broker.broker import Broker
 from services.cluster.acts import Acts
 from services.cluster.election.health import Health
-from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Order, Tick, seen_by
+from services.cluster.election.inputs import Beaten, Begun, Ended, LookDone, Order, Tick, read_progress_of
 from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
 from services.cluster.leading.log_damage import LogDamage, State
@@ -101,7 +101,7 @@ class Lead:
 
     def tick(self) -> Tick:
         """Return the periodic input of the election."""
-        self._followers.moved(self.fold.end)
+        self._followers.record_end(self.fold.end)
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
@@ -132,13 +132,13 @@ class Lead:
         shown: Identity = await self._work(partial(self._look_at_disk_and_log, has_read_all))
         await self._look_at_damage()
         self._health.has_room = not core.housekeeping.is_full
-        self._health.tell_clock()
+        self._health.log_clock_change()
         return LookDone(
-            seen_by(self.fold),
+            read_progress_of(self.fold),
             self._health.has_room,
             shown,
-            self._health.unfit(),
-            self._followers.fit(),
+            self._health.unfit_reason(),
+            self._followers.fittest_follower(),
             tuple(self.fold.holdings.unreached.items()),
         )
 
@@ -158,13 +158,15 @@ class Lead:
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
-            for word in damage.to_look_into(dict(holdings.unreadable)):
+            for word in damage.unchecked_reports(dict(holdings.unreadable)):
                 fault = await self._work(partial(self._sink.fault_at, word.where.record))
-                damage.looked_into(word, fault, self.fold.end)
+                damage.record_check(word, fault, self.fold.end)
                 say = log.error if fault else log.warning
                 say("a node cannot read on", node=word.node, why=word.where.why, fault=fault)
         before = damage.state
-        state = damage.compare(dict(holdings.unreadable), holdings.all(), self._followers.ends())
+        state = damage.update_state(
+            dict(holdings.unreadable), holdings.all(), self._followers.reported_ends()
+        )
         if state is not before:
             log.error("the shared log", state=state.value, faults=damage.sentences())
         answers = self._served.answers
@@ -209,15 +211,15 @@ class Lead:
 
     def lags(self) -> dict[str, dict[str, Any]]:
         """Return the lag of each follower."""
-        self._followers.moved(self.fold.end)
+        self._followers.record_end(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
         """Return whether the sender of this secret follows this node."""
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
-    def position_told(self, node: str, end: int, unfit: str | None) -> None:
+    def record_position(self, node: str, end: int, unfit: str | None) -> None:
         """Record the report of a follower."""
-        self._followers.moved(self.fold.end)
+        self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
-            self._followers.told(node, end, unfit)
+            self._followers.record_report(node, end, unfit)

@@ -68,12 +68,12 @@ class LogDamage:
         """The end of the leader's history at the time when a fault was found, by number of the record."""
         self._looked: dict[UnreadableReport, None] = {}
 
-    def to_look_into(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
+    def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
         """Return the reports of other nodes that the leader has not checked yet."""
         words = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in words if one not in self._looked]
 
-    def looked_into(self, word: UnreadableReport, fault: str, end: int) -> None:
+    def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
         """Record the result of a check: the fault, or "" for a sound record, and the end of the history."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
@@ -82,7 +82,7 @@ class LogDamage:
         if fault and record not in self.faults:
             self.faults[record], self._ends[record] = fault, end
 
-    def compare(
+    def update_state(
         self,
         unreadable: Mapping[str, Unreadable],
         held: Mapping[str, Holding],

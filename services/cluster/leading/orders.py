@@ -29,45 +29,45 @@ MOVE_SECONDS: Final = 10.0
 log = structlog.get_logger()
 
 
-async def move(node: ClusterNode, to: str = "") -> Member:
+async def move_lead(node: ClusterNode, to: str = "") -> Member:
     """Move the lead to the node `to`, or to any other node if `to` is empty, and return the new leader.
 
     Raise `OrderRefused` if this node does not lead, or if no other node takes over.
     """
-    _led(node)
+    _require_lead(node)
     epoch, me = node.epoch, node.me.node
-    others = sorted(names(node) - {me})
+    others = sorted(node_names(node) - {me})
     if to == me:
         raise OrderRefused(f"Node {to} leads already.")
     if not others or (to and to not in others):
         known = f"known are {', '.join(others)}" if others else "no other node is known"
         raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
-    node.give(Move(to))
+    node.handle_input(Move(to))
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            await node.moved_from(epoch)
+            await node.wait_for_other_epoch(epoch)
     except TimeoutError:
         raise OrderRefused(
             f"No node leads after {MOVE_SECONDS:.0f} s: see tidewheel cluster status on each."
         ) from None
-    _, leader = await node.led_by(MOVE_SECONDS)
+    _, leader = await node.wait_for_leader(MOVE_SECONDS)
     if leader.node == me:
         raise OrderRefused(f"No other node stood in time: {leader.node} leads again. See the others' logs.")
     return leader
 
 
-async def forget(node: ClusterNode, gone: str) -> None:
+async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a node that will not return from the cluster.
 
     Raise `OrderRefused` if this node does not lead, or if no node of the cluster has this name.
     """
-    fold = _led(node)
+    fold = _require_lead(node)
     if gone == node.me.node:
         raise OrderRefused(f"Node {gone} leads: stop it first.")
     if fold.holdings.of(gone) is None:
         known = ", ".join(fold.holdings.all()) or "none"
         raise OrderRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
-    await _tell_all(node, {"forget": gone})
+    await _write_order(node, {"forget": gone})
     node.election.leadership.names.discard(gone)
 
 
@@ -76,7 +76,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
     Raise `OrderRefused` if this node does not lead, or if a node does not support the version.
     """
-    fold = _led(node)
+    fold = _require_lead(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
     supports[node.me.node] = node.me.supports
     version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
@@ -91,31 +91,31 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
             "node that is gone for good tell: tidewheel cluster forget NODE"
         )
     if version > fold.finalized:
-        await _tell_all(node, {"finalize": version})
+        await _write_order(node, {"finalize": version})
         log.info("finalized", version=version)
     return version
 
 
-def names(node: ClusterNode) -> set[str]:
+def node_names(node: ClusterNode) -> set[str]:
     """Return the names of all nodes that are known from the log, except for forgotten nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
-def _led(node: ClusterNode) -> Fold:
+def _require_lead(node: ClusterNode) -> Fold:
     """Return the fold of the leader; raise `OrderRefused` if this node does not lead."""
     if node.role is not Role.LEADING or node.lead is None:
         raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.lead.fold
 
 
-async def _tell_all(node: ClusterNode, facts: dict[str, Any]) -> None:
+async def _write_order(node: ClusterNode, facts: dict[str, Any]) -> None:
     """Write facts to the shared log; raise `OrderRefused` if the write is not confirmed in time."""
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            node.give(Order(facts, written))
+            node.handle_input(Order(facts, written))
             await written
     except TimeoutError:
         raise OrderRefused(

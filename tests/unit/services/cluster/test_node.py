@@ -106,7 +106,7 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
             node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
             let_go: list[Replica | None] = []
-            node.let_go = lambda: let_go.append(node.acts.replica)
+            node.on_replica_replaced = lambda: let_go.append(node.acts.replica)
             running = asyncio.create_task(node.run())
             await until(lambda view: view["end_offset"] == end, node)
             assert let_go == [], "the first opening replaces nothing"
@@ -291,7 +291,7 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
 
             def heard(outcome: Outcome, kind: Kind, said: dict[str, Any]) -> None:
                 record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(said))
-                node.give(RecordTaken(Step(outcome, record)))
+                node.handle_input(RecordTaken(Step(outcome, record)))
 
             heard(Outcome.NEW_EPOCH, Kind.EPOCH, facts)
             changed = node._changed
@@ -405,7 +405,7 @@ def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_
 
     def move(node: ClusterNode) -> None:
         async def moved() -> None:
-            node.give(inputs.Move("c"))
+            node.handle_input(inputs.Move("c"))
             while "No checkpoint." not in node.election.reopened:
                 await asyncio.sleep(0)
             node.leave()
@@ -426,8 +426,8 @@ def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, b
     def break_down(node: ClusterNode) -> None:
         where = {"tick": node.lead, "take": node.election, "apply_answer": node.acts}.get(broken)
         if where is None:
-            monkeypatch.setattr(followers, "tell", fail)
-            node._tasks.start(node._tell_leader(), is_beside=True)
+            monkeypatch.setattr(followers, "report_position", fail)
+            node._tasks.start(node._tell_leader(), is_concurrent=True)
             node.election.leadership.leader = Member("c", "h:1", "http://h:2")
         else:
             monkeypatch.setattr(where, broken, fail)
@@ -446,7 +446,7 @@ def test_an_act_that_ends_with_the_role_before_it_began_is_not_begun() -> None:
             engine = FailingEngine(Random(1))
             node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
             node._carry_out(Output(Act.LOOK, False))
-            node._tasks.end_beside()
+            node._tasks.cancel_concurrent()
             await node._tasks.end()
 
     with warnings.catch_warnings(record=True) as told:
@@ -469,7 +469,7 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
             raise AssertionError("the look goes on after the lead")
 
         monkeypatch.setattr(Lead, "look", look)
-        monkeypatch.setattr(node.health, "unfit", lambda: "its clock is off")
+        monkeypatch.setattr(node.health, "unfit_reason", lambda: "its clock is off")
 
     def leave(node: ClusterNode) -> None:
         async def amid_a_look() -> None:

@@ -33,8 +33,8 @@ from services.cluster.election.inputs import (
     Order,
     ProofWanted,
     ReadDone,
+    ReadProgress,
     RecordTaken,
-    Seen,
     SteppedDown,
     Tick,
 )
@@ -55,7 +55,7 @@ from services.cluster.election.table import (
 )
 from services.cluster.errors import CopyRefused, DuplicateNodeName
 from services.cluster.identity import Member
-from services.cluster.node import is_no_history
+from services.cluster.node import is_history_lost
 from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Outcome, Step
 from sharedlog.holdings import Unreadable
@@ -71,7 +71,7 @@ At = tuple[Input | Callable[[Election], None], int]
 def read(
     records: int = 0, *, is_founded: bool = True, is_listed: bool = False, foreign: int = 0, unfit: str = ""
 ) -> ReadDone:
-    return ReadDone(records, Seen(0, 1, foreign), is_founded, is_listed, unfit)
+    return ReadDone(records, ReadProgress(0, 1, foreign), is_founded, is_listed, unfit)
 
 
 def early(*inputs: Any) -> list[At]:
@@ -117,7 +117,7 @@ REACH: dict[Stage, list[At]] = {
 ACT_OF = {row.stage: row.act for row in TABLE.values()}
 """The act that is under way in a stage."""
 COPIED_JUST_NOW = [*COPYING, *early(CopiesFound(0, {}), Copied("node b"))]
-COMPLAINT = LookDone(Seen(), complaints=(("b", (0, 1)),))
+COMPLAINT = LookDone(ReadProgress(), complaints=(("b", (0, 1)),))
 ERRORS: dict[Event, Exception] = {
     Event.NEEDS_COPY: StoreDamaged("a hole"),
     Event.NO_COPY: StoreDamaged("a hole"),
@@ -242,7 +242,7 @@ def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
 )
 def test_a_node_that_halts_says_why_and_what_to_do(error: Exception, is_history: bool) -> None:
     election, outputs = play(
-        [*READING, *early(Failed(Act.READ, error, AFTER_HALT if is_no_history(error) else ""))]
+        [*READING, *early(Failed(Act.READ, error, AFTER_HALT if is_history_lost(error) else ""))]
     )
     assert (election.stage, acts(outputs[-1])) == (Stage.HALTED, [Act.HALT])
     assert ("tidewheel cluster restore" in election.halted) is is_history
@@ -320,12 +320,12 @@ def test_a_node_checks_the_past_when_it_has_opened_and_when_another_was_first() 
 
 
 def test_an_unfit_leader_hands_over_to_a_fit_node_and_not_again_at_once() -> None:
-    look = LookDone(Seen(), True, None, "its clock is off", "b")
+    look = LookDone(ReadProgress(), True, None, "its clock is off", "b")
     election, outputs = play([*LEADING, *late(look)])
     assert outputs[-1][-1] == Output(Act.HAND_OVER, "b")
     for one, now_ms in [(Ended(), SILENT_MS), *[(one, now) for one, now in LEADING]]:
         election.take(one, now_ms)  # type: ignore[arg-type]
-    election.take(LookDone(Seen(), True, None, "its clock is off"), SILENT_MS)
+    election.take(LookDone(ReadProgress(), True, None, "its clock is off"), SILENT_MS)
     assert election.stage is not Stage.HANDING_OVER
     if election.stage is Stage.LEADING:
         assert acts(election.take(look, SILENT_MS + health.HAND_OVER_AGAIN_MS - 1)) == []
@@ -337,7 +337,7 @@ def test_a_leader_that_no_client_answers_leaves_to_the_node_that_complains() -> 
     assert outputs[-1] == [Output(Act.ASK_CLIENTS, "b")]
     assert election.take(ClientsAsked("b", True), SILENT_MS) == []
     assert election.take(COMPLAINT, SILENT_MS) == [], "each complaint counts once"
-    again = LookDone(Seen(), complaints=(("a", (0, 9)), ("c", (5, 1)), ("b", (0, 2))))
+    again = LookDone(ReadProgress(), complaints=(("a", (0, 9)), ("c", (5, 1)), ("b", (0, 2))))
     assert election.take(again, SILENT_MS) == [Output(Act.ASK_CLIENTS, "b")]
     assert election.take(ClientsAsked("b", False), SILENT_MS)[-1] == Output(Act.HAND_OVER, "b")
 
@@ -358,7 +358,7 @@ INPUTS: list[Input] = [
     *(OPENED, Opened(3, OTHER._asdict()), read(), read(1), read(is_founded=False), read(is_listed=True)),
     *(read(foreign=3), read(unfit="its clock is off"), Appended(CANDIDACY), Appended(None)),
     *(Confirmed(True), Confirmed(False), Confirmed(None), Begun(0), Beaten(5), COMPLAINT, Ended()),
-    *(LookDone(Seen()), LookDone(Seen(0, 1, 1), True, None, "its clock is off", "b")),
+    *(LookDone(ReadProgress()), LookDone(ReadProgress(0, 1, 1), True, None, "its clock is off", "b")),
     *(ClientsAsked("b", True), ClientsAsked("b", False), CopiesFound(0, {})),
     *(CopiesFound(4, OTHER._asdict()), Copied("node b"), epoch(2, OTHER, HOLDER), epoch(2, ME, HOLDER)),
     *(beat(2, HOLDER, {}), beat(2, HOLDER, {"leaves": True, "to": "a"}), beat(2, HOLDER, {"leaves": True})),

@@ -113,13 +113,13 @@ class Node:
             SimpleNamespace(reachability=LeaderReachability()),
         )
 
-    async def led_by(self, seconds: float) -> tuple[int, Member]:
+    async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
         async with asyncio.timeout(seconds):
             await self._lead.until(lambda: self._lead.leader is not None)
         assert self._lead.leader is not None
         return self._lead.epoch, self._lead.leader.member
 
-    async def moved_from(self, epoch: int) -> None:
+    async def wait_for_other_epoch(self, epoch: int) -> None:
         await self._lead.until(lambda: self._lead.epoch != epoch)
 
 
@@ -674,7 +674,7 @@ def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() 
 
     async def scenario() -> None:
         forever = asyncio.get_running_loop().create_future()
-        node: Any = SimpleNamespace(moved_from=lambda _: forever)
+        node: Any = SimpleNamespace(wait_for_other_epoch=lambda _: forever)
         channel: Any = None
         attempt = forwarding.Attempt(channel, (), 1.0, 1, LeaderReachability(), 0)
         with attempt.retry_on_failure():

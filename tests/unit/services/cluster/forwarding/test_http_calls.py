@@ -93,10 +93,10 @@ class Node:
         self.election, self.epoch = SimpleNamespace(reachability=LeaderReachability()), 1
         self._leaders, self._moved = {1: first, 2: second}, {1: asyncio.Event(), 2: asyncio.Event()}
 
-    async def led_by(self, seconds: float) -> tuple[int, Member]:
+    async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
         return self.epoch, self._leaders[self.epoch].member
 
-    async def moved_from(self, epoch: int) -> None:
+    async def wait_for_other_epoch(self, epoch: int) -> None:
         await self._moved[epoch].wait()
 
     def move(self) -> None:
@@ -181,7 +181,7 @@ def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pyte
         path = "/api/groups/g/receive"
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
         caller, ended = Caller(), Event()
-        ending = http_forwarding.called
+        ending = http_forwarding.send_request
 
         def called(*given: Any) -> Response:
             try:
@@ -189,7 +189,7 @@ def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pyte
             finally:
                 ended.set()
 
-        monkeypatch.setattr(http_forwarding, "called", called)
+        monkeypatch.setattr(http_forwarding, "send_request", called)
         answering = asyncio.create_task(app._forward_one(Request(scope, caller.receive)))
         assert await asyncio.to_thread(leader.asked.wait, 10), answering
         refused = await app._forward_one(Request(scope, Caller().receive))
@@ -317,10 +317,10 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
     class Lead:
         told: Any = None
 
-        def follows_me(self, secret: str) -> bool:
+        def is_followed_by(self, secret: str) -> bool:
             return secret == "right"
 
-        def position_told(self, *told: Any) -> None:
+        def record_position(self, *told: Any) -> None:
             self.told = told
 
     nothing: Any = None

@@ -20,9 +20,9 @@ class Stage:
         """Let it be later; the leader's end moves, and then followers tell theirs."""
         self.now_ms = now_ms
         if end is not None:
-            self.followers.moved(end)
+            self.followers.record_end(end)
         for node, its_end in told.items():
-            self.followers.told(node, its_end, "")
+            self.followers.record_report(node, its_end, "")
 
     def lags(self, node: str) -> tuple[int, int]:
         """How far a node is behind, in bytes and ms."""
@@ -82,16 +82,16 @@ def test_the_secret_is_another_one_in_each_epoch() -> None:
 
 def test_the_follower_that_is_least_behind_of_those_that_are_fit_is_named() -> None:
     stage = Stage()
-    assert stage.followers.fit() == ""
+    assert stage.followers.fittest_follower() == ""
     for node, end, unfit in (
         ("b", 900, ""),
         ("c", 950, ""),
         ("d", 1_000, "its clock is off"),
         ("e", 1_000, None),
     ):
-        stage.followers.told(node, end, unfit)
-    assert stage.followers.fit() == "c"
+        stage.followers.record_report(node, end, unfit)
+    assert stage.followers.fittest_follower() == "c"
     stage.at(1_000 + FRESH_MS, b=900)
-    assert stage.followers.fit() == "c"
+    assert stage.followers.fittest_follower() == "c"
     stage.at(1_001 + FRESH_MS)
-    assert stage.followers.fit() == "b", "c may be gone"
+    assert stage.followers.fittest_follower() == "b", "c may be gone"

@@ -12,51 +12,51 @@ BEHIND = {"a": Holding(9, 900), "b": Holding(3, 300)}
 
 def found(fault: str) -> LogDamage:
     damage = LogDamage("a")
-    (word,) = damage.to_look_into(SAID)
+    (word,) = damage.unchecked_reports(SAID)
     assert word == UnreadableReport("b", SAID["b"])
-    damage.looked_into(word, fault, 1_000)
+    damage.record_check(word, fault, 1_000)
     return damage
 
 
 def test_a_node_with_a_bad_disk_holds_nobody() -> None:
     damage = found("")
-    assert damage.compare(SAID, BEHIND, {"b": 700}) is State.WHOLE
+    assert damage.update_state(SAID, BEHIND, {"b": 700}) is State.WHOLE
     assert damage.sentences() == []
-    assert damage.to_look_into(SAID) == []
+    assert damage.unchecked_reports(SAID) == []
     other = Unreadable(8, 800, "")
-    assert damage.to_look_into({"b": other}) == [UnreadableReport("b", other)]
+    assert damage.unchecked_reports({"b": other}) == [UnreadableReport("b", other)]
 
 
 def test_answers_are_held_until_another_node_has_what_follows() -> None:
     damage = found(FAULT)
-    assert damage.compare(SAID, BEHIND, {"b": 700}) is State.HELD
-    assert damage.compare(SAID, BEHIND | {"a": Holding(90, 9_000)}, {}) is State.HELD, (
+    assert damage.update_state(SAID, BEHIND, {"b": 700}) is State.HELD
+    assert damage.update_state(SAID, BEHIND | {"a": Holding(90, 9_000)}, {}) is State.HELD, (
         "its own copy is no other"
     )
     assert damage.sentences() == [
         f"the shared log is damaged: {FAULT} Nothing is acknowledged until another node has a copy of what "
         "follows."
     ]
-    assert damage.compare(SAID, BEHIND | {"c": Holding(8)}, {}) is State.HELD, "a node without a copy"
-    assert damage.compare(SAID, BEHIND | {"c": Holding(8, 800)}, {}) is State.COPIED
+    assert damage.update_state(SAID, BEHIND | {"c": Holding(8)}, {}) is State.HELD, "a node without a copy"
+    assert damage.update_state(SAID, BEHIND | {"c": Holding(8, 800)}, {}) is State.COPIED
     assert "Another node has what follows" in damage.sentences()[0]
-    assert damage.compare(SAID, BEHIND, {"c": 1_000}) is State.COPIED
-    assert damage.compare({}, BEHIND | {"b": Holding(8, 800)}, {}) is State.WHOLE
+    assert damage.update_state(SAID, BEHIND, {"c": 1_000}) is State.COPIED
+    assert damage.update_state({}, BEHIND | {"b": Holding(8, 800)}, {}) is State.WHOLE
     assert damage.sentences() == []
 
 
 def test_what_this_node_said_of_itself_before_it_led_is_no_word() -> None:
     damage = LogDamage("b")
-    assert damage.to_look_into(SAID) == []
-    assert damage.compare(SAID, BEHIND, {}) is State.WHOLE
+    assert damage.unchecked_reports(SAID) == []
+    assert damage.update_state(SAID, BEHIND, {}) is State.WHOLE
 
 
 def test_a_word_that_was_forgotten_is_looked_into_when_it_is_said_again() -> None:
     damage = found(FAULT)
-    assert damage.compare(SAID, BEHIND, {}) is State.HELD
-    assert damage.compare({}, {"a": BEHIND["a"]}, {}) is State.WHOLE
-    assert damage.to_look_into(SAID) == [UnreadableReport("b", SAID["b"])]
+    assert damage.update_state(SAID, BEHIND, {}) is State.HELD
+    assert damage.update_state({}, {"a": BEHIND["a"]}, {}) is State.WHOLE
+    assert damage.unchecked_reports(SAID) == [UnreadableReport("b", SAID["b"])]
 
 
 def test_the_node_that_cannot_read_on_is_no_copy_however_far_it_has_read() -> None:
-    assert found(FAULT).compare(SAID, BEHIND, {"b": 1_000}) is State.HELD
+    assert found(FAULT).update_state(SAID, BEHIND, {"b": 1_000}) is State.HELD

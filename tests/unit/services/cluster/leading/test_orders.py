@@ -83,13 +83,13 @@ async def refused(order: Awaitable[Any]) -> str:
 
 def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert "leads: stop it first" in await refused(orders.forget(node, "a"))
-        assert "Nodes that hold a copy: a, c." in await refused(orders.forget(node, "nobody"))
-        await orders.forget(node, "c")
-        assert "c" not in orders.names(node)
-        fold = orders._led(node)
+        assert "leads: stop it first" in await refused(orders.forget_node(node, "a"))
+        assert "Nodes that hold a copy: a, c." in await refused(orders.forget_node(node, "nobody"))
+        await orders.forget_node(node, "c")
+        assert "c" not in orders.node_names(node)
+        fold = orders._require_lead(node)
         assert fold.holdings.of("c") is None
-        assert "Nothing is kept for a node 'c'" in await refused(orders.forget(node, "c"))
+        assert "Nothing is kept for a node 'c'" in await refused(orders.forget_node(node, "c"))
 
     leading(scenario, ("a", SUPPORTED), ("c", SUPPORTED))
 
@@ -100,9 +100,9 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
     async def scenario(node: ClusterNode) -> None:
         assert f"c supports up to {OLDEST}" in await refused(orders.set_version(node, NEWER))
         assert await orders.set_version(node) == OLDEST
-        await orders.forget(node, "c")
+        await orders.forget_node(node, "c")
         assert await orders.set_version(node) == NEWER
-        fold = orders._led(node)
+        fold = orders._require_lead(node)
         assert fold.finalized == NEWER
         assert "it never goes down" in await refused(orders.set_version(node, OLDEST))
 
@@ -122,13 +122,13 @@ def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pyt
 
         monkeypatch.setattr(orders, "MOVE_SECONDS", 0.05)
         monkeypatch.setattr(engine, "append_if", waits)
-        said = await refused(orders.forget(node, "c"))
+        said = await refused(orders.forget_node(node, "c"))
         assert "nobody knows whether it is written" in said
         assert "leads no more" not in said
         assert node.role is Role.LEADING
         answers.set()
         async with asyncio.timeout(WAIT_SECONDS):
-            while orders._led(node).holdings.of("c") is not None:  # it is written all the same
+            while orders._require_lead(node).holdings.of("c") is not None:  # it is written all the same
                 await asyncio.sleep(0.005)
 
     leading(scenario, ("c", SUPPORTED))
@@ -136,8 +136,8 @@ def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pyt
 
 def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert "leads already" in await refused(orders.move(node, "a"))
-        assert "There is no node x to lead: known are b" in await refused(orders.move(node, "x"))
+        assert "leads already" in await refused(orders.move_lead(node, "a"))
+        assert "There is no node x to lead: known are b" in await refused(orders.move_lead(node, "x"))
 
     leading(scenario)
 
@@ -145,7 +145,7 @@ def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
 def test_a_move_for_which_nobody_stands_says_who_leads() -> None:
     async def scenario(node: ClusterNode) -> None:
         epoch = node.epoch
-        said = await refused(orders.move(node))
+        said = await refused(orders.move_lead(node))
         assert said.endswith("No other node stood in time: a leads again. See the others' logs."), said
         assert node.epoch > epoch
 
@@ -157,7 +157,7 @@ def test_who_does_not_lead_takes_no_orders() -> None:
         node.leave()
         while node.role is Role.LEADING:
             await asyncio.sleep(0)
-        for order in (orders.move(node), orders.forget(node, "b"), orders.set_version(node)):
+        for order in (orders.move_lead(node), orders.forget_node(node, "b"), orders.set_version(node)):
             assert "does not lead" in await refused(order)
 
     leading(scenario)
