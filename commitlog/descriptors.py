@@ -36,8 +36,8 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 class Open:
     """An open file, with its number of users and its state: unsynced, or removed from the cache.
 
-    `own` contains additional descriptors of the file, each for one thread at a time. It rarely contains two
-    descriptors.
+    `own` contains additional descriptors of the file, each for one thread at a time. `own` rarely contains
+    two descriptors.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")

@@ -6,15 +6,15 @@ process ends or the power fails during such an operation, the operation may be c
 done. Reads return all writes, durable or not. Only `write`, `allocate` and `truncate` create a file. Every
 method may raise OSError after a part of its work.
 
-After `SyncFailed`, bytes that were written to the file since its last sync must not be trusted. They can be
-read as before, and the next sync succeeds, but they are not on disk (Linux marks pages as clean when their
-write has failed). Only bytes that are written again are durable after another sync. `SyncFailed` is also
-raised if the sync of a folder failed. Names that were created, renamed or deleted in the folder may then be
-lost when the power fails, until a sync of the folder succeeds, because names are in the journal of the file
-system, which stops after a failure. `SyncFailed` names the file or the folder that could not be synced. A
-disk may sync a file by itself, in order to close it for another file. If this sync fails, the next `sync` of
-the file fails. After a failure, contents are written again from another source than the page, or from bytes
-that a CRC verifies; a repeated sync of the same pages is not trusted.
+After `SyncFailed`, bytes that were written to the file since its last sync must not be trusted. Such bytes
+can be read as before, and the next sync succeeds, but the bytes are not on disk (Linux marks pages as clean
+when their write has failed). Only bytes that are written again are durable after another sync. `SyncFailed`
+is also raised if the sync of a folder failed. Names that were created, renamed or deleted in the folder may
+then be lost when the power fails, until a sync of the folder succeeds, because names are in the journal of
+the file system, which stops after a failure. `SyncFailed` names the file or the folder that could not be
+synced. A disk may sync a file by itself, in order to close it for another file. If this sync fails, the next
+`sync` of the file fails. After a failure, contents are written again from another source than the page, or
+from bytes that a CRC verifies; a repeated sync of the same pages is not trusted.
 """
 
 from __future__ import annotations

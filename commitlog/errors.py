@@ -1,10 +1,10 @@
 """Errors of the files of a store and of their disk.
 
     StoreError
-    |-- NoRecords                              nothing is to be read yet
-    |-- StoreLocked, NotAStore, StoreTooNew, StoreTooOld    the folder is not this broker's to open
-    |-- StoreDamaged                           bytes are not what was written
-    |-- DiskFailed, NoRoom                     the disk refuses
+    |-- NoRecords                              the store has no records yet
+    |-- StoreLocked, NotAStore, StoreTooNew, StoreTooOld    this broker must not open the folder
+    |-- StoreDamaged                           the store contains damaged bytes
+    |-- DiskFailed, NoRoom                     the disk is full or fails
     ConfigurationError
     |-- AssertionsOff                          Python runs without assertions
 

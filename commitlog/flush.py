@@ -4,7 +4,7 @@ The writer never waits. Records are gathered while flushes are under way, and th
 them. The number of records that share a sync therefore grows with the load, and an idle log syncs each record
 at once. Several flushes may be under way. The log is durable up to the end of the last flush before which no
 flush is open. A flush is one write and one sync for each segment. Only `Flush.write` accesses the disk, and
-is run in a worker thread. It also publishes the durable offset to live readers.
+is run in a worker thread. `Flush.write` also publishes the durable offset to live readers.
 """
 
 from __future__ import annotations

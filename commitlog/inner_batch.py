@@ -12,7 +12,7 @@ decompressed body contains for each message, without gaps:
     16     4 + b  body length, body
            2 + p  properties length, properties
 
-Tidewheel does not write inner batches. They are found in imported logs.
+Tidewheel does not write inner batches. Inner batches occur only in imported logs.
 """
 
 from __future__ import annotations

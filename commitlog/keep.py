@@ -51,7 +51,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Add the file of the deletion up to `cut_offset`. Raise OSError if it cannot be read."""
+        """Add the file of the deletion up to `cut_offset`. Raise OSError if the file cannot be read."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)

@@ -76,7 +76,7 @@ class StoreLock:
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def release(self) -> None:
-        """Release the lock. Do nothing if it is not held."""
+        """Release the lock. Do nothing if the lock is not held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 

@@ -173,7 +173,7 @@ class CommitLog:
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """Process a flush that is on disk. Its records are readable once all earlier flushes are on disk."""
+        """Process a flush that is on disk. The records are readable once all earlier flushes are on disk."""
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
@@ -215,7 +215,7 @@ class CommitLog:
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
-        """Return the durable record at `physical_offset`. `length` is its size in bytes, if known.
+        """Return the durable record at `physical_offset`. `length` is the record's size in bytes, if known.
 
         Raise `StoreDamaged` if there is no whole record with a right CRC at the offset, or OSError.
         """

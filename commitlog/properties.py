@@ -140,7 +140,7 @@ def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def to_message(record: Record) -> Message:
-    """Return the message in a record, under its real topic. This is the inverse of `encode_message`.
+    """Return the message in a record, under its real topic. `to_message` is the inverse of `encode_message`.
 
     The broker's own properties are hidden, except the due time, which is `delivery_ms`. The body is plain or
     gzip. Raise `LibraryMissing` if a library is missing to decompress a body of an imported log.

@@ -29,7 +29,7 @@ _NONE_OWN: Final = 1 << 62
 class Segment:
     """One file of the log, which is `segment_bytes` long.
 
-    `next_offset` is the begin of the next segment, if there is a next segment. A file may extend beyond
+    `next_offset` is the start of the next segment, if there is a next segment. A file may extend beyond
     `next_offset` if its last record does (`commitlog.segments`). The next segment then begins with zeros
     (`is_overlapped`).
     """
@@ -61,7 +61,7 @@ class StoreLog:
 
     If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. In other
     logs, records may have no CRC. `epoch` is the epoch of the log's end, or an epoch that begins at the end.
-    It is 0 if the store was never in a cluster.
+    The epoch is 0 if the store was never in a cluster.
     """
 
     segments: tuple[Segment, ...]

@@ -1,7 +1,7 @@
 """A thread-safe `Disk` on the files of the operating system.
 
-A thread may delete a file while another thread reads it. The read then returns no bytes. It never creates the
-file again, which would leave an empty segment for the next start, and never reads another file
+A thread may delete a file while another thread reads it. The read then returns no bytes. A read never creates
+the file again, which would leave an empty segment for the next start, and never reads another file
 (`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error names its file. The
 guarantees of each method are in `commitlog.disk`.
 
@@ -15,7 +15,7 @@ guarantees of each method are in `commitlog.disk`.
 
 Cost: `write_synced` costs one system call and the sync of the disk. Weak spot: durability depends on the
 kernel, which must report a failed write on each open file description, as Linux does since 4.13. Other
-systems may report it once.
+systems may report a failed write only once.
 """
 
 from __future__ import annotations

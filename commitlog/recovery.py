@@ -23,12 +23,12 @@ segment counts as zeros, and its length is allocated again. Step 2 is needed bec
 dropped can still be read but would never reach the disk (see `commitlog.disk`), and the process that wrote
 them may have died long ago.
 
-The tail of a node's log (`services.cluster.replica`) may be the only copy of its records. It therefore stays
-in place (`keep_tail` instead of `cut`), and is compared with the records that are appended at the same
+The tail of a node's log (`services.cluster.replica`) may be the only copy of its records. The tail therefore
+stays in place (`keep_tail` instead of `cut`), and is compared with the records that are appended at the same
 offsets (`services.cluster.tail`).
 
 A scan may start at any record, and starts at the snapshot if there is a snapshot. `check` scans only for
-damage. It skips sound records by their lengths and CRCs without decoding them.
+damage. `check` skips sound records by their lengths and CRCs without decoding them.
 
 Cost: one read of the log from the start of the scan (26 us for a record of 1 KB, or 2 us with `check`), and
 one write of the bytes after the published offset, which after `kill -9` are the flushes that were under way.
@@ -238,7 +238,7 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return the end of a segment, which is the begin of the next one, or less if segments are missing.
+        """Return the end of a segment, which is the start of the next one, or less if segments are missing.
 
         Missing segments were possible after a kill before `CommitLog.take_flush` waited for the flush that
         creates a segment. A flush had then created the next segment but one, and an earlier flush had not
@@ -317,8 +317,8 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
     """Return the offset up to which a core that replaces another core in one process trusts the log.
 
-    This is the acknowledged offset of the other core, or more, because a flush that was under way when the
-    other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
+    The result is the acknowledged offset of the other core, or more, because a flush that was under way when
+    the other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
     fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
@@ -380,7 +380,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return the begin of the next sound record at or after a position, or -1 if there is none."""
+    """Return the start of the next sound record at or after a position, or -1 if there is none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

@@ -1,10 +1,10 @@
 """The segment of a log offset, which is found by the names of the segments, never by a division.
 
-A segment begins at the log offset in its name and ends at the begin of the next segment. The last segment has
+A segment begins at the log offset in its name and ends at the start of the next segment. The last segment has
 the size in the file `format`, which is written once when the store is created. A store whose segments have
 different sizes is therefore read like any other store. Version 1 derived the size from the files, and a kill
 at the wrong moment could leave segments of other sizes. In such a store, a record that did not fit in a
-segment may also extend beyond the begin of the next segment.
+segment may also extend beyond the start of the next segment.
 """
 
 from __future__ import annotations

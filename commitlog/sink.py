@@ -93,7 +93,7 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Allocate a segment at its whole length, from the reserve on a full disk. Raise OSError."""
+        """Allocate a segment at its whole length. Use the room of the reserve if the disk is full."""
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)

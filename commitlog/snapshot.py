@@ -3,8 +3,8 @@
 With a snapshot, recovery need not read the log from its beginning, and retention may delete the log before
 the snapshot.
 
-A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. It is
-stored in a file `snapshots/<20 digits of S>`:
+A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. A
+snapshot is stored in a file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"

@@ -1,1 +1,1 @@
-"""Who gets what: the index of each queue, the offsets of each group, and filters."""
+"""Delivery data, which are the index of each queue, the offsets of each group, and filters."""

@@ -1,7 +1,7 @@
-"""Folders of derived files in which something cannot be deleted or written, renamed out of the way.
+"""Folders of derived files that are renamed because a file in them cannot be deleted or written.
 
-All that lay in one is made anew from the log. Nothing reads a folder put aside; each start tries to delete
-it.
+The files of such a folder are rebuilt from the log. A folder that was put aside is not read, and each startup
+tries to delete it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Rename a folder, in which something cannot be deleted or written, to `prefix` and a number.
+    """Rename a folder in which a file cannot be deleted or written to `prefix` and a number.
 
-    Raise OSError with what to do.
+    Raise OSError with advice if the rename fails.
     """
     names, number = {*disk.list("")}, 1
     while (free := f"{prefix}{number}") in names:
@@ -33,20 +33,20 @@ def put_aside(disk: Disk, folder: str, prefix: str) -> None:
 
 
 def delete_aside(disk: Disk) -> None:
-    """Delete what was put aside, as far as the disk lets it go by now; raise `SyncFailed`."""
+    """Delete the folders that were put aside, as far as possible. Raise `SyncFailed` if a sync fails."""
     for name in filter(is_aside, disk.list("")):
         try:
             disk.delete(name)
         except SyncFailed:
             raise
-        except OSError:  # the next start tries again; until then it takes room
+        except OSError:  # the next startup tries again; until then the folder takes room
             continue
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether no file can be made in a folder, for another reason than want of room.
+    """Return whether no file can be created in a folder, for another reason than a full disk.
 
-    Raise `SyncFailed`.
+    Raise `SyncFailed` if a sync fails.
     """
     probe = f"{folder}/unfinished"
     try:

@@ -1,4 +1,4 @@
-"""How often a message was given out, and what became of that: first and last failure.
+"""The number of delivery attempts of a message, with the first and the last failure.
 
 cause         the lease ended because
 EXPIRED       its time ran out
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Cause(IntEnum):
-    """Why a lease ended without acknowledgement."""
+    """The cause of the end of a lease without acknowledgement."""
 
     EXPIRED = 1
     SET_ASIDE = 2
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class Failure(NamedTuple):
-    """An attempt that failed: when (ms since 1970), why, and whose it was."""
+    """A failed attempt, with its time (ms since 1970), its cause, and its client."""
 
     at_ms: int
     cause: int
@@ -43,14 +43,14 @@ class Failure(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The number of attempts at a message, and the first and the last that failed."""
+    """The number of attempts at a message, and the first and the last failure."""
 
     made: int = 0
     first: Failure | None = None
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """Return the attempts with `failure` as the last; None, an end that is no failure, adds nothing."""
+        """Return the attempts with `failure` as the last failure. The argument None has no effect."""
         return Attempts(self.made, self.first or failure, failure or self.last)
 
 

@@ -1,12 +1,13 @@
-"""Which keys a run surely does not hold: a bloom filter that looks at one word a key.
+"""A bloom filter of the keys in a run, which reads one word for each key.
 
-A key is mixed (the finalizer of MurmurHash3: keys may be offsets, which are not evenly spread); its upper 40
-bits choose a word of 64 bits, its lower 24 bits choose four bits of that word, which are set for every key
-that is held. With 12 bits a key about one key in a hundred that is not held is thought to be.
+A key is mixed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
+distributed. The upper 40 bits of the mixed key select a word of 64 bits, and the lower 24 bits select four
+bits of the word, which are set for every key in the run. With 12 bits for each key, about one in a hundred
+keys that are not in the run is a false positive.
 
-How many keys there will be is known only from above when a run is begun. So a filter is begun large, with
-a word count that is a number times 64, and folded afterwards: a place modulo the word count stays right when
-the upper half of the words is laid over the lower. Memory: 12 to 24 bits a key.
+When a run is begun, only an upper bound of the number of keys is known. A filter is therefore created large,
+with a multiple of 64 words, and folded afterwards. A place modulo the word count remains valid when the upper
+half of the words is combined with the lower half. Memory: 12 to 24 bits for each key.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit words: keys, or a filter."""
+"""An array of 64-bit words, which are keys or a filter."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 """An array of truth values."""
@@ -29,7 +30,7 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """Where a key is looked for in every filter: the word's place before the modulo, and its bits."""
+    """The place of a key's word before the modulo, and the bits of the key, for any filter."""
 
     place: int
     bits: int
@@ -45,7 +46,7 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the places and bits of many keys: what `probe_of` gives, as two arrays."""
+    """Return the places and bits of many keys, as `probe_of` does for one key, in two arrays."""
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
     mixed ^= mixed >> _u64(33)
@@ -74,7 +75,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the same filter in as few words as `key_count` keys need, which it has taken in."""
+        """Return the same filter in the minimum number of words for the `key_count` keys that were added."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
@@ -83,11 +84,11 @@ class Filter:
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the key of a probe may have been added; False is sure."""
+        """Return whether the key of a probe may have been added. False is certain."""
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return what `may_hold` says of many keys, by their probes."""
+        """Return the result of `may_hold` for many keys, by the arrays of their probes."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

@@ -1,14 +1,15 @@
-"""Every record of the log to its queue: the one rule by which the queues are made and made again.
+"""Dispatch of every record of the log to its queue, by the same rule when queues are built and rebuilt.
 
-Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`); our own system
-records (type 12) get none. What only an imported log holds: an inner batch gets an entry for each of its
-messages, and queue offsets that begin anew (the topic was deleted and made again) replace the earlier ones.
+Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`). Tidewheel's system
+records (type 12) get no entry. In an imported log, an inner batch gets an entry for each of its messages, and
+queue offsets that restart (the topic was deleted and created again) replace the earlier entries.
 
-A queue's entries are in memory until they are many (`consumequeue.tails`); a worker writes them (`take`).
-What it could not write stays, since all of it can be made again. A file that the disk refuses is damage: it
-is told, and keeps no other queue from its own; the tail is tried again, and let go of where it grows too
-long. So is a file that cannot be made, for want of an inode, on a disk that has room; but it says nothing of
-the others, whose mark stays. One such write is under way at a time.
+A queue's entries are kept in memory until there are many entries (`consumequeue.tails`), and are then written
+by a worker (`take`). Entries that could not be written stay in memory, because the queues can always be
+rebuilt. A file that the disk refuses is reported as damage, and does not prevent writes of other queues. Its
+tail is tried again, and dropped if it grows too long. A file that cannot be created for lack of an inode, on
+a disk with free bytes, is handled in the same way, but does not invalidate the files of other queues, so the
+mark stays. Only one write of entries is under way at a time.
 
     dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
                        ^                                   |
@@ -16,27 +17,30 @@ the others, whose mark stays. One such write is under way at a time.
                        |
                        +--> too long: let go of, reads of its file raise `StoreDamaged`
 
-A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`): a queue is taken
-before it changes. Its worker syncs the files that were written since the last one, and no other file.
+A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`), and takes a queue
+before it changes. The worker of the checkpoint syncs only the files that were written since the last
+checkpoint.
 
-A start believes the files of a snapshot by a mark (`QUEUES_WHOLE`), which a checkpoint writes once they are
-synced. It names the snapshot with which these files began: queues that were made anew have other bytes where
-the log lacks records, and a crash may leave them beside an older snapshot. A damaged file takes the mark
-away, also one that cannot be written or synced, and no checkpoint sets it again before a start has made the
-queues anew. A mark that cannot be deleted is told once, and tried again with growing pauses
-(`unmark_again`). Files that a start cannot delete are renamed aside, and nothing reads them (`delete_files`).
+Recovery trusts the files of a snapshot if there is a mark (`QUEUES_WHOLE`), which a checkpoint writes once
+the files are synced. The mark names the snapshot with which these files began, because rebuilt queues have
+other bytes where the log lacks records, and a crash may leave rebuilt queues beside an older snapshot. The
+mark is deleted when a file is damaged or cannot be written or synced, and no checkpoint writes it again
+before recovery has rebuilt the queues. If the mark cannot be deleted, this is reported once, and the deletion
+is tried again with growing pauses (`unmark_again`). Files that recovery cannot delete are renamed and are not
+read (`delete_files`).
 
-A queue whose first records damage of the log has taken begins with a gap (`begin_with_gap`), where it is
-known that no cut has taken them (`firsts_there`): it is replayed for the first time, or the log still has
-the place of its first record. Else queues that were made anew may begin later than records say: a cut could
-not look into their damaged files, and the log has their first records no more. A snapshot keeps which these
-are, until a record says where they begin (`unrecorded`; `services.broker.housekeeping`).
+If the first records of a queue were lost to damage of the log, the queue begins with a gap
+(`begin_with_gap`), provided that no cut has removed these records (`firsts_there`). This is certain if the
+queue is replayed for the first time, or if the log still contains the place of its first record. Otherwise
+rebuilt queues may begin at a higher offset than the recorded one, because a cut could not read their damaged
+files and the log no longer has their first records. A snapshot lists these queues until a record contains the
+offsets at which they begin (`unrecorded`; `services.broker.housekeeping`).
 
-Cost: 20 bytes appended a record, for records of one queue at once (`dispatch_runs`). With 80,000 queues a
-freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the log looks
-at each queue (`minimums`): 0.5 to 1 us where it takes nothing, 50 us where it takes entries of a tail, up to
-340 us where it takes those of a file. Weak spot: the first look into a file of an earlier run compares all of
-it with its CRC, 10 ms for 6 MB.
+Cost: 20 bytes are appended for each record, in one step for all records of a queue (`dispatch_runs`). With
+80,000 queues, a freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut
+of the log checks each queue (`minimums`), which takes 0.5 to 1 us if no entries are cut, 50 us if entries of
+a tail are cut, and up to 340 us if entries of a file are cut. Weak spot: the first read of a file of an
+earlier run verifies the CRC of the whole file, which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -78,21 +82,21 @@ _LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
 _TAG: Final = property_names.TAG.encode()
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
-"""Free bytes with which a disk is not full."""
+"""The number of free bytes from which a disk does not count as full."""
 _DOUBTED_AT_ONCE: Final = 1_000
-"""Files that have failed, of which one turn of the loop learns: 5 ms."""
+"""The number of failed files that are processed in one turn of the loop, in 5 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
-"""Entries with which a file that was refused is tried again; a follower does so for each flush."""
+"""The number of entries for which a refused file is tried again, which a follower does for each flush."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""Entries of one write job: 2 MB, which the event loop copies before the job and compares after it."""
+"""The number of entries in one write, 2 MB, which the loop copies before and compares after the write."""
 _UNMARK_CALLS_MAX: Final = 64
-"""Calls between two tries to take away the mark, at most: 10 minutes of `housekeeping_ms`."""
+"""The maximum number of calls between two attempts to delete the mark, or 10 minutes of `housekeeping_ms`."""
 NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
 def is_indexed(record: Record) -> bool:
-    """Return whether a record's kind has a place in a queue."""
+    """Return whether records of this kind have an entry in a queue."""
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
@@ -103,14 +107,14 @@ class EntriesToWrite:
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files the disk refuses."""
+    """The queues whose files the disk refuses to write."""
     unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files cannot be made for want of room, while there is room in others."""
+    """The queues whose files cannot be created for lack of room, although other files have room."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, unsynced, as far as there is room, and pass over files that fail.
+        """Write the entries in order, unsynced, as far as there is room, and skip files that fail.
 
-        Raise `SyncFailed` of a folder that holds more than queues.
+        Raise `SyncFailed` if the sync of a folder with other files than queues failed.
         """
         for queue, one in self.writes:
             if queue in self.failed or queue in self.unmade:
@@ -131,7 +135,7 @@ class EntriesToWrite:
 
 
 class Dispatch:
-    """All queues of a store; empty until a snapshot's are adopted or records are dispatched."""
+    """All queues of a store. Empty until the queues of a snapshot are adopted or records are dispatched."""
 
     def __init__(
         self,
@@ -140,7 +144,7 @@ class Dispatch:
         found_damaged: FoundDamaged = ignore_damage,
         tail_entries_max: int = limits.TAIL_ENTRIES_MAX,
     ) -> None:
-        """`imported_until`: the log below this offset was imported (see `commitlog.imported`)."""
+        """The log below `imported_until` was imported (see `commitlog.imported`)."""
         self._disk, self._tell_damaged = disk, found_damaged
         self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
@@ -150,36 +154,36 @@ class Dispatch:
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """Queues that begin later than records say, and the offsets where they begin as these say."""
+        """Queues that begin at a higher offset than the recorded one, with the recorded offsets."""
         self._risen: dict[tuple[str, int], None] = {}
-        """Queues of which files may go (`ConsumeQueue.may_be_unneeded`)."""
+        """Queues whose files may be deleted (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
-        """Whether a file was found damaged: no checkpoint says that the files are whole."""
+        """Whether a file is known to be damaged, so that no checkpoint may write the mark."""
         self._is_unmarked = False
-        """Whether the mark was taken away for it, which no checkpoint writes anew."""
+        """Whether the mark was deleted because of damage."""
         self._unmark_calls: int | None = None
-        """Calls of `unmark_again` since the mark could not be taken away; None: that has not failed."""
+        """Calls of `unmark_again` since the deletion of the mark failed, or None if it has not failed."""
         self._doubted = set[str]()
-        """Paths of files whose sync has failed."""
+        """The paths of files whose sync has failed."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
-        """Paths of files that have failed, and are still to be looked at."""
+        """The paths of failed files that have not been processed yet."""
         self.made_at: int | None = None
-        """The log offset of the snapshot with which these files began; None before that is written."""
+        """The log offset of the snapshot with which these files began, or None before it is written."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue, made empty on first use."""
+        """Return the index of one queue, which is created empty on first use."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queue(topic, queue_id)
-            self._queues[queue.key] = queue  # one tuple for both, of 80,000
+            self._queues[queue.key] = queue  # the index shares the key, because there may be 80,000 queues
         return queue
 
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue to read from; without entries an empty one, which is not kept."""
+        """Return the index of one queue for reading. The index of a queue without entries is not kept."""
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
-        """Index one durable record; return False if its kind is not indexed."""
+        """Index one durable record. Return False if records of this kind are not indexed."""
         if not is_indexed(record):
             return False
         self.give_way(record)
@@ -188,9 +192,9 @@ class Dispatch:
         return True
 
     def give_way(self, record: Record) -> None:
-        """Cut a queue of an imported log where a record has an offset that another had before it.
+        """Cut a queue of an imported log at the queue offset of a record if the offset was used before.
 
-        Our own log gives no queue offset twice; there `put_many` reports the bug.
+        Tidewheel's own log never uses a queue offset twice, and `put_many` reports such a bug.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -202,10 +206,10 @@ class Dispatch:
             self._tails.look(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """Let the queue of a durable record, if it is empty, begin at an offset below the record's.
+        """If the queue of a durable record is empty, begin the queue at an offset below the record's offset.
 
-        The records between are lost, and readers of the queue meet a gap. An imported queue begins where its
-        first record does: nothing tells of records before it.
+        The records in between are lost, and readers of the queue find a gap. An imported queue begins at its
+        first record, because there is no evidence of earlier records.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -216,7 +220,7 @@ class Dispatch:
             self._tails.look(queue)
 
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
-        """Index many durable records by queue: its (topic, queue id), the first queue offset, the entries."""
+        """Index durable records by queue, as runs ((topic, queue id), first queue offset, entries)."""
         queues, frozen, tails = self._queues, self._frozen, self._tails
         for key, queue_offset, entries in runs:
             queue = queues.get(key) or self.queue(*key)
@@ -227,27 +231,27 @@ class Dispatch:
                 tails.look(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Yield every queue that has entries, not those only looked at: (topic, queue id, index)."""
+        """Yield (topic, queue id, index) of every queue with entries."""
         for (topic, queue_id), queue in self._queues.items():
             if queue.end_offset:
                 yield topic, queue_id, queue
 
     def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
-        """Yield every queue of a topic that has entries: (queue id, index)."""
+        """Yield (queue id, index) of every queue of a topic with entries."""
         for queue_id in range(queue_count):
             queue = self._queues.get((topic, queue_id))
             if queue is not None and queue.end_offset:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write what goes to files here and now; on a full disk it waits in memory."""
+        """Write the tails that are due in this thread. On a full disk they stay in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails that go to files, to be written before `written`; None for none or in a write."""
+        """Return the tails to write before `written` is called, or None without tails or during a write."""
         if self._taken is not None:
             return None
         self._let_go()
@@ -257,7 +261,7 @@ class Dispatch:
         return self._taken
 
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-        """Return the tails of queues, as many entries as are written in one go; of those refused a few."""
+        """Return the tails of queues, up to the maximum of one write, with few entries of refused queues."""
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
             if left <= 0:
@@ -268,14 +272,15 @@ class Dispatch:
         return parts
 
     def written(self) -> bool:
-        """Let go of what was taken and written; what could not be written stays. Return whether none is."""
+        """Drop the entries that were written from memory. Return whether all taken entries were written."""
         assert self._taken is not None, "nothing was taken to be written"
         taken, self._taken = self._taken, None
         assert len(taken.written) <= len(taken.writes), "more was written than was taken"
         for queue, one in taken.written:
             self._frozen.before_change(queue.key)
             queue.written(one)
-            # From here on, not before: a checkpoint that began meanwhile may have synced the file too early.
+            # The path is added only now, because a checkpoint that began meanwhile may have synced the file
+            # too early.
             self._unsynced[one.path] = None
             self._tails.accept(queue)
         for queue, error in taken.failed.items():
@@ -287,16 +292,16 @@ class Dispatch:
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return (topic, queue id) of all queues of this moment."""
+        """Return (topic, queue id) of all current queues."""
         return [*self._queues]
 
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Take so many queues (topic, queue id) from the left of `keys` that looking into them is bounded.
+        """Take queues (topic, queue id) from the left of `keys` so that the cost to check them is bounded.
 
-        `count` of them, or fewer where large files were not read yet, or where a queue costs more because of
-        its topic, as `cost_of` says (0: nothing more).
+        The result has `count` queues, or fewer if large files have not been read yet or if a queue costs more
+        because of its topic, by `cost_of` (0: no additional cost).
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -308,9 +313,9 @@ class Dispatch:
     def minimums(
         self, log_offset: int, keys: Iterable[tuple[str, int]]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, first offset at or above) of queues with entries below a log offset.
+        """Return (topic, queue id, first remaining offset) of queues with entries below a log offset.
 
-        And where in the log the entries at these offsets point, `UNKNOWN` where that is not known.
+        Also return the log offsets in the entries at these queue offsets, with `UNKNOWN` for unknown offsets.
         """
         if log_offset <= 0:
             return [], []
@@ -325,9 +330,10 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Let queues begin at the offsets of (topic, queue id, offset) from now on.
+        """Let queues begin at the given offsets (topic, queue id, offset) from now on.
 
-        `begins_at` says where the entries there point, if that is known: log offsets, as `minimums` returns.
+        `begins_at` has the log offsets in the entries at these queue offsets, if known, as `minimums`
+        returns.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -339,7 +345,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Let queues begin at offsets, as `rise` does, which a record is still to say."""
+        """Let queues begin at offsets like `rise`, before a record contains these offsets."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -347,24 +353,24 @@ class Dispatch:
             self._note_recorded(queue, recorded_offset)
 
     def recorded_min(self, topic: str, queue_id: int) -> int:
-        """Return the offset at which a queue begins as records say."""
+        """Return the recorded offset at which a queue begins."""
         return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
 
     @property
     def has_unrecorded(self) -> bool:
-        """Whether queues begin later than records say."""
+        """Whether queues begin at a higher offset than the recorded one."""
         return bool(self._recorded)
 
     def is_unrecorded(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue begins later than records say."""
+        """Return whether a queue begins at a higher offset than the recorded one."""
         return (topic, queue_id) in self._recorded
 
     def unrecorded(
         self, count: int, cost_of: Callable[[str], int]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, offset) of some queues that begin later than records say: see `take_some`.
+        """Return (topic, queue id, offset) of some queues that begin above the recorded offset (`take_some`).
 
-        And where in the log the entries at these offsets point, as `minimums` does.
+        Also return the log offsets in the entries at these queue offsets, as `minimums` does.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -372,11 +378,11 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return what a snapshot keeps of queues that begin later than records say: the offsets of these."""
+        """Return the recorded offsets of queues that begin at a higher offset, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
-        """Note at which offset a queue begins as records say."""
+        """Store the recorded offset at which a queue begins, if the queue begins at a higher offset."""
         if recorded_offset < queue.min_offset:
             self._recorded[queue.key] = recorded_offset
         else:
@@ -384,14 +390,14 @@ class Dispatch:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether there are files in which no queue has entries any more."""
+        """Whether there are files without needed entries."""
         return any(self._queues[key].has_unneeded for key in self._risen)
 
     def take_unneeded(self) -> list[str]:
-        """Return the paths of the files in which no queue has entries any more, for a worker to delete.
+        """Return the paths of the files without needed entries, for a worker to delete.
 
-        Report those that are gone by `deleted`; the others are returned again. Raise `SyncFailed` of a folder
-        that holds more than queues: tails that begin in such a file are written before.
+        Report the deleted files to `deleted`; other files are returned again. Tails that begin in such a file
+        are written first. Raise `SyncFailed` if the sync of a folder with other files than queues failed.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -401,14 +407,14 @@ class Dispatch:
                 self._frozen.before_change(key)
                 self._unsynced |= dict.fromkeys(queue.write_what_goes())
                 self._tails.look(queue)
-                # A write under way would make the file anew.
+                # A write under way would create the file again.
                 paths += [one for one in queue.unneeded() if one not in under_way]
             if not queue.may_be_unneeded:
                 del self._risen[key]
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Learn which files of `take_unneeded` are gone."""
+        """Process the deletion of files that `take_unneeded` returned."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -422,19 +428,19 @@ class Dispatch:
             self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
-        """Return the paths of the files that were written since the last call, for a checkpoint to sync."""
+        """Return the paths of the files written since the last call, for a checkpoint to sync."""
         paths, self._unsynced = [*self._unsynced], {}
         return paths
 
     def not_synced(self, paths: Iterable[str]) -> None:
-        """Take back paths that a checkpoint was to sync, which has failed: the next one syncs them."""
+        """Take back the paths of a failed checkpoint, which the next checkpoint syncs."""
         self._unsynced |= dict.fromkeys(paths)
 
     def doubt(self, failed: Mapping[str, OSError]) -> None:
-        """Learn which files a checkpoint could not write or sync, of which it has written no mark.
+        """Process the files that a checkpoint without a mark could not write or sync.
 
-        What was written to one whose sync failed may be lost, however the next sync of it ends. The mark goes
-        at once; of the files some are looked at, and the others by `doubt_on`.
+        After a failed sync, writes to the file may be lost even if the next sync succeeds. The mark is
+        deleted at once. Some of the files are processed now, and the others by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -444,11 +450,11 @@ class Dispatch:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether files have failed that were not looked at: call `doubt_on`."""
+        """Whether failed files have not been processed yet by `doubt_on`."""
         return bool(self._to_doubt)
 
     def doubt_on(self) -> None:
-        """Look at some more files that have failed: no later process may believe them, and each is told."""
+        """Process some more failed files, which are reported and which no later process may trust."""
         some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
         if len(some) < _DOUBTED_AT_ONCE:
             self._to_doubt.clear()
@@ -465,22 +471,22 @@ class Dispatch:
             )
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Return the rows that a snapshot keeps, of queues that have entries; see `queue.kept`."""
-        while self.has_doubts:  # what a snapshot keeps is of all
+        """Return the rows of queues with entries for a snapshot (`queue.kept`)."""
+        while self.has_doubts:  # a snapshot covers all failed files
             self.doubt_on()
         self._frozen.take_all()
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
         return self._frozen
 
     def wants_mark(self) -> bool:
-        """Return whether a checkpoint is to write the mark: of files that have none, and none is damaged.
+        """Return whether a checkpoint is to write the mark, because the files have no mark and no damage.
 
-        A mark that was there and is not there now was taken away, perhaps since the checkpoint began.
+        If there was a mark that no longer exists, it was deleted, perhaps since the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
     def may_be_marked(self) -> None:
-        """Learn that a checkpoint has tried to write the mark: it may be there though damage was met."""
+        """Process a checkpoint's attempt to write the mark, which may exist although damage was found."""
         self._is_unmarked = False
         if self._is_damaged:
             self._delete_mark()
@@ -492,13 +498,14 @@ class Dispatch:
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
-        """Take over the queues of an earlier run; return False, with no queues at all, if they are not whole.
+        """Adopt the queues of an earlier run. Return False, and adopt no queues, if they are not whole.
 
-        Files that were being made anew when the power went may have holes, and in others damage was met; then
-        their mark is missing, or names other files than those of the snapshot. `frozen` is None in the first
-        snapshot of an import, which is written before there are queues: those that are there were made by a
-        start that did not come to its own snapshot. Only files of `read_topics`, which the start reads, are
-        looked at. `recorded` is what the snapshot keeps of queues that begin later than records say.
+        Files that were being rebuilt when the power failed may have holes, and other files may be damaged.
+        The mark is then missing, or names the files of another snapshot. `frozen` is None in the first
+        snapshot of an import, which is written before there are queues. Existing queues were then created by
+        a recovery that did not reach its own snapshot. Only the files of `read_topics`, which recovery reads,
+        are verified. `recorded` has the queues of the snapshot that begin at a higher offset than the
+        recorded one.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -514,7 +521,9 @@ class Dispatch:
             self._tails.look(queue)
             self._note_risen(queue)
         read = (queue for key, queue in self._queues.items() if key[0] in read_topics)
-        if not all(queue.is_sound(may_be_cut=True) for queue in read):  # by a record that is replayed later
+        if not all(
+            queue.is_sound(may_be_cut=True) for queue in read
+        ):  # the cut is in a record that is replayed later
             self.drop()
             return False
         for topic, queue_id, offset in recorded:
@@ -522,9 +531,9 @@ class Dispatch:
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
-        """Return whether no topic's folder was deleted: more of files no start looks at.
+        """Return whether no topic's folder was deleted, which is the only check of files at startup.
 
-        Of a folder that the disk cannot list none is there: all in it can be made anew.
+        If the disk cannot list the folder of the queues, return False, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
@@ -541,10 +550,10 @@ class Dispatch:
         recorded: Iterable[tuple[str, int, int]] = (),
         firsts: Mapping[tuple[str, int], int] = NO_FIRSTS,
     ) -> None:
-        """Let queues that were made anew end where they did: last records that the log lacks stay gaps.
+        """Extend rebuilt queues to their former ends. Last records that the log lacks become gaps.
 
-        One of which the log has no record is a gap from the offset on that `firsts` has for (topic, queue
-        id), or begins at its end. `recorded` is as `adopt` takes it.
+        A queue without records in the log is a gap from its offset in `firsts` on, by (topic, queue id), or
+        begins at its end. `recorded` is the same as for `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -575,7 +584,7 @@ class Dispatch:
         )
 
     def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
-        """Tell of a file that is not there: it says nothing of others, so the mark stays."""
+        """Report a file that could not be created. The mark stays, because other files are not affected."""
         for one in queue.unwritten(1):
             what = (
                 f"{one.path} cannot be made ({error.strerror or error}), though the disk has room for bytes: "
@@ -585,7 +594,7 @@ class Dispatch:
             self._tell_damaged(one.path, what)
 
     def _let_go(self) -> None:
-        """Let go of tails that are too long, whose files the disk refuses; no write is under way."""
+        """Drop tails that are too long, whose files the disk refuses, while no write is under way."""
         for queue in self._tails.to_let_go():
             self._frozen.before_change(queue.key)
             for path in queue.let_go():
@@ -598,10 +607,10 @@ class Dispatch:
         self._tell_damaged(path, what)
 
     def unmark_again(self) -> None:
-        """Try again, now and then, to take away a mark that could not be: call it every some seconds.
+        """Try again to delete a mark whose deletion failed. This must be called every few seconds.
 
-        A try may hold the loop for as long as the device's timeout. So it is made at the 1st, 2nd, 4th, 8th
-        call and so on up to the 64th, and then at every 64th.
+        An attempt may block the loop for as long as the device's timeout. An attempt is therefore made at the
+        1st, 2nd, 4th, 8th call and so on up to the 64th, and then at every 64th call.
         """
         if self._unmark_calls is not None:
             self._unmark_calls += 1
@@ -609,18 +618,18 @@ class Dispatch:
                 self._delete_mark()
 
     def _unmark(self) -> None:
-        """Take the mark away, once: to delete it syncs the store's folder, also where it is gone.
+        """Delete the mark, once, because the deletion syncs the store's folder even if there is no mark.
 
-        After a failure only `unmark_again` tries again, however many more files are damaged.
+        After a failure, only `unmark_again` tries again, even if more files are damaged.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
 
     def _delete_mark(self) -> None:
-        """Take the mark away; tell, once, that it could not be."""
+        """Delete the mark. Report a failure once."""
         try:
             self._disk.delete(QUEUES_WHOLE)
-        except OSError as error:  # no checkpoint writes it again
+        except OSError as error:  # no checkpoint writes the mark again
             if self._unmark_calls is None:
                 self._unmark_calls = 0
                 self._tell_damaged(QUEUES_WHOLE, _not_unmarked(error))
@@ -628,7 +637,7 @@ class Dispatch:
             self._is_unmarked, self._unmark_calls = True, None
 
     def drop(self) -> None:
-        """Delete all queues, to be made anew from the log; raise OSError (`delete_files`)."""
+        """Delete all queues, which can be rebuilt from the log. Raise OSError as `delete_files` does."""
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
         self._tails.clear()
@@ -643,10 +652,10 @@ class Dispatch:
 
 
 def delete_files(disk: Disk) -> None:
-    """Delete the files of all queues, which can be made anew, and first of all their mark.
+    """Delete the mark and then the files of all queues, which can be rebuilt.
 
-    What the disk does not let go (another's, immutable, in a bad sector) is renamed with the folder it lies
-    in, and nothing reads it any more. Raise OSError where that fails, too, or the mark stays.
+    If a file cannot be deleted (owned by another user, immutable, in a bad sector), its folder is renamed and
+    is no longer read. Raise OSError if the rename fails, too, or if the mark cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -659,7 +668,7 @@ def delete_files(disk: Disk) -> None:
 
 
 def _put_aside(disk: Disk, why: OSError) -> None:
-    """Rename the folder of all queues, in which something cannot be deleted; raise OSError."""
+    """Rename the folder of all queues, in which a file cannot be deleted. Raise OSError on failure."""
     try:
         put_aside(disk, CONSUMEQUEUE, QUEUES_ASIDE)
     except SyncFailed:
@@ -673,14 +682,14 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the content of the mark of files that began with the snapshot at a log offset."""
+    """Return the content of the mark for files that began with the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
-    """Return whether the files on disk are whole, and those that began with the snapshot at a log offset.
+    """Return whether the files on disk are whole and began with the snapshot at a log offset.
 
-    A mark that the disk cannot read is none: all that it vouches for can be made anew.
+    An unreadable mark counts as missing, because all files that it covers can be rebuilt.
     """
     try:
         is_there = disk.size(QUEUES_WHOLE) >= 0
@@ -692,7 +701,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
 
 
 def mark(disk: Disk, made_at: int) -> None:
-    """Have starts believe the files, which are synced; raise OSError. A torn mark is none."""
+    """Write the mark, with which recovery trusts the synced files. Raise OSError on failure."""
     disk.delete(QUEUES_WHOLE)
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
@@ -709,15 +718,15 @@ def _not_unmarked(error: OSError) -> str:
 
 
 def is_of_file(path: str, error: OSError) -> bool:
-    """Return whether what failed says something of the file that was written, which can be made anew.
+    """Return whether a failure concerns the written file, which can be rebuilt.
 
-    Not of the room on the disk, nor of the process, nor of another file.
+    Failures of the free room on the disk, of the process, or of another file do not count.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
 
 def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
-    """Return whether a file could not be made, for want of an inode, say, while there is room for bytes."""
+    """Return whether a file could not be created, for example for lack of an inode, despite free bytes."""
     if error.errno not in NO_ROOM:
         return False
     with suppress(OSError):
@@ -726,7 +735,7 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 
 
 def is_of_sync(path: str, error: OSError) -> bool:
-    """Return whether the sync of a queue's file failed for something that can be made anew.
+    """Return whether the sync of a queue's file failed in a way that affects only rebuildable data.
 
     The failed sync of a folder is reported for the file in it, whose directory entry may be lost.
     """
@@ -734,9 +743,9 @@ def is_of_sync(path: str, error: OSError) -> bool:
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield (topic, queue id) and the first offset of the queues of a snapshot's part that are not cut off.
+    """Yield (topic, queue id) and the first offset of a snapshot's queues whose first records were not cut.
 
-    Of the others the log may have the first records no more.
+    The log may no longer have the first records of other queues.
     """
     for one in stored_queues(frozen):
         if log_first_offset == 0 or one.begins_at >= log_first_offset:
@@ -744,16 +753,16 @@ def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files that a snapshot's part (`Dispatch.freeze`) names.
+    """Yield (path, length in bytes, CRC-32) of the files in a snapshot's rows (`Dispatch.freeze`).
 
-    The oldest may have been deleted since.
+    The oldest files may have been deleted since the snapshot.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)
 
 
 def entries_of(record: Record, record_bytes: int) -> bytes:
-    """Return the queue entries of a record back to back: one, or those of the messages of an inner batch."""
+    """Return the encoded queue entries of a record, with one entry for each message of an inner batch."""
     first = record.queue_offset
     if not record.sys_flag & INNER_BATCH:
         return encode(entry_of(record, record_bytes, first))
@@ -762,7 +771,7 @@ def entries_of(record: Record, record_bytes: int) -> bytes:
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
-    """Return the entry at `queue_offset`, one of those that a record takes; a gap if it is unreadable."""
+    """Return the entry of a record at `queue_offset`, or a gap if its message is unreadable."""
     try:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:

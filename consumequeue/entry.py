@@ -1,4 +1,4 @@
-"""One entry of a ConsumeQueue: 20 bytes that say where a record lies, exactly as in Apache RocketMQ.
+"""Entries of a ConsumeQueue, which locate a record in 20 bytes, exactly as in Apache RocketMQ.
 
     offset width  field
     0      8      physical_offset of the record
@@ -6,8 +6,8 @@
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   Of a message of a lite topic: `lite_code` of that, by which the others are told from it
 
-A gap left by damage to the log is filled with entries that name the damaged region, tags_code 0, so that
-later entries keep their places; readers find no record there and step over.
+A gap left by damage to the log is filled with entries for the damaged range, with tags_code 0, so that later
+entries keep their positions. Readers find no record in the range and skip these entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 ENTRY_BYTES: Final = 20
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("tags_code", ">i8")])
-"""The same layout for many entries at once."""
+"""The layout of an entry as a numpy dtype, for arrays of entries."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ENTRY`."""
@@ -30,7 +30,7 @@ ENTRY_FORMAT: Final = struct.Struct(">qiq")
 
 
 class Entry(NamedTuple):
-    """Where one record lies, and the hash of its tag."""
+    """The place of one record in the log, and the hash of its tag."""
 
     physical_offset: int
     record_bytes: int
@@ -43,7 +43,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(stored: bytes, at: int) -> Entry:
-    """Return the entry that begins at a byte."""
+    """Return the entry that begins at a byte position."""
     return Entry._make(ENTRY_FORMAT.unpack_from(stored, at))
 
 
@@ -54,13 +54,13 @@ def decode_all(stored: bytes) -> list[Entry]:
 
 @lru_cache(maxsize=16_384)
 def lite_code(lite_topic: str) -> int:
-    """Return the hash of a lite topic: BLAKE2b in 64 signed bits, so that hardly ever two are alike."""
+    """Return the hash of a lite topic, which is BLAKE2b in 64 signed bits, so collisions are very rare."""
     return int.from_bytes(blake2b(lite_topic.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str) -> int:
-    """Return Java's `String.hashCode()` of a tag: over UTF-16 code units, in 32 signed bits; 0 for no tag."""
+    """Return Java's `String.hashCode()` of a tag, over UTF-16 code units, in 32 signed bits, 0 for no tag."""
     code = 0
     units = tag.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):

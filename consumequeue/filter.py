@@ -1,12 +1,13 @@
-"""Filters: which records a consumer wants, judged by what is stored of them.
+"""Filters, which select the records for a consumer by their stored properties.
 
-A filter is asked in two steps. `tags_codes` are the hashes that the wanted tags have in the queue's entries:
-an entry with another hash is passed over and its record never read. `matches` judges the stored properties of
-the records that are left, for hashes collide and an expression may ask for more than the tag.
+A filter is applied in two steps. `tags_codes` are the hashes of the wanted tags in the queue's entries. An
+entry with another hash is skipped, and its record is never read. `matches` checks the stored properties of
+the remaining records, because hashes collide and an expression may test more than the tag.
 
-Tag expressions are read as RocketMQ's `FilterAPI` reads them: `*` or nothing for all, else tags joined by
-`||`, of which each is trimmed and empty ones are skipped. SQL expressions: `sql_filter.py`. We differ thrice,
-where its reading asks for messages that there can never be, or not for all that there are:
+Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` or an empty expression matches all
+messages. Otherwise tags are joined by `||`; each tag is trimmed, and empty tags are skipped. SQL expressions
+are described in `sql_filter.py`. There are three differences from RocketMQ, whose filter would match messages
+that cannot exist, or would not match all wanted messages:
 
 | expression | RocketMQ            | here                  | because                           |
 |------------|---------------------|-----------------------|-----------------------------------|
@@ -30,28 +31,28 @@ TAG, SQL = "TAG", "SQL"
 
 
 class FilterText(NamedTuple):
-    """A filter as text: its type, `TAG` or `SQL`, and an expression that is read as the same filter."""
+    """A filter as text, with its type, `TAG` or `SQL`, and an expression that parses to the same filter."""
 
     type: str
     expression: str
 
 
 class Filter(Protocol):
-    """What a consumer wants."""
+    """A selection of the records for a consumer."""
 
     @property
     def text(self) -> FilterText:
-        """The filter as text; filters with equal texts are one filter."""
+        """The filter as text. Filters with equal texts are the same filter."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The hashes of the tags that may match; None if any may, also that of a message without a tag."""
+        """The hashes of the tags that may match, or None if any tag, or no tag, may match."""
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the record with these stored properties is wanted."""
+        """Return whether a record with the given stored properties matches."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return what `matches` costs at most for stored properties of so many bytes, in `limits.WORK_NS`."""
+        """Return the maximum cost of `matches` for a size of the stored properties, in `limits.WORK_NS`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,33 +61,33 @@ class Everything:
 
     @property
     def text(self) -> FilterText:
-        """`*`, whatever was written."""
+        """The expression `*`, regardless of the original expression."""
         return _ALL
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """None: any tag may match."""
+        """None, because any tag may match."""
         return None
 
     def matches(self, stored: bytes) -> bool:
-        """Return True: every record is wanted."""
+        """Return True, because every record matches."""
         return True
 
     def work(self, stored_bytes: int) -> int:
-        """Return 0: nothing is looked at."""
+        """Return 0, because no properties are read."""
         return 0
 
 
 @dataclass(slots=True, frozen=True)
 class Tagged:
-    """The filter of a tag expression: messages that have one of these tags."""
+    """The filter of a tag expression, which matches messages with one of the tags."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag itself is wanted, not only its hash."""
+        """Return whether the tag itself matches, not only its hash."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
@@ -95,15 +96,15 @@ class Tagged:
 
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
-"""How many bytes of properties are searched for a tag in `limits.WORK_NS`."""
+"""The number of bytes of properties that are searched for a tag in `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = Everything()
 TRIMMED = "".join(map(chr, range(0x21)))
-"""What Java's `String.trim` takes away: a tag may begin or end with any other space."""
+"""The characters that Java's `String.trim` removes. A tag may begin or end with any other space."""
 
 
 def parse_tags(expression: str) -> Filter:
-    """Return the filter of a tag expression, reading a long one anew each time; raise `IllegalFilter`."""
+    """Return the filter of a tag expression. Long expressions are not cached. Raise `IllegalFilter`."""
     return (_parse_kept if len(expression) <= limits.FILTER_CHARACTERS_MAX else _parse)(expression)
 
 
@@ -120,7 +121,7 @@ def _parse(expression: str) -> Filter:
         tags |= {expression}
         text = FilterText(TAG, expression)
     else:
-        # In one order, so that `a || b` and `b||a` are one filter. The bars keep the tag `*` a tag.
+        # The tags are sorted, so that `a || b` and `b||a` are one filter. With the bars, `*` remains a tag.
         text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
     return Tagged(tags, frozenset(map(tags_code, tags)), text)
 
@@ -129,7 +130,7 @@ _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
 
 
 def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
-    """Raise `IllegalFilter` for an expression, of whatever language, that is too long or no Unicode text."""
+    """Raise `IllegalFilter` if an expression of any language is too long or is not Unicode text."""
     if len(expression) > characters_max:
         raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:

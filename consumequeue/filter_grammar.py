@@ -1,6 +1,6 @@
-"""The grammar of SQL filter expressions: RocketMQ's words in SQL92's order.
+"""The grammar of SQL filter expressions, with RocketMQ's keywords and the precedence of SQL92.
 
-Levels, the loosest first; what stands on one level is read from left to right:
+The levels of precedence, lowest first, are as follows. Operators of one level associate from left to right.
 
     a OR b          any
     a AND b         every
@@ -10,13 +10,15 @@ Levels, the loosest first; what stands on one level is read from left to right:
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Words are known in any case, names of properties are not. A text is closed by a quote; two quotes stand for
-one. `--` begins a comment of the rest of the line, `/* */` holds one. The grammar knows no types: that 'text'
-cannot be ordered is seen when terms are joined (`filter_terms.py`).
+Keywords are case-insensitive; names of properties are case-sensitive. A text is closed by a quote, and two
+quotes in a text stand for one quote. `--` begins a comment up to the end of the line, and `/* */` encloses a
+comment. The grammar has no types. Type errors, such as an order comparison of a 'text', are detected when
+terms are joined (`filter_terms.py`).
 
-LALR(1): one pass, no backtracking, the stack on the heap; so time and memory grow with the expression's
-length, which is bounded. A word is a regular expression of its own that no name character may follow, because
-a plain "or" would cut the name `order` in two; and no property may be named as a word is.
+The parser is LALR(1), with one pass, no backtracking, and its stack on the heap. Time and memory therefore
+grow with the length of the expression, which is bounded. Each keyword is a regular expression that no name
+character may follow, because a plain "or" would split the name `order`. No property may have the name of a
+keyword.
 """
 
 from __future__ import annotations
@@ -109,4 +111,4 @@ SHOWN: Final = {
     "_EQUAL": "'='",
     "_UNEQUAL": "'<>'",
 }
-"""How the grammar's terminals are named to people; a word is shown as itself, "" is left out."""
+"""The names of the grammar's terminals in error texts. A keyword is its own name, and "" is omitted."""

@@ -1,30 +1,31 @@
-"""What the parts of an SQL filter expression mean: each term is a function of a message's properties.
+"""The terms of an SQL filter expression, each of which is a function of a message's properties.
 
-A term is a property, a text, a number or a truth value; a truth value is true, false or unknown (None). Terms
-are joined into larger ones while the expression is read, so what is kept of it in the end is one nest of
-functions: nothing is interpreted, and nothing of the expression is ever run as code.
+A term is a property, a text, a number or a truth value. A truth value is true, false or unknown (None). Terms
+are joined to larger terms while the expression is parsed, so the result is a tree of nested functions. No
+part of the expression is interpreted later or executed as code.
 
-Properties are texts. Beside a number one is read as a number, beside a truth value as a truth value ("true"
-in any case is true, every other text false), else as it is. Numbers are decimal and exact. Unknown is what
-rests on a property that is missing, or that was to be a number and is none; AND, OR and NOT go on from there
-as SQL92 has it (8.12):
+Properties are texts. In a comparison with a number, a property is read as a number, and in a comparison with
+a truth value as a truth value ("true" in any case is true, every other text is false). Numbers are decimal
+and exact. A term is unknown if it depends on a missing property, or on a property that is not a number but is
+compared with a number. AND, OR and NOT of unknown terms follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-`tags` of a term that tests TAGS are the tags without which it cannot be true: from their hashes alone the
-queue tells which records need not be read.
+The `tags` of a term that tests TAGS are the tags without which the term cannot be true. By the hashes of
+these tags in the queue, records that cannot match are skipped without a read.
 
-Cost of one message, bounded when an expression is read: `steps` calls of functions, and `passes` over the
-bytes of a property, by CONTAINS alone. CPython compares the sought text at each place where its last
-character fits, up to the first difference; so each character of the property is compared as often as
-beginnings of the sought text can overlap there (`_overlaps`): 1 to 3 times for words, 20 times for
-'aaaaaaaaaaaaaaaaaaaab' in a property of nothing but 'a'. 8 comparisons take as long as one place more.
+The cost for one message is bounded when an expression is parsed. It consists of `steps` function calls, and
+of `passes` over the bytes of a property, which only CONTAINS needs. CPython compares the searched text at
+each position where its last character matches, up to the first difference. Each character of the property is
+therefore compared as often as prefixes of the searched text can overlap at it (`_overlaps`), which is 1 to 3
+times for words, and 20 times for 'aaaaaaaaaaaaaaaaaaaab' in a property that consists of 'a' only. 8
+comparisons take as long as one more position.
 
-Weak spot: a property that is compared several times is read as a number each time, from a cache of texts
-lately read; only texts short enough to be a number get there.
+Weak spot: a property that is compared several times is converted to a number each time, with a cache of
+recent texts. Only texts that are short enough to be a number are cached.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Given = Mapping[str, str]
 Evaluation = Callable[[Given], Value]
 Verdict = Callable[[Given], Truth]
 
-# Possessive (`++`): a run of digits that ends in no number is not tried again from each of its digits.
+# The possessive `++` prevents a new attempt from each digit of a run that is not a number.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     "<": operator.lt,
@@ -65,7 +66,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """The kind of a term; the value names it to people."""
+    """The kind of a term. The value is the name of the kind in error texts."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -74,7 +75,7 @@ class Kind(Enum):
 
 
 class Place(NamedTuple):
-    """Where a term begins in the expression, both from 1."""
+    """The line and the column at which a term begins in the expression, counted from 1."""
 
     line: int
     column: int
@@ -82,12 +83,12 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression; `constant` is the value of one that is the same for every message.
+    """A part of an expression. `constant` is its value if the value is the same for every message.
 
-    `depth` counts the terms that lie in each other, `count` those that are looked at for a message; what
-    stands in a list counts as nothing, for it is looked up. `steps` are the functions called for a message,
-    `passes` how often the bytes of a property may be passed over. All but `steps`, which follow from the
-    expression's length, have a limit of their own.
+    `depth` is the depth of nested terms, and `count` is the number of terms that are evaluated for a message.
+    Members of a list do not count, because a list is a hash look-up. `steps` is the number of function calls
+    for a message, and `passes` is the maximum number of passes over the bytes of a property. `depth`, `count`
+    and `passes` have limits; `steps` is bounded by the length of the expression.
     """
 
     kind: Kind
@@ -103,22 +104,22 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """Return the error for something wrong at a place of the expression."""
+    """Return the error for an illegal part at a place of the expression."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
 def constant(kind: Kind, value: Value, place: Place) -> Term:
-    """Return the term of a text, number or truth value as it was written."""
+    """Return the term of a literal text, number or truth value."""
     return Term(kind, lambda _: value, place, constant=value)
 
 
 def named(name: str, place: Place) -> Term:
-    """Return the term of a property, also of those that RocketMQ itself sets, such as TAGS and KEYS."""
+    """Return the term of a property, including properties that RocketMQ sets, such as TAGS and KEYS."""
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number that a text is: digits, a point, an exponent of up to four digits; else None."""
+    """Return the number in a text with digits, a point, and an exponent of up to four digits, or None."""
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 
 
@@ -128,7 +129,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return the number with a sign before it; raise `IllegalFilter` for texts and truth values."""
+    """Return a number with a sign. Raise `IllegalFilter` for texts and truth values."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -143,7 +144,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return `left = right`; raise `IllegalFilter` for kinds that have no value in common."""
+    """Return `left = right`. Raise `IllegalFilter` for kinds that have no value in common."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -157,14 +158,14 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return `left < right`, or another order; raise `IllegalFilter` for texts and truth values."""
+    """Return `left < right`, or another order. Raise `IllegalFilter` for texts and truth values."""
     why = f"{order} compares numbers and properties"
     holds = _compared(_ORDERS[order], _numeric(left, why), _numeric(right, why))
     return _joined(Kind.TRUTH, holds, left, right)
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """Return `low <= term <= high`; raise `IllegalFilter` if that can never be."""
+    """Return `low <= term <= high`. Raise `IllegalFilter` if this can never be true."""
     if (
         isinstance(low.constant, Decimal)
         and isinstance(high.constant, Decimal)
@@ -175,7 +176,7 @@ def between(term: Term, low: Term, high: Term) -> Term:
 
 
 def one_of(term: Term, members: list[Term]) -> Term:
-    """Return `term IN (members)`, texts and numbers; raise `IllegalFilter` if the term is no property."""
+    """Return `term IN (members)`, of texts and numbers. Raise `IllegalFilter` if `term` is no property."""
     if term.kind is not Kind.PROPERTY:
         raise illegal(term.place, f"IN asks for a property before it, not {term.kind.value}.")
     value = term.value
@@ -186,17 +187,17 @@ def one_of(term: Term, members: list[Term]) -> Term:
         text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
-        # With a number in the list a text that is no number cannot be told from it: unknown, as with `=`.
+        # If the list contains a number, the result for a text that is not a number is unknown, as with `=`.
         read = number(text) if numbers else None
         return read in numbers if read is not None or not numbers else None
 
-    # With a number in the list no tags: 5 is equal to the tags '5', '5.0' and '05', each of another hash.
+    # A list with a number has no tags, because 5 is equal to '5', '5.0' and '05', which have other hashes.
     tags = texts if term.name == property_names.TAG and not numbers else None
     return _joined(Kind.TRUTH, holds, term, tags=tags)
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return whether the term's text contains, begins or ends with `sought`; unknown for an empty one."""
+    """Return whether the text contains, begins or ends with `sought`, or unknown if `sought` is empty."""
     if term.kind not in (Kind.PROPERTY, Kind.TEXT):
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
     value, has = term.value, _PARTS[word]
@@ -210,14 +211,14 @@ def part(word: str, term: Term, sought: str) -> Term:
 
 
 def is_null(term: Term) -> Term:
-    """Return `term IS NULL`: true for a property that is not there, and for a truth that is unknown."""
+    """Return `term IS NULL`, which is true for a missing property and for an unknown truth value."""
     value = term.value
     return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 
 
 def negation(term: Term) -> Term:
-    """Return `NOT term`: true for false, false for true, unknown for unknown."""
-    # Of `tags` nothing is kept: the tags without which a term cannot be true say nothing of when it is false.
+    """Return `NOT term`, which is true for false, false for true, and unknown for unknown."""
+    # `tags` are dropped, because a negated term may be true for any tag.
     of = truth(term)
 
     def holds(given: Given) -> Truth:
@@ -228,23 +229,23 @@ def negation(term: Term) -> Term:
 
 
 def every(terms: list[Term]) -> Term:
-    """Return AND: false if a term is false, else unknown if a term is unknown, else true."""
-    # All terms must be true, so a tag must be among those of every term that asks for some.
+    """Return AND, which is false if a term is false, else unknown if a term is unknown, else true."""
+    # All terms must be true, so a tag must be among the tags of every term with tags.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset.intersection(*known) if known else None
     return _joined(Kind.TRUTH, _until(False, map(truth, terms)), *terms, tags=tags)
 
 
 def any_of(terms: list[Term]) -> Term:
-    """Return OR: true if a term is true, else unknown if a term is unknown, else false."""
-    # One true term is enough, so a single term that asks for no tag lets every tag through.
+    """Return OR, which is true if a term is true, else unknown if a term is unknown, else false."""
+    # One true term is enough, so a single term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset().union(*known) if len(known) == len(terms) else None
     return _joined(Kind.TRUTH, _until(True, map(truth, terms)), *terms, tags=tags)
 
 
 def truth(term: Term) -> Verdict:
-    """Return the term as a truth value; raise `IllegalFilter` for texts and numbers."""
+    """Return the term as a truth value. Raise `IllegalFilter` for texts and numbers."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -263,7 +264,7 @@ def truth(term: Term) -> Verdict:
 
 
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
-    """Return `decisive` as soon as a verdict is; else unknown if one was unknown, else the opposite."""
+    """Return `decisive` if a verdict is `decisive`, else unknown if one is unknown, else the opposite."""
     asked = tuple(verdicts)
 
     def holds(given: Given) -> Truth:
@@ -312,17 +313,17 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
-    """Return the one tag that TAGS = 'text' asks for; None if the comparison is another."""
+    """Return the tag in a comparison TAGS = 'text', or None for other comparisons."""
     if tested.name == property_names.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
 
 
 def _overlaps(sought: str) -> int:
-    """Return how many beginnings of a text can lie over each other at most, each begun later than the last.
+    """Return the maximum number of prefixes of a text that can overlap, each with a later start.
 
-    It is the longest chain of borders (Knuth, Morris, Pratt 1977): a text is its own first, then the longest
-    that it both begins and ends with, and so on.
+    The result is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border of
+    a text is the text itself, the next is the longest proper prefix that is also a suffix, and so on.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):
@@ -338,7 +339,7 @@ def _overlaps(sought: str) -> int:
 def _joined(
     kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None, passes: int = 0
 ) -> Term:
-    """Return a term made of others; raise `IllegalFilter` if they are too many, too deep, or too costly."""
+    """Return a term of other terms. Raise `IllegalFilter` if they are too many, too deep or too costly."""
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
         raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")

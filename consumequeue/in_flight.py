@@ -1,8 +1,8 @@
-"""What a group has out of one queue: what is leased, what waits to be given out again, what comes next.
+"""The messages of one queue that a group has in flight, and the next message to deliver.
 
     ... known to `GroupOffsets` ...|next_offset ... never given out since the start ...
 
-A message on its way through a group; `offsets.py` keeps what of it is durable:
+A message passes through these states in a group; the durable part is in `offsets.py`:
 
     now      event                                            then
     fresh    a receive comes to it, nothing holds it          leased
@@ -18,34 +18,35 @@ A message on its way through a group; `offsets.py` keeps what of it is durable:
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Below `next_offset` each offset that is not done is leased to a consumer for a time, ready, parked, or
-set aside (`consumequeue.set_aside`).
-A lease is known by its generation, which is never used twice.
+Below `next_offset`, each offset that is not done is leased to a consumer for a time, ready, parked, or set
+aside (`consumequeue.set_aside`). A lease is identified by its generation, which is never used twice.
 
-Message groups. One that has nothing leased and nothing waiting is not known here at all:
+A message group without leased or waiting messages is free and has no entry. The states of a message group
+are:
 
     free ---- a message is leased ----> closed ---- the last lease ended ----> its lowest message has the turn
      ^                                    ^                                          |            |
      +------ nothing of it waits ---------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
-- One that is closed or has the turn holds the later ones of its messages back: they are parked.
-- A message that is set aside has the turn: its message group stays closed to the messages after it.
-- Only the message that has the turn is given out, and behind it, in the same receive, as many more as a run
-  may have (`services.broker.groups.lending`).
+- While a message group is closed or has the turn, its later messages are parked.
+- A message that is set aside has the turn, so its message group stays closed for later messages.
+- Only the message with the turn is delivered, followed, in the same receive, by as many messages as a run may
+  have (`services.broker.groups.lending`).
 
-Nothing of this is durable. It is derived from the offsets: at a start only the leases that are records stand,
-and everything else that is not done is fresh. Whatever finishes a message or ends a lease changes the offsets
-first, then this.
+None of this state is durable; it is derived from the offsets. At startup, only recorded leases exist, and all
+other messages that are not done are fresh. An operation that finishes a message or ends a lease changes the
+offsets first, and then this state.
 
-A queue of lite topics is not read in order: messages are found by their lite topics (`lite_index.py`). There
-`next_offset` stays at the committed offset, nothing is ready or parked, and a lite topic is a message group
-whose next message is looked for when the lease on the last one has ended.
+A queue of lite topics is not read in order, because messages are found by their lite topics
+(`lite_index.py`). In such a queue, `next_offset` stays at the committed offset, and no message is ready or
+parked. A lite topic is a message group whose next message is searched when the lease of the last message has
+ended.
 
-Memory: what is leased, ready, parked or set aside, all of which has limits. Cost: a lease, its end and a turn
-take a heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again` and `MessageGroups.cut` look at all
-that waits, and `unleased_until` at all leases, though the last only until what was leased before a restart is
-passed.
+Memory: an entry for each message that is leased, ready, parked or set aside, with limits for each of these
+states. Cost: one heap operation for a lease, for its end, and for a turn. Weak spots: `withdraw`,
+`skipped_to`, `judge_again` and `MessageGroups.cut` read all waiting messages, and `unleased_until` reads all
+leases until the messages that were leased before a restart are passed.
 """
 
 from __future__ import annotations
@@ -67,20 +68,20 @@ ANY_FILTER = 1
 
 @dataclass(slots=True)
 class Lease:
-    """One message in a consumer's hands.
+    """A lease of one message to a consumer.
 
-    `client_id` is set when the broker renews the lease for that client; it does so until `renewed_until_ms`.
-    `consumer` is the client that has the message, in any case; `is_gone`: that client left. `is_changed`: the
-    consumer asked for another time; `is_suspended`: this attempt is not to be counted. `attempt_id` is the
-    name of the receive that leased the message: a receive of the same name has not heard of the lease.
-    `is_lengthened`: a takeover has moved its end, and nothing was heard of the consumer since.
-    `is_failed`: the consumer has reported a failure, and the rest of the lease is the pause before the next
-    attempt; a restart forgets it.
-    `handle` is what the consumer was given; unknown (empty) for a lease of before a restart.
+    `client_id` is set if the broker renews the lease for this client, until `renewed_until_ms`. `consumer` is
+    always the client that has the message. `is_gone` means that the consumer has left, `is_changed` that the
+    consumer has changed the lease time, and `is_suspended` that this attempt is not counted. `attempt_id`
+    identifies the receive that leased the message; a receive with the same `attempt_id` is a retry that did
+    not get the message. `is_lengthened` means that a takeover has moved the end of the lease and the consumer
+    has not called since. `is_failed` means that the consumer has reported a failure, and the rest of the
+    lease is the pause before the next attempt; `is_failed` is lost at a restart. `handle` is the receipt
+    handle of the consumer, or empty for a lease from before a restart.
 
-    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.spine.lease_clock`), `leased_ms`
-    the broker's. In a lease that a start has just read `visible_ms` is the broker's time, too, until it
-    stands.
+    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.spine.lease_clock`), and
+    `leased_ms` is the broker's time. In a lease that recovery has just read, `visible_ms` is the broker's
+    time until the lease is restored.
     """
 
     generation: int
@@ -101,7 +102,7 @@ class Lease:
 
 
 class InFlight:
-    """What a group has out of one queue, derived from the group's offsets there."""
+    """The messages of one queue that a group has in flight, derived from the group's offsets."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -112,8 +113,8 @@ class InFlight:
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
-        # Leases of records are known before their offsets are come upon: below here, and only there, a fresh
-        # message may be leased, so no run is given out below without a look at each (`fresh_room`).
+        # Recorded leases are known before their offsets are read. Only below this offset a fresh message may
+        # be leased, so runs below it are checked message by message (`fresh_room`).
         self._restored_until = max(self._leases, default=-1) + 1
 
     @property
@@ -123,7 +124,7 @@ class InFlight:
 
     @property
     def waiting_count(self) -> int:
-        """The number of messages that are ready to be given out again, parked, or set aside."""
+        """The number of messages that are ready for another delivery, parked, or set aside."""
         return len(self._ready) + self.message_groups.parked_count + len(self._aside)
 
     @property
@@ -132,12 +133,12 @@ class InFlight:
         return len(self._aside)
 
     def aside_counts(self) -> Counter[int]:
-        """Return how many messages are set aside for each filter, by its bit."""
+        """Return the number of messages that are set aside for each filter, by the bit of the filter."""
         return self._aside.counts()
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so much is leased or waits that nothing fresh may be given out."""
+        """Whether too many messages are leased or waiting to deliver fresh messages."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
             or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
@@ -145,14 +146,14 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The number of messages to give out from the next offset on; 0 if some behind are done or leased."""
+        """The number of messages to deliver from the next offset on, or 0 if later ones may be done."""
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
 
     @property
     def has_ready(self) -> bool:
-        """Whether a message is to be given out again, or has its turn."""
+        """Whether a message is ready for another delivery, or has its turn."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
@@ -160,11 +161,11 @@ class InFlight:
         return iter(self._leases.values())
 
     def is_leased(self, offset: int) -> bool:
-        """Return whether a message is out."""
+        """Return whether a message is leased."""
         return offset in self._leases
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the attempts at a message, the one under way included."""
+        """Return the attempts at a message, including the attempt under way."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
@@ -175,12 +176,12 @@ class InFlight:
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the offset that a receive with this filter looks at next; None if there is none.
+        """Return the next offset to check for a receive with this filter, or None if there is no such offset.
 
         The queue ends at `end_offset`.
         """
-        # What was finished while it was ready is still in the heap: to take it out there would cost a look at
-        # all of the heap, here it costs nothing more than its own turn.
+        # A message that was finished while it was ready is still in the heap. Its removal would cost a search
+        # of the heap then, but costs only a pop here.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         aside = self._aside.first(filter_bit) if self._aside else None
@@ -195,23 +196,23 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Give nothing fresh out below `queue_offset`, where the log is gone; `skipped_to` comes later."""
+        """Deliver no fresh messages below `queue_offset`, where the log was deleted, before `skipped_to`."""
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return how far from `first` on, up to `end`, fresh messages are leased to nobody."""
+        """Return the end of the fresh messages from `first` on, up to `end`, that are not leased."""
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, a fresh message, until its message group gives it the turn."""
+        """Park the candidate, which is a fresh message, until it gets the turn of its message group."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
-        """Let the candidate wait for the filters of a mask; its message group stays closed behind it."""
+        """Let the candidate wait for the filters of a mask. Its message group stays closed meanwhile."""
         if offset == self.next_offset:
             self.next_offset += 1
         else:
@@ -222,14 +223,14 @@ class InFlight:
             self.message_groups.keep_turn(message_group, offset)
 
     def judge_again(self) -> None:
-        """Make what is set aside ready: the filters of the group have changed."""
+        """Make all messages that are set aside ready, because the filters of the group have changed."""
         self._ready = sorted([*self._ready, *self._aside.take_all()])  # a sorted list is a heap
 
     def lease(self, lease: Lease) -> None:
         """Lease the candidate, or the next message of a run."""
         offset = lease.queue_offset
-        # The last way is the next of a run of a message group: parked, so below the next offset, and taken
-        # from its message group by `_hold`.
+        # In the last case, the message is the next of a run. It was parked, so it is below the next offset,
+        # and `_hold` removes it from its message group.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -239,17 +240,17 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Lease fresh messages, neighbours from the candidate on, none of a message group."""
+        """Lease adjacent fresh messages from the candidate on, which have no message group."""
         assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Lease a message that was found by its lite topic, whatever lies before it."""
+        """Lease a message that was found by its lite topic, regardless of earlier messages."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
-        """Replace the lease on the same message, which is returned; the attempt stays the same."""
+        """Replace the lease of a message within the same attempt. Return the replaced lease."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
@@ -257,20 +258,20 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Take a message that is not leased out of the waiting ones; the caller finishes it next."""
+        """Remove an unleased message from the waiting messages. The caller must then finish the message."""
         assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
             return
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        elif offset not in self._aside:  # `finished` takes it out there, and gives its turn to the next
+        elif offset not in self._aside:  # `finished` removes the message there, and passes the turn on
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Let go of messages, leased or candidates, that are done; fresh ones behind may be, too.
+        """Remove messages that are done, which were leased or candidates, or which are later fresh messages.
 
-        Return the leases that this ends.
+        Return the leases that end.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -289,7 +290,7 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Let go of what waits below `queue_offset`, where the log is gone; a lease stands until it ends."""
+        """Remove waiting messages below `queue_offset`, where the log was deleted. Leases are kept."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         self._aside.take_below(queue_offset)
@@ -297,15 +298,16 @@ class InFlight:
             self._give_turn(turn)
 
     def reopened(self) -> None:
-        """Go back to the committed offset: messages of lite topics are to come again."""
+        """Go back to the committed offset, because messages of lite topics are to be delivered again."""
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> Lease:
-        """End a lease that was not acknowledged, and return it; the message will be given out again."""
+        """End a lease that was not acknowledged, and return it. The message will be delivered again."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
-            # Gone (retention), or at or above the next offset (leased before a restart, or of a lite topic):
-            # there it is fresh again, and if it were ready as well it would be given out twice.
+            # The message was deleted by retention, or is at or above the next offset (leased before a
+            # restart, or of a lite topic). In the second case it is fresh, and would be delivered twice if it
+            # were also ready.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
@@ -315,7 +317,7 @@ class InFlight:
         return lease
 
     def _skip_known(self) -> None:
-        """Move the next offset over what is done, or leased since before a restart."""
+        """Move the next offset past messages that are done, or that were leased before a restart."""
         while True:
             self.next_offset = self.offsets.open_from(self.next_offset)
             if self.next_offset not in self._leases:
@@ -351,9 +353,9 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """One message group: the number of leased messages, and a heap of the offsets that wait.
+    """One message group, with the number of leased messages and a heap of the waiting offsets.
 
-    `given_ms` is when one was given out last; 0 if that is not known.
+    `given_ms` is the time of the last delivery, or 0 if it is unknown.
     """
 
     in_flight: int = 0
@@ -368,14 +370,14 @@ class MessageGroups:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of messages that wait without having the turn."""
+        """The number of messages that wait and do not have the turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a candidate may be leased: nothing of its message group is, or comes before it."""
+        """Return whether a candidate may be leased, because its message group is free or it has the turn."""
         return name not in self._groups or offset in self._turns
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, the next of a run; None if there is none."""
+        """Return the lowest parked offset of a message group, which is the next of a run, or None."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
@@ -385,13 +387,13 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close a message group, which is free or has its turn at `offset`, behind a message set aside."""
+        """Close a message group, which is free or has its turn at `offset`, after a message set aside."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
-        """Take a parked message out; costs a look at all that wait."""
+        """Remove a parked message. The cost is linear in the number of waiting messages."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
@@ -399,7 +401,7 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return when each message group of which a message waits was given one of, in ms; not if unknown."""
+        """Return the time in ms of the last delivery, if known, of message groups with waiting messages."""
         has_turn = set(self._turns.values())
         return [
             one.given_ms
@@ -408,7 +410,7 @@ class MessageGroups:
         ]
 
     def leased(self, name: str, offset: int, leased_ms: int) -> None:
-        """Count a message as leased: it neither waits nor has the turn any more."""
+        """Count a message as leased. The message no longer waits or has the turn."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         group.given_ms = leased_ms
@@ -418,35 +420,35 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease ended; return the offset that has the turn now, None if none has."""
+        """Park a message whose lease ended. Return the offset that has the turn now, or None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """End a lease; return the offset that has the turn now, None if none has."""
+        """End a lease. Return the offset that has the turn now, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Pass a message over; return the offset that gets the turn from it, None if none does."""
+        """Skip a message. Return the offset to which its turn passes, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Forget what waits below `offset`; return the offsets that get the turn by that."""
+        """Remove the waiting messages below `offset`. Return the offsets that get the turn."""
         for group in self._groups.values():
             left = sorted(one for one in group.waiting if one >= offset)  # a sorted list is a heap
             self.parked_count -= len(group.waiting) - len(left)
             group.waiting = left
-        # Only now, when no group has anything below left: else a turn would pass to what is gone.
+        # Turns pass last, when no group has messages below `offset`, because a turn must not pass to these.
         turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # Only the last lease of a run gives the turn: an earlier one would let a later message overtake those
-        # of the run that are still out and may come again.
+        # The turn passes at the end of the last lease of a run. Otherwise a later message could overtake
+        # messages of the run that are still leased and may be delivered again.
         if group.in_flight:
             return None
         if not group.waiting:

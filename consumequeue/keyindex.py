@@ -1,22 +1,23 @@
-"""The key index: which records of a topic carry a message key or id, newest first.
+"""The key index, which finds the records of a topic with a message key or id, newest first.
 
     put ----> as they came (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-A schema of `consumequeue.run_store`. Indexed is what has a queue: messages, halves and timers under their
-real topic, dead letters. An entry is 64 bits of a hash and the record's physical offset. The caller reads the
-record and compares (`carries`), so an answer is exact.
+The key index is a schema of `consumequeue.run_store`. It contains all records with a queue: messages, halves
+and timers under their real topic, and dead letters. An entry has 64 bits of a hash and the record's physical
+offset. The caller reads the record and compares the key (`carries`), so a result is exact.
 
-1. Records are put in log order, so what is in memory, each batch and each run cover ascending parts of the
-   log, and newest first is one after the other, backwards. A caller that wants only the newest reads no run.
-2. The index is a pure function of the log, like the queues: when a run is missing or damaged it is made anew.
-3. Entries of records that retention has deleted are passed over, and gone after the next merge.
+1. Records are added in log order, so the runs, the batches and the entries in memory cover ascending parts of
+   the log, and are searched in reverse order. A search for the newest records may therefore read no run.
+2. The index is a pure function of the log, like the queues. If a run is missing or damaged, the index is
+   rebuilt.
+3. Entries of records that retention has deleted are skipped, and are removed by the next merge.
 
-Cost: a put 0.4 us a name, nearly all of it the hash; a look-up 5 us, 0.2 us a batch and a run that have
-a filter, and 10 us a block that is read: one in each run that has the key or has no filter. Memory: 18 bytes
-an entry until it is in a run; 12 to 24 bits an entry of the runs up to `FILTERED_MAX`, some 10 MB in all;
-of larger runs, of which there are a few, 8 bytes for 255 entries. Weak spot: a hash of many entries is read
-block by block, backwards, though only some may be wanted.
+Cost: 0.4 us to add a name, nearly all of it for the hash. A look-up takes 5 us, 0.2 us for each batch and
+each run with a filter, and 10 us for each block that is read, which is one block in each run that has the key
+or has no filter. Memory: 18 bytes for an entry until it is in a run, 12 to 24 bits for an entry of the runs
+up to `FILTERED_MAX`, some 10 MB in all, and 8 bytes for 255 entries of the few larger runs. Weak spot: a hash
+with many entries is read block by block, backwards, even if only some entries are wanted.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 FILTERED_MAX: Final = 1 << 20
-"""The entries of the largest run with a filter, which has 1.5 to 3 MiB."""
+"""The number of entries of the largest run with a filter, whose filter has 1.5 to 3 MiB."""
 
 _KEYS: Final = property_names.KEYS.encode()
 _REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
-"""One entry: 64 bits of hash, and the physical offset of the record."""
+"""One entry, with 64 bits of a hash and the physical offset of the record."""
 
 
 def in_order(entries: Entries) -> Entries:
-    """Return the entries by hash; equal hashes keep their order, which is that of the log."""
+    """Return the entries sorted by hash. Entries with equal hashes keep their log order."""
     ordered: Entries = entries[order_of(entries["key"])]
     return ordered
 
@@ -71,14 +72,14 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64 bits that stand for a key of a topic."""
+    """Return the 64 bits that represent a key of a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """Return the topic that users know a record by, and the names it has there: its keys and its id.
+    """Return the topic of a record for users, and the names of the record, which are its keys and its id.
 
-    An inner batch is found under the names of each of its messages, too.
+    An inner batch also has the names of each of its messages.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -90,13 +91,13 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Return whether a record is of `topic` and has that key or message id."""
+    """Return whether a record belongs to `topic` and has the given key or message id."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
 
 
 def messages_of(record: Record) -> list[Record]:
-    """Return the messages of an inner batch, in order, as far as they can be read; else the record itself."""
+    """Return the readable messages of an inner batch, in order, or the record itself if it is not a batch."""
     first = record.queue_offset
     messages: list[Record] = []
     with suppress(StoreDamaged, LibraryMissing):
@@ -106,7 +107,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def other_keys_of(message: Message) -> Collection[str]:
-    """Return what a message is found by besides its id: its keys."""
+    """Return the keys of a message that differ from its id."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
@@ -116,7 +117,7 @@ def other_keys_of(message: Message) -> Collection[str]:
 
 
 def keys_of(stored: bytes) -> dict[str, None]:
-    """Return the keys that stored properties are found by: the message's, and its id."""
+    """Return the keys and the message id in stored properties."""
     joined = properties.value_of(stored, property_names.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = {}
     if joined:
@@ -130,19 +131,19 @@ def keys_of(stored: bytes) -> dict[str, None]:
 
 
 def runs_named(frozen: Any) -> list[Run]:
-    """Return the runs that a snapshot's part (`RunsToWrite.freeze`) names, not loaded."""
+    """Return the runs that a snapshot names (`RunsToWrite.freeze`), without loading them."""
     return [Run(KEYS, KEYINDEX, *fields) for fields in frozen or ()]
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether the file of a run, under whatever path, is as it was written."""
+    """Return whether the file of a run at any path is undamaged."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False
 
 
 class _Batch(NamedTuple):
-    """Columns of entries in order, and the filter of their hashes."""
+    """The columns of sorted entries, and the filter of their hashes."""
 
     hashes: Words
     offsets: Words
@@ -150,7 +151,7 @@ class _Batch(NamedTuple):
 
 
 class RecentKeys:
-    """Entries in memory, put in log order: the newest as they came, the others in sorted batches."""
+    """Entries in memory, which are added in log order. Older entries are in sorted batches."""
 
     def __init__(self) -> None:
         self.hashes, self.offsets = array("Q"), array("Q")
@@ -161,7 +162,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Make a batch of the entries that are as they came."""
+        """Make a sorted batch of the entries that are not in a batch yet."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -175,7 +176,7 @@ class RecentKeys:
         self.hashes, self.offsets = array("Q"), array("Q")
 
     def find(self, key_hash: int, probe: Probe) -> Iterator[int]:
-        """Yield the physical offsets put for a hash, newest first."""
+        """Yield the physical offsets of a hash, newest first."""
         places = np.flatnonzero(np.asarray(self.hashes) == np.uint64(key_hash))
         yield from [self.offsets[place] for place in reversed(places)]
         for batch in reversed(self._batches):
@@ -184,7 +185,7 @@ class RecentKeys:
                 yield from reversed(batch.offsets[first:end].tolist())
 
     def take(self, newer: RecentKeys) -> None:
-        """Put all entries of `newer`."""
+        """Add all entries of `newer`."""
         if newer._batches and self.hashes:
             self.close_batch()
         self._batches += newer._batches
@@ -193,7 +194,7 @@ class RecentKeys:
         self.offsets += newer.offsets
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order; none may be put until the last chunk is yielded."""
+        """Yield all entries, in order. No entry may be added until the last chunk is yielded."""
         entries = np.empty(len(self), ENTRY)
         entries["key"] = np.concatenate([*(batch.hashes for batch in self._batches), self.hashes])
         entries["offset"] = np.concatenate([*(batch.offsets for batch in self._batches), self.offsets])
@@ -209,12 +210,12 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Index one durable record; records come in log order."""
+        """Index one durable record. Records must be added in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Index durable records, in log order: the digests of what they are found under, and log offsets."""
+        """Index durable records, in log order, by the digests of their names and their log offsets."""
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
         recent.hashes.frombytes(b"".join(digests))
@@ -223,7 +224,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def put_many(self, hashes: Words, offsets: Words) -> None:
-        """Index many durable records, an entry each by the hash of a name, both uint64; offsets ascend."""
+        """Index many durable records by hashes of names and ascending offsets, both as uint64."""
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
         recent.offsets.frombytes(offsets.tobytes())
@@ -231,9 +232,9 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield where records lie that may carry the key, newest first, none below `first_offset`.
+        """Yield the offsets of records that may have the key, newest first, from `first_offset` on.
 
-        Raise `StoreDamaged` where the index cannot be read.
+        Raise `StoreDamaged` if the index cannot be read.
         """
         key_hash = hash_of(topic, key)
         probe = probe_of(key_hash)
@@ -246,7 +247,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def entries_from(self, first_offset: int) -> Iterator[Entries]:
         """Yield in chunks all entries of records at or above a log offset, in no order.
 
-        Raise `StoreDamaged` where the index cannot be read.
+        Raise `StoreDamaged` if the index cannot be read.
         """
         for recent in self.recents():
             yield from _from(first_offset, recent.chunks())
@@ -259,7 +260,7 @@ class KeyIndex(RunStore[RecentKeys]):
                     raise
 
     def to_write(self, until: int) -> RunsToWrite:
-        """As `RunStore.to_write`, without the entries below `until`, the first offset of the log."""
+        """Return `RunStore.to_write` without the entries below `until`, the first offset of the log."""
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)
 

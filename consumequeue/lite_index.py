@@ -1,17 +1,18 @@
-"""Where the messages of each lite topic lie in one queue: their queue offsets, by the lite topic's code.
+"""The queue offsets of the messages of each lite topic in one queue, by the lite topic's code.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-A pure function of the queue, whose entries carry the code (`consumequeue.entry.lite_code`); so it is not on
-disk and is made anew by a start from the entries alone, a few million a second. It reads on by itself
-when it is asked. Below the floor, under which no group has anything left to do, it keeps of each lite
-topic only that there is one. A group that goes back there lets it be made from further below.
+The index is a pure function of the queue, whose entries contain the code (`consumequeue.entry.lite_code`). It
+is therefore not stored on disk, and is rebuilt at startup from the entries alone, at a few million entries a
+second. The index reads new entries of the queue at each query. Below the floor, where no group has open
+messages, it keeps only the last offset of each lite topic. If a group goes back below the floor, the index is
+rebuilt from a lower floor.
 
-Two lite topics may have one code, so a message found is looked at before it is given out.
+Two lite topics may have the same code, so the lite topic of a message is checked before delivery.
 
-Cost: 8 bytes a message above the floor, some 200 for each lite topic; a look is a binary search. Weak spots:
-one slow group holds the floor for all; `reach` below the floor reads the whole queue in one go; a damaged
-file keeps the index from what comes after it until a cut has passed that file.
+Cost: 8 bytes for each message above the floor, some 200 bytes for each lite topic, and a binary search for
+each look-up. Weak spots: one slow group holds the floor for all groups, and `reach` below the floor reads the
+whole queue in one step. After a damaged file, the index has no entries until a cut has passed the file.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ class LiteIndex:
         self._offsets: dict[int, array[int]] = {}
         self._floor = queue.min_offset
         self.read_offset = queue.min_offset
-        """The queue offset up to which the queue was taken in."""
+        """The queue offset up to which the queue was read."""
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
-        """Return the number of lite topics that have messages."""
+        """Return the number of lite topics with messages."""
         self.read_on()
         return len(self._offsets)
 
     @property
     def known_count(self) -> int:
-        """The number of lite topics whose messages were taken in so far."""
+        """The number of lite topics in the part of the queue that was read."""
         return len(self._offsets)
 
     def __contains__(self, code: int) -> bool:
@@ -56,29 +57,29 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """Whether much was taken in since it was trimmed."""
+        """Whether many entries were read since the index was trimmed."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first offset of a lite topic at or above `offset`, not below the floor; else None."""
+        """Return the first offset of a lite topic at or above `offset` and the floor, or None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
     def between(self, code: int, first: int, end: int) -> array[int]:
-        """Return the offsets of a lite topic from `first` up to before `end`, also below the floor."""
+        """Return the offsets of a lite topic from `first` up to `end`, exclusive, also below the floor."""
         first = max(first, self._queue.min_offset)
         self.reach(first)
         offsets = self._offsets.get(code, array("q"))
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """Let the floor be no higher than `offset`, taking in the queue again if it is."""
+        """Lower the floor to `offset` if it is higher. The queue is then read again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
-            # The arrays only grow at their ends: what lies further below cannot be put before, so all is read
-            # anew.
+            # The arrays only grow at their ends. Lower offsets cannot be inserted, so the queue is read
+            # again.
             self._offsets.clear()
             self._floor = self.read_offset = self._trimmed_at = offset
             for code, last in self._lasts_below(offset):
@@ -86,17 +87,16 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Forget what lies below `floor`, where no group has anything to do, and empty lite topics."""
+        """Remove offsets below `floor`, where no group has open messages, and empty lite topics."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
-            # The last one stays, even below the floor: by it the lite topic is known, and is dropped when
-            # retention has passed it.
+            # The last offset of a lite topic stays, even below the floor, until retention has passed it.
             del offsets[: min(bisect_left(offsets, self._floor), len(offsets) - 1)]
             if offsets[-1] < self._queue.min_offset:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Take in what has come to the queue, but for what was cut off before it could be read."""
+        """Read the new entries of the queue, except entries that were cut off before this read."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
@@ -116,7 +116,7 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """Yield each code of `rows` and its places there, ascending; a gap left by damage has code 0."""
+    """Yield each code of `rows` with its ascending places. A gap left by damage has code 0."""
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1

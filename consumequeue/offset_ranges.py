@@ -1,9 +1,9 @@
-"""A set of queue offsets, kept as ranges: its size is the number of holes, not of offsets.
+"""A set of queue offsets as ranges, whose size is the number of holes, not of offsets.
 
-Two sorted lists, where ranges begin and where they end (the first offset behind them); ranges never touch.
-Adding where the last addition ended, as acknowledgements mostly do, moves one end. Elsewhere it costs a
-binary search and moving the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue whose
-every second message is acknowledged has a range for each.
+The ranges are stored in two sorted lists of their starts and ends (exclusive), and never touch. An addition
+at the end of the last addition, which is usual for acknowledgements, moves one end. Other additions cost a
+binary search and a move of the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue in
+which every second message is acknowledged has a range for each message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
-    """A set of offsets, at first those of the ranges (first, count)."""
+    """A set of offsets, initially from ranges (first, count)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -25,7 +25,7 @@ class OffsetRanges:
 
     @property
     def end(self) -> int:
-        """The first offset behind all in the set; 0 if the set is empty."""
+        """The first offset after all offsets in the set, or 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def __contains__(self, offset: int) -> bool:
@@ -37,7 +37,7 @@ class OffsetRanges:
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` up to before `end`."""
+        """Add the offsets from `first` up to `end`, exclusive."""
         last = self._ends[-1] if self._ends else -1
         if first > last:
             self._append(first, end)
@@ -46,8 +46,8 @@ class OffsetRanges:
             self._ends[-1] = max(end, last)
             self.count += self._ends[-1] - last
             return
-        # Ranges that only touch the new one are swallowed, too (`left` on the ends, `right` on the firsts):
-        # else neighbours would stay apart, and `behind` stop between them at an offset that is in the set.
+        # Ranges that only touch the new range are merged, too (`left` on the ends, `right` on the firsts).
+        # Otherwise `behind` could stop between two adjacent ranges at an offset that is in the set.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))
@@ -58,7 +58,7 @@ class OffsetRanges:
         assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Remove offsets, which ascend; costs one pass over all ranges."""
+        """Remove ascending offsets. The cost is one pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count
@@ -76,7 +76,7 @@ class OffsetRanges:
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 
     def cut(self, offset: int) -> None:
-        """Remove everything below `offset`."""
+        """Remove all offsets below `offset`."""
         whole = bisect_right(self._ends, offset)
         self.count -= sum(map(int.__sub__, self._ends[:whole], self._firsts[:whole]))
         del self._firsts[:whole], self._ends[:whole]

@@ -1,24 +1,24 @@
-"""The offsets of one group on one queue: what is done, what failed before, what a FIFO lease holds.
+"""The durable offsets of one group on one queue, with finished messages, failed attempts and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, held by a lease that is a record, or untouched ...
 
-Every offset below `committed_offset` is done; above it the done ones are ranges. Of those that are not done
-the offsets know the attempts that ended (`attempts.py`) and, of message groups and lite topics, the leases
-that stand.
+Every offset below `committed_offset` is done. Above it, the offsets that are done are stored as ranges. For
+offsets that are not done, the ended attempts are stored (`attempts.py`), and, for message groups and lite
+topics, the current leases.
 
-This is all of it that is durable. It changes by what records say and by nothing else: whoever decides
-something calls the same function that a start calls with what it reads from the record:
+All durable state of a group on a queue is here, and it changes only by records. A verb that decides a change
+calls the same function that recovery calls with the content of the record:
 
     finish      acknowledged, passed over, or moved to the dead letters    `acks.py`
     take        a lease began or ended                                     `lease_records.py`
     reopen      some are to come again after all                           `services.broker.groups.groups`
     skip_to     the log below was deleted                                  likewise
 
-A message whose lease is no record (those without a message group) may be out nevertheless: `in_flight.py`.
+A lease of a message without a message group is not recorded; such leases are in `in_flight.py`.
 
-Memory: the attempts at what is not done, and the holes between what is done. Weak spot: one message that is
-never acknowledged holds the committed offset; what is done above it costs a range for each hole, and `tried`
-and a long `finish` look at all attempts.
+Memory: the attempts at messages that are not done, and a range for each hole between messages that are done.
+Weak spot: one message that is never acknowledged holds the committed offset. The messages done above it then
+cost a range for each hole, and `tried` and a long `finish` read all attempts.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class GroupOffsets:
     def __init__(self, committed_offset: int = 0) -> None:
         self.committed_offset = committed_offset
         self.leases: dict[int, LeaseEntry] = {}
-        """The FIFO leases that stand, by queue offset; each has attempts, too."""
+        """The current FIFO leases, by queue offset. Each leased offset has attempts, too."""
         self._done = OffsetRanges()
         self._attempts: dict[int, Attempts] = {}
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the offsets say nothing: they are as good as not there."""
+        """Whether the group has no state on the queue."""
         return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
     def done_above_count(self) -> int:
-        """The number of messages above the committed offset that are done."""
+        """The number of finished messages above the committed offset."""
         return self._done.count
 
     @property
     def done_until(self) -> int:
-        """The offset from which on nothing is done."""
+        """The offset from which on no message is done."""
         return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
@@ -64,26 +64,26 @@ class GroupOffsets:
         return self._done.behind(max(offset, self.committed_offset))
 
     def open_count(self, min_offset: int, end_offset: int) -> int:
-        """Return how many offsets from `min_offset` up to before `end_offset` are not done."""
+        """Return the number of offsets from `min_offset` up to `end_offset`, exclusive, that are not done."""
         first = max(min_offset, self.committed_offset)
         done = (max(0, min(at + count, end_offset) - max(at, first)) for at, count in self._done)
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the attempts that records tell of: those that ended, and that of a FIFO lease."""
+        """Return the recorded attempts at a message, including the attempt of a FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
-        """Return whether records tell that a message was given out before, and it is not done."""
+        """Return whether a message is not done and was delivered before, by the records."""
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
-        """Return the offsets, ascending, that had `attempts_max` attempts and are not done."""
+        """Return the offsets, ascending, of messages that had `attempts_max` attempts and are not done."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
-        """Finish the messages from `first` up to before `end`; nothing more is known of them."""
-        if self._attempts:  # of which leases are a part
+        """Finish the messages from `first` up to `end`, exclusive, and drop their attempts and leases."""
+        if self._attempts:  # every lease has attempts
             self._forget(first, end)
         if first > self.committed_offset:
             self._done.add(first, end)
@@ -91,11 +91,11 @@ class GroupOffsets:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
-        """Take in that a lease stands, or ended; nothing comes of a lease on a message that is done."""
+        """Apply the start or the end of a lease. Ignore a new lease of a message that is done."""
         offset, known = entry.queue_offset, self.attempts(entry.queue_offset)
         if entry.kind is Kind.LEASED:
-            # On what is done only a lease that stands is renewed: its message is gone (`skip_to`), and its
-            # consumer still has it.
+            # A current lease of a message that is done is renewed, because the message was deleted
+            # (`skip_to`) but its consumer still has it.
             if offset in self.leases or not self.is_done(offset):
                 self.leases[offset] = entry
                 self._attempts[offset] = known._replace(made=entry.attempts)
@@ -109,7 +109,7 @@ class GroupOffsets:
         self._attempts[offset] = Attempts(entry.attempts, known.first, known.last).failed(failure)
 
     def skip_to(self, queue_offset: int) -> None:
-        """Finish everything below `queue_offset`, which is gone; a lease on it stands until it ends."""
+        """Finish all messages below `queue_offset`, which were deleted. Leases remain until they end."""
         if queue_offset <= self.committed_offset:
             return
         self._done.cut(queue_offset)
@@ -120,8 +120,8 @@ class GroupOffsets:
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """Take back that offsets, ascending, at least one, are done; for queues read by lite topics."""
-        # What was committed becomes a range of what is done, of which the offsets can be taken out.
+        """Reopen offsets that are done, for queues of lite topics. The list is ascending and not empty."""
+        # The committed offsets become a range of done offsets, from which the reopened offsets are removed.
         if offsets[0] < self.committed_offset:
             self._done.add(offsets[0], self.committed_offset)
             self.committed_offset = offsets[0]
@@ -130,17 +130,18 @@ class GroupOffsets:
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: committed offset, what is done above it, attempts, FIFO leases.
+        """Return the state for a snapshot: the committed offset, later done ranges, attempts, and FIFO
+        leases.
 
-        Which leases a takeover has lengthened is said apart: programs that do not know of it pass over it.
+        The leases that a takeover has lengthened are a separate field, which older programs ignore.
         """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
-        """Return the offsets at this moment, of which `kept` makes what a snapshot keeps.
+        """Return the state at this moment, which `kept` converts to the row of a snapshot.
 
-        The committed offset where that says all, as of most queues: so a checkpoint of many takes little time
-        of the loop. 0 of untouched ones.
+        For most queues the committed offset is the whole state and is returned alone, so a checkpoint of many
+        queues takes little time of the loop. It is 0 for an untouched queue.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -153,7 +154,7 @@ class GroupOffsets:
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
-        """Return the offsets that were frozen."""
+        """Return the offsets from the row of a snapshot."""
         offsets = cls(frozen["low"])
         offsets._done = OffsetRanges(frozen["done"])
         for offset, count, first, last in frozen["attempts"]:
@@ -167,8 +168,8 @@ class GroupOffsets:
         return offsets
 
     def _forget(self, first: int, end: int) -> None:
-        # The shorter of two ways: acknowledgements are few at a time, but a filter passes over up to 8,192
-        # messages at once, of which hardly any was tried.
+        # The shorter of two loops is used. Acknowledgements are few at a time, but a filter passes over up to
+        # 8,192 messages at once, and few of these have attempts.
         known = self._attempts
         is_short = end - first <= len(known)
         for offset in range(first, end) if is_short else [at for at in known if first <= at < end]:
@@ -177,7 +178,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Let the committed offset rise to `committed_offset`, and over what is done behind."""
+        """Raise the committed offset to `committed_offset`, and then past later messages that are done."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
@@ -186,7 +187,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Return what a snapshot keeps of offsets that were taken; in any thread."""
+    """Return the row of a snapshot for offsets that were taken. This may run in any thread."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}
@@ -199,7 +200,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry of a snapshot."""
+    """Return the lease entry for a lease in a snapshot."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)

@@ -1,25 +1,25 @@
-"""The index of one queue of one topic: entry number n, at byte 20 n, is the record with queue offset n.
+"""The index of one queue of one topic, whose entry n, at byte 20 n, is the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries a file
 
-A pure function of the log, in files as RocketMQ's `ConsumeQueue` keeps them; it may be deleted and is made
-anew. New entries are the tail, which is read in memory, until a worker has written them
-(`consumequeue.dispatch`). A snapshot keeps the tail, and a CRC for each file: entries have none of their own.
+The index is a pure function of the log, in files with the format of RocketMQ's `ConsumeQueue`, and is rebuilt
+if it is deleted. New entries are in the tail, which is read from memory, until a worker has written them
+(`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each file, because entries have no CRC.
 
 Rules:
-- A start opens no file. The bytes of a file behind `written_count` are void, and are written over.
-- Every read of a file is compared, block by block, with the CRCs of what was written: what is returned was
-  written, and nothing is passed over for an entry that damage has made. The first read in this process reads
-  all of the file, for a snapshot has one CRC for it, and gives its blocks theirs.
-- What differs, or is short, or cannot be read by the disk is damage: it can be made anew, and a broker that
-  stopped for it would serve nothing. It is told once, and the file is not read again: its entries are
-  refused, and the next start makes the queues anew.
+- No file is opened at startup. The bytes of a file after `written_count` are void and are overwritten.
+- Every read of a file is verified, block by block, with the CRCs of the written bytes, so only written
+  entries are returned, and no message is skipped because of a damaged entry. The first read in a process
+  reads the whole file, because a snapshot has one CRC for each file, and computes the CRCs of its blocks.
+- A file that differs, is too short, or cannot be read is damaged, which does not stop the broker, because the
+  queues can be rebuilt. The damage is reported once, and the file is not read again. Reads of its entries
+  fail until the queues are rebuilt at the next startup.
 
-Cost: an entry is 20 bytes; the first read of a file up to 6 MB, a later one a block of 2,560 bytes or two; a
-search by log offset some 20 reads. A queue takes 500 bytes of memory, one entry and its place in `Dispatch`
-included; the CRCs of blocks up to 9 KB for each file that is read. Weak spots: what is damaged on disk is
-found at its first read, not by the start; on a full disk tails grow without a limit.
+Cost: an entry has 20 bytes. The first read of a file reads up to 6 MB, a later read one or two blocks of
+2,560 bytes, and a search by log offset takes some 20 reads. A queue takes 500 bytes of memory, including one
+entry and its place in `Dispatch`, and up to 9 KB of block CRCs for each file that is read. Weak spots: damage
+on disk is found at the first read of a file, not at startup. On a full disk, tails grow without a limit.
 """
 
 from __future__ import annotations
@@ -56,25 +56,26 @@ _ADVICE: Final = "The queues are made anew from the log at the next start: resta
 
 
 FoundDamaged = Callable[[str, str], None]
-"""Takes the path of a damaged file, and a sentence about it."""
+"""A function that gets the path of a damaged file and a sentence about the damage."""
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Take no notice: for tools, which prove the files themselves."""
+    """Ignore damage, for tools that verify the files themselves."""
 
 
 def is_of_others(error: OSError) -> bool:
-    """Return whether what failed says nothing of the file that was to be opened.
+    """Return whether a failure does not concern the file that was to be opened.
 
-    The process is out of descriptors, or a folder could not be synced.
+    Such failures are a lack of descriptors in the process, or a failed sync of a folder.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_of_folder(path: str, error: OSError) -> bool:
-    """Return whether what failed is the sync of a folder of queues in which a file of one lies.
+    """Return whether a failure is the failed sync of a folder of queues that contains a file.
 
-    It says of the file's name what a failed sync of the file says of its bytes.
+    The name of the file may then be lost, as the bytes of the file may be lost after a failed sync of the
+    file.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -82,7 +83,7 @@ def is_of_folder(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """Entries to be written to a file of a queue, from byte `position` of the file on."""
+    """Entries to write to a file of a queue, from byte `position` of the file on."""
 
     path: str
     position: int
@@ -90,7 +91,7 @@ class QueueWrite(NamedTuple):
 
 
 class TakenQueue(NamedTuple):
-    """A queue at one moment, of which `kept` makes the row of a snapshot."""
+    """A queue at one moment, which `kept` converts to the row of a snapshot."""
 
     written_count: int
     crcs: dict[int, int]
@@ -100,7 +101,7 @@ class TakenQueue(NamedTuple):
 
 
 class _Blocks:
-    """The CRC-32 of each block of a file, of its first `length` bytes."""
+    """The CRC-32 of each block in the first `length` bytes of a file."""
 
     __slots__ = ("_crcs", "length")
 
@@ -110,7 +111,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Go on with what was written behind the rest."""
+        """Add bytes that were written after the others."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -122,12 +123,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return where the blocks begin and end in which some bytes lie."""
+        """Return the range of the blocks that contain the given bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether whole blocks, from byte `begin` of the file on, are what was written."""
+        """Return whether whole blocks, from byte `begin` of the file on, match their CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -143,7 +144,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of queue `queue_id` of `topic`, whose files hold `written_count` entries."""
+    """The index of queue `queue_id` of `topic`, whose files have `written_count` entries."""
 
     __slots__ = (
         "_begins_at",
@@ -176,23 +177,25 @@ class ConsumeQueue:
         self._tail = bytearray()
         self._written_count = written_count
         self._crcs = _NO_FILES
-        """Of each file, by its first byte; replaced, never changed: checkpoints share it."""
+        """The CRC of each file, by first byte, in a dictionary that checkpoints share and that never changes.
+        """
         self._doubted = _NO_DOUBT
-        """First bytes of files whose sync has failed: no later process may believe them."""
+        """The first bytes of files whose sync has failed and which no later process may trust."""
         self._damaged = _NO_DAMAGE
-        """By first byte, what is wrong with files that were found damaged; replaced, never changed."""
+        """By first byte, descriptions of damaged files. The dictionary is replaced, never changed."""
         self._blocks = _NO_BLOCKS
-        """By first byte, of files that were read; replaced, but for blocks that are added."""
+        """By first byte, the blocks of files that were read. Blocks are extended in place.
+        """
         self.min_offset = 0
         self._begins_at = UNKNOWN
-        # In bytes: Python's collector does not count objects that take the place of others, so a look at many
-        # queues would leave it more of them than it should examine in one go.
+        # The entries are bytes, because Python's garbage collector does not count objects that replace
+        # others, and reads of many queues would leave too many objects for one collection.
         self._read_ahead = b""
         self._read_ahead_from = 0
         self.compared_bytes = 0
-        """The size of the files that were read as a whole, which is what a turn of the loop notices."""
+        """The total size of the files that were read as a whole, which measures the delay of the loop."""
         self.noted_bytes = 0
-        """The size of the tail when `consumequeue.tails` last looked at it."""
+        """The size of the tail at its last check by `consumequeue.tails`."""
 
     @property
     def tail_bytes(self) -> int:
@@ -205,11 +208,11 @@ class ConsumeQueue:
         return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Add an entry at its own queue offset; offsets missing before it are filled as a gap."""
+        """Add an entry at its queue offset. Missing offsets before the entry are filled with a gap."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> int:
-        """Add entries that lie back to back, the first at `queue_offset`; a gap before it is filled.
+        """Add contiguous entries from `queue_offset` on. Missing offsets before the first entry become a gap.
 
         Return the size of the tail in bytes.
         """
@@ -227,7 +230,7 @@ class ConsumeQueue:
         return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
-        """Return an entry below `end_offset`, reading ahead, since the next is wanted soon."""
+        """Return an entry below `end_offset`. Read ahead, because the next entries are often needed soon."""
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         if not 0 <= at < len(self._read_ahead):
@@ -236,7 +239,7 @@ class ConsumeQueue:
         return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, as far as they were read ahead."""
+        """Return up to `count` entries from `queue_offset` on, without entries that were not read ahead."""
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
@@ -244,21 +247,22 @@ class ConsumeQueue:
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries from `queue_offset` on, as far as they lie together.
 
-        A gap has `record_bytes` 0.
+        Entries of a gap have `record_bytes` 0.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return what `get` returns as an array of `entry.ENTRY`; empty where the file is gone."""
+        """Return the result of `get` as an array of `entry.ENTRY`, which is empty if the file was deleted."""
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets from `queue_offset` on whose tag has one of these hashes.
+        """Return the first of `count` offsets from `queue_offset` on whose tag has one of the given hashes.
 
-        A gap counts as a match: the tags of lost messages are unknown. The hashes ascend. Without a match
-        return the offset behind the entries that were looked at, at least one.
+        A gap counts as a match, because the tags of lost messages are unknown. The hashes are ascending.
+        Without a match, return the offset after the entries that were checked, which are at least one.
         """
-        # In blocks that grow: a call costs what it passes over, also where one of some entries matches.
+        # Blocks grow, so the cost of a call is proportional to the skipped entries, even if many entries
+        # match.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
@@ -270,11 +274,12 @@ class ConsumeQueue:
                 return at
 
     def gap_end(self, queue_offset: int) -> int:
-        """Return the offset behind a gap that has `queue_offset`, or up to which it was looked for.
+        """Return the end of a gap that contains `queue_offset`, or the end of the search.
 
-        Gaps of several damages that lie back to back are several: each names the record behind its own.
+        Adjacent gaps of several damages are several gaps, because each gap names the record after its own
+        damage.
         """
-        # In blocks that grow, as `next_match`: most gaps are short, and there may be many.
+        # Blocks grow as in `next_match`, because most gaps are short, and there may be many gaps.
         at, block, place = queue_offset, _MATCHED_AT_FIRST, None
         while at < queue_offset + _GAP_AT_ONCE:
             rows = self.rows(at, min(block, queue_offset + _GAP_AT_ONCE - at))
@@ -292,18 +297,20 @@ class ConsumeQueue:
         return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
-        """Return the offset behind a gap that has `queue_offset`, however long it is; some 20 reads.
+        """Return the end of a gap of any length that contains `queue_offset`, with some 20 reads.
 
-        The record behind it has one entry, so it is no inner batch. Raise `StoreDamaged`.
+        The record after the gap has one entry, so it is not an inner batch. Raise `StoreDamaged` if a file is
+        damaged.
         """
         end = self._search(self._physical_offset(queue_offset) + 1)
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return where the entry before a gap that has `queue_offset` points; -1 where the queue begins.
+        """Return the log offset of the entry before a gap that contains `queue_offset`, or -1 without one.
 
-        A gap before it counts as a place just before the record behind that. Raise `StoreDamaged`.
+        An entry of another gap counts as the offset just before the record after that gap. Raise
+        `StoreDamaged` if a file is damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
         return self._physical_offset(first - 1) if first > self.min_offset else -1
@@ -311,8 +318,8 @@ class ConsumeQueue:
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
 
-        None below `min_offset` where the file is not needed; raise `StoreDamaged` where one is missing or
-        short.
+        Return no bytes below `min_offset` if the file is not needed. Raise `StoreDamaged` if a needed file is
+        missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
@@ -328,11 +335,11 @@ class ConsumeQueue:
         else:
             assert queue_offset < self.min_offset, f"{self._folder}: no file has offset {queue_offset}"
             found = b""
-        # A read ends with its file: what is gathered lies elsewhere then.
+        # A read ends at the end of its file. The tail is then returned by a later read.
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return bytes of a file as they were written; raise `StoreDamaged`, met at a queue offset."""
+        """Return verified bytes of a file, or raise `StoreDamaged` with a queue offset."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -347,7 +354,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes of a file; report and raise `StoreDamaged` where the disk cannot read them."""
+        """Return bytes of a file. Report and raise `StoreDamaged` if the disk cannot read the bytes."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -358,13 +365,13 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report a damaged file; return the error for its reader."""
+        """Record and report a damaged file. Return the error for the reader of the file."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
-        """Return a file's bytes; raise `StoreDamaged`, met at a queue offset, unless they match its CRC."""
+        """Return the bytes of a whole file. Raise `StoreDamaged` if the bytes do not match the file's CRC."""
         self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
@@ -372,7 +379,7 @@ class ConsumeQueue:
         return stored
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
-        """Return what is wrong with a file that does not match its CRC."""
+        """Return a description of the damage of a file that does not match its CRC."""
         path, how = self._path(first_byte), "cannot be read"
         with suppress(OSError):
             is_short = self._disk.size(path) < self._length(first_byte)
@@ -380,7 +387,7 @@ class ConsumeQueue:
         return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
 
     def _matches(self, first_byte: int, crc: int) -> bool:
-        """Return whether a file is as long as it should be, and matches its CRC as far as entries count."""
+        """Return whether a file is long enough and its valid entries match its CRC."""
         length = self._length(first_byte)
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
@@ -391,13 +398,13 @@ class ConsumeQueue:
         return len(stored) == length and zlib.crc32(stored) == crc
 
     def _length(self, first_byte: int) -> int:
-        """Return how many bytes of a file are entries that count."""
+        """Return the number of bytes of valid entries in a file."""
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
-        """Return whether all files are whole that hold entries from `min_offset` on.
+        """Return whether all files with entries from `min_offset` on are whole.
 
-        `may_be_cut`: a cut that is not known yet may have deleted the oldest.
+        If `may_be_cut` is true, a cut that is not known yet may have deleted the oldest files.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -411,7 +418,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of this queue begins at a log offset; about 20 reads, as offsets ascend."""
+        """Return whether a record of this queue begins at a log offset, with about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -419,9 +426,9 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the gathered entries to the files, unsynced: they can always be made again. Return the paths.
+        """Write the tail to the files, unsynced, because the files can always be rebuilt. Return the paths.
 
-        Raise OSError where there is no room; what was not written stays gathered and can be read.
+        Raise OSError if there is no room. Entries that were not written stay in the tail and can be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -430,7 +437,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Let go of gathered entries that are in the files now; do nothing if they were let go of before."""
+        """Drop entries of the tail that are in the files now. Do nothing if they were dropped before."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -444,17 +451,18 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def doubt(self, path: str) -> None:
-        """Let no later process believe a file: what was written to it may be lost (`SyncFailed`).
+        """Mark a file as untrusted for later processes, because writes to it may be lost (`SyncFailed`).
 
-        This one reads it on as long as the disk gives what was written.
+        This process continues to read the file as long as the disk returns the written bytes.
         """
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
-        """Forget what is gathered, which no file has: until the next start its files are read no more.
+        """Drop the tail, which is in no file. The files of these entries cannot be read until the next
+        startup.
 
-        Their CRCs go on as if they had it, so a read compares them, and raises `StoreDamaged`. Return their
-        paths.
+        The CRCs of the files are updated as if the entries had been written, so a read of the files raises
+        `StoreDamaged`. Return the paths of the files.
         """
         writes = self.unwritten()
         for one in writes:
@@ -465,14 +473,15 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return what is gathered and not in the files yet, which stays gathered; up to so many entries."""
+        """Return the tail as writes of up to `count_max` entries. The entries stay in the tail."""
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
             QueueWrite(self._path(at), inside, part) for at, inside, part in _parts(self._written_count, some)
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Take back the entries from `queue_offset` on; the next entry comes there. Raise OSError.
+        """Remove the entries from `queue_offset` on, where the next entry will be added. Raise OSError on
+        failure.
 
         Return the paths of files that may be written and not synced.
         """
@@ -488,22 +497,23 @@ class ConsumeQueue:
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
-        kept_bytes = 0 if crc is None else end - last  # a file that is not known begins with a hole
+        kept_bytes = 0 if crc is None else end - last  # an unknown file begins with a hole
         if self._disk.size(self._path(last)) > kept_bytes:
             self._disk.truncate(self._path(last), kept_bytes)
         self._forget({at for at in self._crcs if at >= last})
         if crc is not None:
             self._crcs = self._crcs | {last: crc}
-            if what is not None:  # damage does not become sound by a cut
+            if what is not None:  # a cut does not repair a damaged file
                 self._damaged = self._damaged | {last: what}
             if is_doubted:
                 self._doubted |= {last}
         return [*paths, self._path(last)]
 
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
-        """Return the CRC of a file that is cut to `length` bytes; another one where it is damaged.
+        """Return the CRC of a file that is cut to `length` bytes, or a wrong CRC if the file is damaged.
 
-        Also where the disk cannot read it: what is damaged can be made anew, and costs no start.
+        A file that the disk cannot read is treated in the same way, because it can be rebuilt and must not
+        prevent a start.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -517,7 +527,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Return the queue at this moment, of which `kept` makes the row of a snapshot; None if empty."""
+        """Return the queue at this moment for the row of a snapshot (`kept`), or None if it is empty."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -526,9 +536,9 @@ class ConsumeQueue:
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Fill up to `queue_offset` with gaps: those offsets were once given to records that are gone."""
-        # All gaps but one are a hole, which costs nothing. The last is written, since without an entry there
-        # would be no file, and `adopt` asks for the last file.
+        """Fill the queue with gaps up to `queue_offset`, because these offsets belonged to lost records."""
+        # All gaps but the last are a hole, which has no cost. The last gap is written, because without an
+        # entry there would be no file, and `adopt` needs the last file.
         if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
@@ -536,18 +546,18 @@ class ConsumeQueue:
             self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
-        """Begin an empty queue at an offset, with a gap up to `lost_until`, whose records damage has taken.
+        """Begin an empty queue at an offset, with a gap up to `lost_until` for records lost to damage.
 
-        The gap is written over what files of a run before may have there.
+        The gap overwrites old bytes in files of an earlier run.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
         self._tail += entry.encode(Entry(physical_offset, 0, 0)) * (lost_until - queue_offset)
 
     def first_from(self, log_offset: int) -> int:
-        """Return the first queue offset whose record lies at a log offset or behind it.
+        """Return the first queue offset whose record is at or after a log offset.
 
-        A damaged file tells nothing of that: then the queue begins where it did.
+        If a file is damaged, return the present start of the queue.
         """
         with suppress(StoreDamaged):
             if self.min_offset < self.end_offset and self._begin() < log_offset:
@@ -555,10 +565,10 @@ class ConsumeQueue:
         return self.min_offset
 
     def _search(self, log_offset: int) -> int:
-        """Return the first queue offset whose record lies at a log offset or behind it; raise `StoreDamaged`.
+        """Return the first queue offset whose record is at or after a log offset, or raise `StoreDamaged`.
 
-        Reads at most two files as a whole: what is only met on the way is not compared. The answer is, with
-        the entry before it, and as places ascend, that proves it.
+        The search reads at most two files as a whole, because intermediate entries are not verified. The
+        result and the entry before it are verified, which is sufficient because log offsets are ascending.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -568,13 +578,14 @@ class ConsumeQueue:
         return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def _uncompared_place(self, queue_offset: int) -> int:
-        """Return where an entry points, as its file has it now."""
+        """Return the log offset in an entry without verification."""
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
-        """Return an entry as its file has it now, to be proven by what is compared: no file is read whole.
+        """Return an entry without verification and without a read of the whole file.
 
-        A gap where the file has none. Raise `StoreDamaged`.
+        The caller must verify the entry. Return a gap if the file has no such entry. Raise `StoreDamaged` if
+        the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         first_byte = queue_offset * ENTRY_BYTES - inside
@@ -585,31 +596,31 @@ class ConsumeQueue:
 
     @property
     def knows_begin(self) -> bool:
-        """Whether it is known where the first entry points; `first_from` notes it."""
+        """Whether the log offset in the first entry is known. `first_from` stores this offset."""
         return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
-        """Return where the first entry points; known, so that a cut reads no file that it does not change."""
+        """Return the log offset in the first entry, which is stored, so that cuts read fewer files."""
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
         return self._begins_at
 
     @property
     def unread_bytes(self) -> int:
-        """The bytes of its files that were not read yet; each file is, as a whole, at its first read."""
+        """The total size of the files that were not read yet, which are read as a whole at the first read."""
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def whole_bytes(self, queue_offset: int) -> int:
-        """Return how many bytes a read of an entry reads because none of its file was read before."""
+        """Return the size of an entry's file if a read of the entry would read the whole file, or 0."""
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
-            return 0  # perhaps since before it was written: then no read makes the file a known one
+            return 0  # perhaps read from the tail, so that the file is not known
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
 
     def place(self, queue_offset: int) -> int:
-        """Return where in the log an entry points; `UNKNOWN` for none, and in a damaged file."""
+        """Return the log offset in an entry, or `UNKNOWN` without an entry or in a damaged file."""
         with suppress(StoreDamaged):
             if queue_offset < self.end_offset:
                 return (
@@ -618,9 +629,10 @@ class ConsumeQueue:
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Let the queue begin at `min_offset`, at most at its end, and never lower than before.
+        """Raise the start of the queue to `min_offset`, at most to the end of the queue.
 
-        `begins_at` is where the entry there points, if that is known (`place`): then no start looks for it.
+        `begins_at` is the log offset in the entry at `min_offset`, if known (`place`), so that no later
+        search is needed.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -629,48 +641,49 @@ class ConsumeQueue:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether entries of a whole file all lie below `min_offset`."""
+        """Whether all entries of a file are below `min_offset`."""
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
     def may_be_unneeded(self) -> bool:
-        """Whether entries of a whole file lie below `min_offset`, though the file may be the last one as yet.
+        """Whether all entries of a file are below `min_offset`, even if the file is still the last one.
 
-        Where they do not, none will before the queue rises again.
+        If the result is false, it stays false until the start of the queue is raised again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
 
     @property
     def _needed_from(self) -> int:
-        """The first byte of the first file that stays.
+        """The first byte of the first file that is kept.
 
-        That of the last entry stays, whether or not it is needed: its CRC goes on with the entries that come.
+        The file of the last entry is always kept, because its CRC is updated with new entries.
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def unneeded(self) -> list[str]:
-        """Return the paths of the files to be deleted, whose entries all lie below `min_offset`.
+        """Return the paths of the files to delete, whose entries are all below `min_offset`.
 
-        No read asks for them any more. One in which the tail goes on stays, as its write would make it again.
+        These files are no longer read. A file that the tail continues is kept, because a write of the tail
+        would create the file again.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Forget files of `unneeded` that are deleted now."""
+        """Forget files of `unneeded` that have been deleted."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
-        # Not `_needed_from`: a cut meanwhile may have made the last entry one of such a file.
+        # `_needed_from` is not used, because after a cut the last entry may be in such a file.
         assert all(at + _FILE_BYTES <= self.min_offset * ENTRY_BYTES for at in first_bytes), (
             f"{self._folder}: a file with entries that are needed is gone"
         )
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:
-        """Write what is gathered if it begins in a file that goes, as far as the disk takes it.
+        """Write the tail, as far as possible, if it begins in a file that is to be deleted.
 
-        Return the paths of files that were written. Raise `SyncFailed` of a folder that holds more: the
-        operating system reports it once.
+        Return the paths of the written files. Raise `SyncFailed` for a folder with other files, because the
+        operating system reports such a failure once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []
@@ -687,14 +700,14 @@ class ConsumeQueue:
         return paths
 
     def _forget(self, first_bytes: Set[int]) -> None:
-        """Forget what is known of files that are deleted or changed."""
+        """Forget the state of files that were deleted or changed."""
         self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
         self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
         self._doubted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
-        """Take over what a snapshot kept of an earlier run; no file is looked at."""
+        """Adopt the state of a snapshot of an earlier run, without a read of any file."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
         self._tail += tail
@@ -702,13 +715,13 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records the log no longer has: its file will begin with gaps."""
+        """Begin a queue whose first records are no longer in the log. Its file will begin with gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Return where an entry points; raise `StoreDamaged`."""
+        """Return the log offset in an entry. Raise `StoreDamaged` if its file is damaged."""
         (found,) = self.get(queue_offset, 1)
         return _place_of(found)
 
@@ -724,23 +737,23 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 
 
 def kept(taken: TakenQueue) -> Row:
-    """Return what a snapshot keeps of a queue; in any thread.
+    """Return the row of a queue for a snapshot. This may run in any thread.
 
-    Entries in files, (first byte, CRC-32) of each file, where it begins, the tail in base64, and where in the
-    log its first entry points, `UNKNOWN` where that was not looked for.
+    The row has the number of entries in files, (first byte, CRC-32) of each file, the first offset, the tail
+    in base64, and the log offset in the first entry, or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of a file up to byte `inside`; one that is not there yet will begin with a hole."""
+    """Return the CRC of a file up to byte `inside`. A missing file will begin with a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue as the row of a snapshot has it."""
+    """A queue from the row of a snapshot."""
 
     topic: str
     queue_id: int
@@ -757,14 +770,15 @@ class StoredQueue(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The queue offset behind the last entry."""
+        """The queue offset after the last entry."""
         return self.written_count + len(self.tail) // ENTRY_BYTES
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues of a snapshot's rows; nothing of None.
+    """Yield the queues of a snapshot's rows, or nothing for None.
 
-    Their topics are interned: rows of JSON have a string each, the process one for each topic.
+    Topics are interned, because each JSON row has its own string, but the process needs one string for each
+    topic.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -773,21 +787,22 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return where an entry points in the log, for searches.
+    """Return the log offset in an entry, for searches.
 
-    A gap names the record behind it. It lies before that record in every search: so one byte less.
+    A gap contains the offset of the record after the gap. In a search the gap must be before this record, so
+    its offset is one byte less.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the tail of a queue (topic, queue id) that was taken, to be written to files; in any thread."""
+    """Yield the writes for the tail of a taken queue (topic, queue id). This may run in any thread."""
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield a tail by file: the file's first byte, the position in the file, the entries."""
+    """Yield the parts of a tail by file, as the file's first byte, the position in the file, and entries."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -797,16 +812,16 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return which of the codes are among those wanted, which ascend: 12 steps for each at 2,048 wanted."""
+    """Return which codes are wanted. The wanted codes are ascending; 2,048 of them take 12 steps a code."""
     at = np.searchsorted(wanted, codes)
     found: Flags = wanted[np.minimum(at, len(wanted) - 1)] == codes
     return found
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files that hold a queue's entries from its beginning.
+    """Yield (path, length in bytes, CRC-32) of the files with a queue's entries from its start on.
 
-    And of its last file, whatever it holds: its CRC goes on with the entries that come.
+    The last file is always included, because its CRC is updated with new entries.
     """
     last = max((first_byte for first_byte, _ in stored.crcs), default=0)
     for first_byte, crc in stored.crcs:

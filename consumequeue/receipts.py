@@ -1,11 +1,12 @@
-"""The receipt handle: a lease in words, in RocketMQ's nine fields plus an epoch and a generation.
+"""The receipt handle, which is the text form of a lease, with RocketMQ's nine fields, an epoch and a
+generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
-Clients treat it as opaque. The generation is unique to one lease, so a handle is refused once its message
-has been acknowledged or leased again. The epoch, left out where it is 0, is that in
-which it was leased. (RocketMQ `ReceiptHandle`.)
+Clients treat a handle as opaque. The generation is unique to one lease, so a handle is refused once its
+message has been acknowledged or leased again. The epoch is the epoch of the lease, and is omitted if it is 0.
+(RocketMQ `ReceiptHandle`.)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):
-    """What a handle says: which lease, on what."""
+    """The content of a handle, which identifies a lease and its message."""
 
     queue_id: int
     queue_offset: int
@@ -33,7 +34,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the handle of a lease, from which `decode` makes a `Receipt`; times in ms since 1970."""
+    """Return the handle of a lease, which `decode` converts to a `Receipt`. Times are in ms since 1970."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -41,7 +42,7 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation that a handle claims, to be held against what was given out; -1 if none."""
+    """Return the generation in a handle, for comparison with the current lease, or -1 without one."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:
@@ -50,9 +51,9 @@ def generation_of(handle: str) -> int:
 
 @lru_cache(maxsize=limits.ENTRIES_PER_REQUEST_MAX)
 def decode(handle: str) -> Receipt:
-    """Return the lease that a handle names; raise `InvalidReceiptHandle` for what no broker wrote.
+    """Return the lease in a handle. Raise `InvalidReceiptHandle` for a malformed handle.
 
-    A handle whose lease is over is asked for twice.
+    The result is cached, because a handle whose lease has ended is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

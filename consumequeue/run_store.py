@@ -1,9 +1,9 @@
-"""A run store: an index of entries in memory and in sorted runs, with the life of both.
+"""A run store, which is an index of entries in memory and in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-Two indexes are run stores, each with its own schema, its own structure in memory and its own look-ups:
+There are two run stores, each with its own schema, structure in memory, and look-ups:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
@@ -12,26 +12,26 @@ Two indexes are run stores, each with its own schema, its own structure in memor
     goes when       below the log's first offset       expired (rule 2)
     damage          the index is made anew (rule 3)    each sound block still answers (rule 3)
 
-1. Files are written by a checkpoint's worker and named by its snapshot. A file never changes, and its number
-   is used once. It is deleted when neither the new snapshot nor the one before names it: the next start may
-   be from either. The snapshot of a checkpoint that failed may be on disk all the same, so the runs of failed
-   checkpoints stay until one succeeds.
-2. A merge leaves out entries that are over. Where only the newest entry counts, one that is over stays as
-   long as a run outside the merge may hold an older one of the same key: else that would count again. So an
-   entry that is over may be found or not, and the caller judges by its own clock or offset.
-3. A damaged run is never merged, and neither is any older one. A derived index (one that the log can tell
-   again) is adopted whole or not at all: its snapshot part is None while a run is damaged, and the next
-   start makes it anew from the log; a folder in which nothing can be written is put aside
-   (`consumequeue.aside`). Any other index keeps its damaged runs, for nothing else has their entries:
-   look-ups that need a damaged block raise `StoreDamaged`, the others are answered. A read
-   error (EIO) is damage, too, and ends no start and no checkpoint.
-4. Which runs are merged is decided by size: a run waits until those after it, new entries included, hold
-   three times as much. So there are some three runs of each size, and an entry is written again only when its
-   run grows fourfold.
+1. Files are written by a checkpoint's worker and named by the snapshot of the checkpoint. A file never
+   changes, and its number is used once. A file is deleted when neither the new snapshot nor the previous
+   snapshot names it, because recovery may start from either. The snapshot of a failed checkpoint may still be
+   on disk, so the runs of failed checkpoints are kept until a checkpoint succeeds.
+2. A merge drops expired entries. If only the newest entry of a key counts, an expired entry stays as long as
+   a run outside the merge may have an older entry of the same key, which would otherwise count again. A
+   look-up may therefore return expired entries, and the caller must compare them with its clock or offset.
+3. A damaged run and all older runs are never merged. A derived index, which can be rebuilt from the log, is
+   adopted as a whole or not at all. Its part of the snapshot is None while a run is damaged, and the index is
+   rebuilt at the next startup. A folder in which no file can be written is put aside (`consumequeue.aside`).
+   Any other index keeps its damaged runs, which have the only copy of their entries. Look-ups that need a
+   damaged block raise `StoreDamaged`, and other look-ups succeed. A read error (EIO) is damage, too, and does
+   not prevent startup or checkpoints.
+4. Runs are merged by size. A run is merged when the later runs and the new entries together have three times
+   as many entries. There are therefore some three runs of each size, and an entry is written again only when
+   its run grows fourfold.
 
-Memory: `UNSAVED_MAX` entries. Once as many wait in memory, or in runs that no snapshot names, a checkpoint is
-due; a start, which replays more than that, writes runs in between (`spill`). Weak spot: a damaged run stops
-merges of all older ones.
+Memory: `UNSAVED_MAX` entries. Once there are as many entries in memory, or in runs that no snapshot names, a
+checkpoint is due. Recovery, which may replay more entries, writes runs in between (`spill`). Weak spot: a
+damaged run stops the merges of all older runs.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ UNSAVED_MAX: Final = 1_000_000
 _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
-"""Which of the entries are not needed any more, by the time or the log offset that `to_write` was given."""
+"""Return which entries are expired at the time or log offset that is given to `to_write`."""
 
 
 class Unsaved(Protocol):
     """Entries in memory."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of entries."""
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order; nothing may be put until the last chunk is yielded."""
+        """Yield all entries, in order. No entry may be added until the last chunk is yielded."""
 
     def take(self, newer: Self) -> None:
-        """Put all entries of `newer`, which is used no more."""
+        """Add all entries of `newer`, which must not be used afterwards."""
 
 
 Memory = TypeVar("Memory", bound=Unsaved)
@@ -74,7 +74,7 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """A run store at one moment, for a checkpoint: entries in memory and runs, which do not change."""
+    """A run store at one moment, for a checkpoint, with immutable entries in memory and runs."""
 
     schema: Schema
     folder: str
@@ -85,16 +85,16 @@ class RunsToWrite:
     """The files that a snapshot on disk may name."""
     is_over: IsOver
     until: int
-    """The time or offset that `is_over` is asked with."""
+    """The time or offset that is passed to `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
-    """The runs afterwards; None until it is written."""
+    """The runs after the write, or None before the write."""
 
     def write(self, disk: Disk) -> None:
-        """Make one durable run of the new entries and of older runs that are due for a merge. Raise OSError.
+        """Write the new entries and the older runs that are due for a merge to one durable run.
 
-        A run that is found damaged is left as it is, and so are those before it. The folder of a derived
-        index in which nothing can be written is put aside, and all runs in it count as damaged.
+        A damaged run and all earlier runs are not changed. The folder of a derived index in which no file can
+        be written is put aside, and all of its runs count as damaged. Raise OSError on failure.
         """
         try:
             self._write(disk)
@@ -112,7 +112,8 @@ class RunsToWrite:
         kept = _kept_count(self.runs, new_count) if new_count else len(self.runs)
         new: Run | None = None
         is_merged = False
-        # Each turn finds one more damaged run or ends, since from `kept` on no known damage is left.
+        # Each iteration finds another damaged run or ends, because no run from `kept` on is known to be
+        # damaged.
         while not is_merged:
             kept = max(kept, self._sound_from())
             try:
@@ -123,18 +124,18 @@ class RunsToWrite:
         self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps of each run (`Run.freeze`); None if the index is to be made anew."""
+        """Return the row of each run for a snapshot (`Run.freeze`), or None if the index must be rebuilt."""
         assert self.written is not None, "frozen before it was written"
         is_damaged = any(run.number in self.damaged for run in self.written)
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither the new snapshot nor the one before it names."""
+        """Delete the files that neither the new nor the previous snapshot names."""
         assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the place from which on no run is damaged: 0 if none is, `len(runs)` if the newest is."""
+        """Return the index from which on no run is damaged, which is `len(runs)` if the newest is damaged."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -156,8 +157,8 @@ class RunsToWrite:
             raise
 
     def _needed(self, entries: Entries, older: tuple[Run, ...]) -> Entries:
-        """Return the entries without those that are over and hide no older one."""
-        # A run that a filter lets through by mistake costs an entry that stays until the next merge, no more.
+        """Return the entries without expired entries that hide no older entry."""
+        # A false positive of a filter only keeps an entry until the next merge.
         is_over = self.is_over(entries, self.until)
         if self.schema.newest_only and older and is_over.any():
             probes = probes_of(entries["key"])
@@ -167,7 +168,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index in one folder; empty until runs are adopted or entries are put."""
+    """An index in one folder, which is empty until runs are adopted or entries are added."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -189,12 +190,12 @@ class RunStore(Generic[Memory]):
 
     @property
     def is_full(self) -> bool:
-        """Whether so much is in memory, or in runs that no snapshot names, that a checkpoint is due."""
+        """Whether a checkpoint is due because of the entries in memory or in runs that no snapshot names."""
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs as they are between checkpoints, oldest first."""
+        """The runs since the last checkpoint, oldest first."""
         return self._runs
 
     def recents(self) -> tuple[Memory, ...]:
@@ -203,30 +204,31 @@ class RunStore(Generic[Memory]):
 
     @property
     def damaged_runs(self) -> list[Run]:
-        """The runs that are known to be damaged."""
+        """The runs with known damage."""
         return [run for run in self._runs if run.lost or run.number in self._damaged]
 
     @property
     def damage(self) -> str:
-        """The known damage as a sentence; empty if there is none."""
+        """The known damage as a sentence, or "" without damage."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Note that runs are damaged; of runs that are not in use any more nothing is noted."""
+        """Record the damage of runs. Ignore runs that are no longer in use."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return everything that a checkpoint needs, which may be written by another thread.
+        """Return the state for a checkpoint, which another thread may write.
 
-        Report its outcome by `written` or `failed`; until then nothing in memory is dropped.
+        The caller must report the outcome by `written` or `failed`. No entries in memory are dropped before.
         """
         if len(self._recent):
             self._closed.append(self._recent)
             self._closed_count += len(self._recent)
             self._recent = self._begin()
-        # A number is used once, also when nothing comes of it: a file that a snapshot names never changes.
+        # A number is used once, even if no file is written, because a file that a snapshot names never
+        # changes.
         self._next_number += 1
         assert all(run.number < self._next_number - 1 for run in self._runs), "a run's number comes again"
         return RunsToWrite(
@@ -242,34 +244,35 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """Let the runs of a checkpoint that is durable take the place of what they were made from."""
+        """Replace the sources of the runs of a durable checkpoint with these runs."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Use the runs that a failed checkpoint has written all the same; a snapshot may name them."""
-        # Its snapshot may have reached the disk before it failed: while later ones fail, that is the newest
-        # there, and then the one before. So its files stay until a checkpoint succeeds, whatever merges them.
+        """Use the runs that a failed checkpoint has written, because a snapshot may name them."""
+        # The snapshot of the checkpoint may have reached the disk before the failure, and may then be the
+        # newest or the previous snapshot. Its files are therefore kept until a checkpoint succeeds, even
+        # after merges.
         if done.written is not None:
             self._named |= _names(done.written)
         self._use(done)
 
     def _use(self, done: RunsToWrite) -> None:
-        """Use the runs that were written; if they were not, make the newest of their entries recent again."""
+        """Use the runs that were written, or else reopen the newest closed entries in memory."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
-            # One structure is opened again: else checkpoints that fail one after the other would leave one
-            # each, and every look-up asks all of them.
+            # One structure is reopened, because otherwise each of several failed checkpoints would leave a
+            # structure, and every look-up searches all structures.
             newer, self._recent = self._recent, self._closed.pop()
             self._closed_count -= len(self._recent)
             self._recent.take(newer)
 
     def spill(self, until: int) -> None:
-        """Write a run now if memory is full: for a start, which puts more than a checkpoint's worth.
+        """Write a run now if memory is full, for recovery, which may add more entries than a checkpoint has.
 
-        On a full disk what is new waits in memory, and is tried again when there is as much again.
+        On a full disk, new entries wait in memory, and the write is tried again after as many more entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -281,11 +284,11 @@ class RunStore(Generic[Memory]):
             self._use(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Take over the runs that a snapshot names; return in words what is wrong with them, empty if sound.
+        """Adopt the runs that a snapshot names. Return a description of their damage, or "".
 
-        The files that the other snapshots name stay as well. Of a derived index nothing is taken over unless
-        all of it can be, and the disk can read it. Of any other a lost run stays, and is named by the next
-        snapshots too: what it said is missing, not untrue. Raise OSError.
+        The files that other snapshots name are kept as well. A derived index is adopted only if all of its
+        runs are sound and readable. In any other index, a lost run is kept and named by the next snapshots,
+        too, because its entries are missing but not wrong. Raise OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -305,10 +308,10 @@ class RunStore(Generic[Memory]):
         return self.damage
 
     def _delete_unnamed(self, names: frozenset[str]) -> str:
-        """Delete the files that have none of the names; return in words why the folder cannot be listed.
+        """Delete the files without one of the names. Return the reason if the folder cannot be listed, or "".
 
-        Empty if it can be. Files of a derived index that cannot be deleted are left to the next checkpoint;
-        of any other index raise OSError.
+        Files of a derived index that cannot be deleted are left to the next checkpoint. For any other index,
+        raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)
@@ -322,7 +325,7 @@ class RunStore(Generic[Memory]):
         return ""
 
     def drop(self) -> None:
-        """Delete the index; put the folder of a derived one aside where it stays. Raise OSError."""
+        """Delete the index, or put the folder of a derived index aside. Raise OSError on failure."""
         self._clear()
         try:
             self._disk.delete(self._folder)
@@ -342,7 +345,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return how many of the runs, oldest first, stay as they are when `new_count` entries come after."""
+    """Return the number of runs, oldest first, that are not merged with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -356,9 +359,9 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete the files of a folder that have none of the names, as far as the disk lets them go.
+    """Delete the files of a folder without one of the names, as far as possible.
 
-    Raise the first OSError in the end: a file that stays must not keep the others there.
+    Raise the first OSError at the end, because one failure must not prevent the other deletions.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

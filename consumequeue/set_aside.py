@@ -1,18 +1,18 @@
 """Messages of one queue that wait for another filter of their consumer group.
 
-A receive comes to a message that its own filter does not match and another filter of the group does. The
-message is set aside, and a later receive with a matching filter takes it, lowest offset first.
+If a message does not match the filter of a receive but matches another filter of the group, the message is
+set aside. A later receive with a matching filter takes the messages that are set aside, lowest offset first.
 
 Filters are bits of a mask, `wanted_by`. Messages with equal masks share one heap, so a message is in one heap
-whatever the number of filters, and the next message of a filter is the least head of the heaps whose mask has
-its bit. A change of the group's filters changes what the bits mean: then `take_all` empties the structure in
-one go, and every message is judged again. A receive can cause such a change, so nothing here is done once a
-message but what a message costs anyway.
+for any number of filters, and the next message of a filter is the lowest head of the heaps whose mask has the
+filter's bit. A change of the group's filters changes the meaning of the bits. `take_all` then empties the
+structure in one step, and every message is checked again. A receive can cause such a change, so its cost for
+each message is no more than the usual cost of a message.
 
-Memory: a dictionary entry and a heap entry a message, `PARKED_PER_QUEUE_MAX` of them at most
-(`consumequeue.in_flight`). Cost: one heap operation to put or take; `first` looks at the heads of at most
-2**FILTERS_PER_GROUP_MAX - 1 heaps, in practice one or two. Weak spot: a message that is finished from outside
-(retention, an operator) leaves its heap entry behind until that reaches the head.
+Memory: a dictionary entry and a heap entry for each message, and at most `PARKED_PER_QUEUE_MAX` messages
+(`consumequeue.in_flight`). Cost: one heap operation to put or take a message. `first` reads the heads of at
+most 2**FILTERS_PER_GROUP_MAX - 1 heaps, in practice one or two. Weak spot: if a message is finished by
+retention or an operator, its heap entry remains until the entry reaches the head.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter
 
 
 class SetAside:
-    """Offsets that wait, by the filters that match them."""
+    """Waiting offsets, by the filters that match their messages."""
 
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
@@ -44,12 +44,12 @@ class SetAside:
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
-        """Return the lowest offset that waits for a filter; None if there is none."""
+        """Return the lowest offset that waits for a filter, or None if no offset waits."""
         heads = [self._head(mask) for mask in list(self._heaps) if mask & filter_bit]
         return min((one for one in heads if one is not None), default=None)
 
     def take(self, offset: int) -> bool:
-        """Take an offset out; return False if it is not here."""
+        """Remove an offset. Return False if the offset is not set aside."""
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
@@ -60,18 +60,18 @@ class SetAside:
         return True
 
     def take_all(self) -> list[int]:
-        """Take out every offset; return them in order."""
+        """Remove all offsets, and return them in order."""
         taken = sorted(self._wanted_by)
         self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken
 
     def take_below(self, below: int) -> None:
-        """Take out the offsets below `below`."""
+        """Remove the offsets below `below`."""
         for offset in [one for one in self._wanted_by if one < below]:
             self.take(offset)
 
     def counts(self) -> Counter[int]:
-        """Return how many offsets wait for each filter, by its bit; an offset counts for each."""
+        """Return the number of offsets that wait for each filter, by the bit of the filter."""
         counts: Counter[int] = Counter()
         for mask, count in self._counts.items():
             while mask:
@@ -80,7 +80,7 @@ class SetAside:
         return counts
 
     def _head(self, mask: int) -> int | None:
-        """Return the lowest offset of a heap, without those that were taken; drop an empty heap."""
+        """Return the lowest offset of a heap that was not removed. Drop an empty heap."""
         heap = self._heaps[mask]
         while heap and self._wanted_by.get(heap[0]) != mask:
             heapq.heappop(heap)

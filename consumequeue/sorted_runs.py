@@ -1,7 +1,7 @@
-"""Sorted runs: immutable files of fixed-size entries in key order, each with fences and a bloom filter.
+"""Sorted runs, which are immutable files of fixed-size entries in key order with fences and a bloom filter.
 
-`consumequeue.run_store` decides when runs are written, merged and deleted. A `Schema` describes the entries:
-the key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) have one each.
+`consumequeue.run_store` decides when runs are written, merged and deleted. A `Schema` describes the entries.
+The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each have a schema.
 
 **A run** is the file `<folder>/<20 digits number>`: a head, blocks of 4,096 bytes, and a tail.
 
@@ -15,24 +15,25 @@ the key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timer
                                                 ...       8 each   words of the filter (`bloom_filter.py`)
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
-Integers are little-endian, zeros fill what is left. A file is written under another name and renamed, head
-last, so it is whole or not there. The number in a block's CRC says that the block is where it belongs.
+Integers are little-endian, and unused bytes are zero. A file is written under another name, with the head
+last, and then renamed, so it is either whole or absent. The number in a block's CRC verifies the position of
+the block.
 
-Entries are in order of `key`, then of the schema's minor field. Fences and filter are held in memory. A key
-that is not in the run costs no read, one that is costs a block. A run of more entries than the schema's
-`filtered_max` has no filter, so that memory stays bounded: there each look-up reads a block. When fences or
-filter are damaged the answers are the same and take more reads. Nothing is answered from a damaged block, nor
-from a file that has another head than the snapshot names. A read error of the disk is damage, too
-(`StoreDamaged`): EIO of any index, and any error that says something of the file where the log can tell the
-index again.
+Entries are sorted by `key`, then by the schema's minor field. Fences and filter are kept in memory. A look-up
+of a key that is not in the run costs no read, and a look-up of a key in the run costs the read of a block. A
+run with more entries than the schema's `filtered_max` has no filter, so that memory is bounded, and each
+look-up in such a run reads a block. With damaged fences or a damaged filter, the results are the same but
+need more reads. No entry is returned from a damaged block, or from a file whose head differs from the
+snapshot. A read error of the disk is also damage (`StoreDamaged`). For any index this applies to EIO, and for
+a derived index to any error that concerns the file.
 
-**A merge** makes one run of several sources, each in order. A pass takes a chunk of every source and yields
-all entries up to the least of the chunks' last ones. So each pass uses one chunk up, and no source holds back
-more than its own chunk. Entries with key and minor field equal are in one pass.
+**A merge** writes one run from several sorted sources. A pass takes a chunk of every source and yields all
+entries up to the least last entry of the chunks. Each pass therefore uses up one chunk, and no source keeps
+more than one chunk. Entries with equal key and minor field are in one pass.
 
-Cost: a look-up 0.3 us a run that does not hold the key, 8 us a block. Memory: 12 to 25 bits an entry of a run
-with a filter, and 8 bytes a block; in a merge one chunk per source. Weak spot: a merge of runs without equal
-entries still writes every entry again.
+Cost: a look-up takes 0.3 us for a run without the key, and 8 us for each block. Memory: 12 to 25 bits for
+each entry of a run with a filter, 8 bytes for each block, and one chunk for each source in a merge. Weak
+spot: a merge of runs without equal entries still writes every entry again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ Entries = np.ndarray[Any, np.dtype[np.void]]
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 READ_BLOCKS: Final = 64
-"""How many blocks are read at once where all of a run is wanted."""
+"""The number of blocks that are read at once when a whole run is read."""
 
 _CRC: Final = struct.Struct("<I")
 _CRCS: Final = struct.Struct("<II")
@@ -69,20 +70,20 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The dtype of a run's entries; it has the fields `key` and `offset`, 64 bits each."""
+    """The dtype of a run's entries, with the 64-bit fields `key` and `offset`, and rules of the index."""
 
     magic: bytes
     entry: np.dtype[np.void]
     minor: str
     """The field that orders entries of equal key."""
     merged: Callable[[Entries], Entries]
-    """Puts entries of several sources, older sources first, in order, and leaves out what does not count."""
+    """Sort the entries of several sources, older sources first, and drop superseded entries."""
     newest_only: bool
-    """Whether of equal key and minor field only the entry with the highest offset counts."""
+    """Whether only the entry with the highest offset counts among entries of equal key and minor field."""
     is_derived: bool
-    """Whether the log can tell every entry again, so that an index with a damaged run is made anew."""
+    """Whether every entry is derived from the log, so that an index with a damaged run is rebuilt."""
     filtered_max: int
-    """The entries that a run with a filter has at most."""
+    """The maximum number of entries of a run with a filter."""
     advice: str
     """The advice to the operator in an error about a damaged run."""
 
@@ -97,7 +98,7 @@ class Schema:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file of `entry_count` entries, the offsets of which are from `first_offset` up to `end_offset`."""
+    """A file of `entry_count` entries with offsets from `first_offset` up to `end_offset`, exclusive."""
 
     schema: Schema = field(repr=False)
     folder: str
@@ -106,22 +107,22 @@ class Run:
     end_offset: int
     entry_count: int
     path: str = field(default="", kw_only=True)
-    """The file's path in the store: by its number, unless it is given."""
+    """The file's path in the store, which follows from its number unless it is given."""
     fences: Words | None = field(default=None, init=False, repr=False)
     filter: Filter | None = field(default=None, init=False, repr=False)
     is_tail_sound: bool = field(default=False, init=False)
-    """Whether fences and filter are as they were written."""
+    """Whether fences and filter are undamaged."""
     lost: str = field(default="", init=False)
-    """Why nothing of the run can be read; empty if it can be."""
+    """The reason why the whole run is unreadable, or "" if the run is readable."""
     unread: str = field(default="", init=False)
-    """Why the disk could not read some of it, as the operating system says; empty if it could."""
+    """The operating system's error text for an unreadable part of the file, or ""."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run that the head of a file describes, not loaded; raise `StoreDamaged`."""
+        """Return the run in the head of a file, without loading it. Raise `StoreDamaged` without a head."""
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
             raise StoreDamaged(f"{path} has no head. {schema.advice}")
@@ -144,14 +145,14 @@ class Run:
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return what a snapshot keeps, which is what the head says: number, offsets and entry count."""
+        """Return the row for a snapshot, with the number, offsets and entry count of the head."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Read what is held in memory, and find out whether the run is lost.
+        """Read fences and filter into memory, and check whether the run is lost.
 
-        A run whose head the disk cannot read is lost, and of a derived index also one whose tail it cannot
-        read. Raise OSError as `blocks` does.
+        A run is lost if the disk cannot read its head or, for a derived index, its tail. Raise OSError as
+        `blocks` does.
         """
         try:
             self._load(disk)
@@ -181,7 +182,7 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail; none of an index that is not derived where the disk cannot read them."""
+        """Return bytes of the tail, or b"" if the disk cannot read them and the index is not derived."""
         try:
             return disk.read(self.path, position, length)
         except OSError as error:
@@ -191,25 +192,26 @@ class Run:
         return b""
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the run may hold the key of a probe; False is sure, and costs no read."""
+        """Return whether the run may have the key of a probe. False is certain, and costs no read."""
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return of which keys, by their probes, the run may hold entries; all of them without a filter."""
+        """Return for each key, by its probe, whether the run may have entries, or True without a filter."""
         if self.filter is None:
             return np.ones(len(places), np.bool_)
         return self.filter.may_hold_each(places, bits)
 
     def find(self, disk: Disk, key: int) -> Iterator[Entries]:
-        """Yield the entries of a key, those of each block together, the last block first.
+        """Yield the entries of a key by block, the last block first.
 
-        Raise `StoreDamaged`. Each call reads a block at least: ask `may_hold` first.
+        Raise `StoreDamaged` if a block is damaged. Each call reads at least one block, so call `may_hold`
+        first.
         """
         if self.lost:
             raise StoreDamaged(self.lost)
         fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
-        # Entries of one key may go over several blocks: from the block before the first that begins with the
-        # key, up to the last that does.
+        # Entries of one key may be in several blocks, from the block before the first that begins with the
+        # key, up to the last that begins with the key.
         end = bisect_right(fences, key)
         start = max(0, bisect_left(fences, key, 0, end) - 1)
         for number in reversed(range(start, end)):
@@ -219,12 +221,12 @@ class Run:
                 yield entries[first:behind]
 
     def chunks(self, disk: Disk) -> Iterator[Entries]:
-        """Yield all entries, in order; raise `StoreDamaged`."""
+        """Yield all entries, in order. Raise `StoreDamaged` if a block is damaged."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Return whether all of the file is as it was written, reading every block."""
+        """Return whether the whole file is undamaged. Read every block."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
         if not fresh.lost:
@@ -234,7 +236,7 @@ class Run:
         return fresh.is_tail_sound and not fresh.lost and not damaged
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
-        """Yield the entries that can be read, in order; append the other blocks' numbers to `damaged`."""
+        """Yield the readable entries, in order. Append the numbers of damaged blocks to `damaged`."""
         if disk.size(self.path) < 0:
             damaged.extend(range(self.block_count))
             return
@@ -253,10 +255,10 @@ class Run:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """Return the entries of `count` blocks from block `number` on; raise `StoreDamaged`.
+        """Return the entries of `count` blocks from block `number` on, or raise `StoreDamaged`.
 
-        Also where the disk cannot read them; raise OSError where that says nothing of the file, and, of an
-        index that is not derived, of anything but EIO.
+        Raise `StoreDamaged` also if the disk cannot read the blocks. Raise OSError if the error does not
+        concern the file, or if the index is not derived and the error is not EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -289,9 +291,9 @@ class Run:
         )
 
     def _unread_or_raise(self, error: OSError) -> str:
-        """Note what the disk cannot read; return it as a sentence.
+        """Record a read error of the disk. Return the damage as a sentence.
 
-        Raise the error where it says nothing of the file, or is not EIO and the index is not derived.
+        Raise the error if it does not concern the file, or if it is not EIO and the index is not derived.
         """
         if is_of_others(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
@@ -302,7 +304,7 @@ class Run:
 def write_run(
     disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
 ) -> Run | None:
-    """Make a durable run of at most `count_max` entries that come in order; None, no file, if none come."""
+    """Write a durable run of at most `count_max` sorted entries. Without entries, return None."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
     run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
@@ -334,7 +336,7 @@ def write_run(
 
 
 def bounds(keys: Words, key: int) -> tuple[int, int]:
-    """Return the range [first, end) of the keys, which are in order, that equal `key`."""
+    """Return the range [first, end) of the sorted keys that are equal to `key`."""
     wanted = np.uint64(key)
     first = int(keys.searchsorted(wanted))
     if first == len(keys) or keys[first] != wanted:
@@ -344,18 +346,18 @@ def bounds(keys: Words, key: int) -> tuple[int, int]:
 
 
 def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the places of the keys in ascending order; equal keys stay as they come."""
+    """Return the places of the keys in ascending order. Equal keys keep their order."""
     order = np.argsort(keys)
     ordered = keys[order]
-    # The stable sort takes five times as long, and where no two keys are equal both give the same.
+    # The stable sort takes five times as long. Without equal keys, the result is the same.
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
-    """Yield all entries in chunks, in order among each other, not within: there older sources come first."""
+    """Yield all entries in ascending chunks, each of which is grouped by source, older sources first."""
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
-        # The least of the last entries: nothing that any source still has to bring can come before it.
+        # The least of the last entries, because no later entry of any source is lower.
         last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
         ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
         assert any(ends), "a source is not in order: nothing of it comes up to its last entry"
@@ -370,13 +372,13 @@ def _next_of(chunks: Iterator[Entries]) -> Entries | None:
 
 
 def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int) -> int:
-    """Return how many entries, which are in order, come up to (`last_major`, `last_minor`)."""
+    """Return the number of sorted entries up to (`last_major`, `last_minor`), inclusive."""
     first, end = bounds(majors, last_major)
     return first + int(minors[first:end].searchsorted(np.uint64(last_minor), side="right"))
 
 
 class _FencesRead(Sequence[int]):
-    """The fences of a run, each read from its block."""
+    """The fences of a run, each of which is read from its block."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -394,7 +396,7 @@ def _head(run: Run) -> bytes:
 
 
 def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
-    """Yield the same entries in chunks that fill their blocks, all but the last."""
+    """Yield the same entries in chunks of full blocks, except for the last chunk."""
     left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
@@ -407,8 +409,8 @@ def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entr
 
 
 def _encode_blocks(entries: Entries, first_number: int) -> bytes:
-    """Return the blocks of these entries, numbered from `first_number`."""
-    # Entries never go over the edge of a block, so a block is read, checked and searched by itself.
+    """Return the blocks of the given entries, with numbers from `first_number` on."""
+    # Entries never cross a block boundary, so a block can be read, verified and searched alone.
     stored = entries.tobytes()
     blocks: list[bytes] = []
     for number, at in enumerate(range(0, len(stored), CONTENT_BYTES), first_number):
@@ -418,7 +420,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words piece by piece; return their CRC-32, and the position behind them."""
+    """Write words piece by piece. Return their CRC-32, and the position after them."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

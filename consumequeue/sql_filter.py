@@ -1,11 +1,12 @@
-"""SQL filters: which messages a consumer wants by their properties: `price > 5 AND region IN ('eu', 'us')`.
+"""SQL filters, which select messages by their properties, such as `price > 5 AND region IN ('eu', 'us')`.
 
-What may be written is in `filter_grammar.py`, what it means in `filter_terms.py`. lark reads an expression
-once, and while it reads, the terms are joined into one function; a message is wanted if that is true, not if
-it is false or unknown. The filters last parsed are kept, because every long poll brings its expression anew.
+The syntax of expressions is in `filter_grammar.py`, and the semantics are in `filter_terms.py`. lark parses
+an expression once, and the terms are joined to one function during the parse. A message matches if the
+function returns true, not if it returns false or unknown. Recent filters are cached, because every long poll
+sends its expression again.
 
-Where Apache RocketMQ's own filter differs from SQL92 this one follows SQL92, else it follows RocketMQ. They
-are compared in `tests/rocketmq/test_filters.py`, over `tests/vectors/sql_filters.json`:
+If Apache RocketMQ's filter differs from SQL92, this filter follows SQL92; otherwise it follows RocketMQ. Both
+filters are compared in `tests/rocketmq/test_filters.py`, with `tests/vectors/sql_filters.json`:
 
     written                      RocketMQ 5.4                           here
     a = 1 b, a LIKE 'x'          what it cannot read it leaves out      refused
@@ -47,7 +48,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """The filter of an SQL expression: messages for which it is true, not false or unknown."""
+    """The filter of an SQL expression, which matches messages for which the expression is true."""
 
     text: FilterText
     tags_codes: frozenset[int] | None = field(compare=False)
@@ -56,18 +57,18 @@ class SqlFilter:
     passes: int = field(compare=False)
 
     def work(self, stored_bytes: int) -> int:
-        """Return the most that it takes to judge properties of so many bytes, in `WORK_NS`."""
+        """Return the maximum cost of `matches` for a size of the stored properties, in `WORK_NS`."""
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the expression is true for a record with these stored properties."""
+        """Return whether the expression is true for a record with the given stored properties."""
         return self.holds(properties.decode(stored)) is True
 
 
 @lru_cache(maxsize=limits.FILTERS_KEPT_MAX)
 def parse_sql(expression: str) -> Filter:
-    """Return the filter of an SQL expression; raise `IllegalFilter` with line and column."""
+    """Return the filter of an SQL expression, or raise `IllegalFilter` with line and column."""
     check_expression(expression)
     if (count := expression.count("(") + expression.count(",")) > limits.FILTER_MARKS_MAX:
         raise IllegalFilter(
@@ -85,7 +86,7 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """The actions of the parser: a method for each rule of the grammar, called when the rule ends."""
+    """The actions of the parser, with a method for each rule of the grammar, called when the rule ends."""
 
     def start(self, term: Term) -> Term:
         terms.truth(term)
@@ -168,11 +169,11 @@ class _Reading(Transformer[Token, Term]):
 
 
 _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
-"""Made at import: its tables take 30 to 90 ms, which no receive should wait for."""
+"""The parser, which is created at import, because its tables take 30 to 90 ms."""
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """Return the refusal for a syntax error: what stands there, and what could."""
+    """Return the refusal for a syntax error, with the text found and the text expected."""
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)

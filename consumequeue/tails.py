@@ -1,28 +1,30 @@
-"""Which queues hold many entries in memory, so that few bytes in many queues make few files.
+"""The queues with many entries in memory, so that few bytes in many queues need few files.
 
-A queue's tail is in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries: then a worker
-writes it to the queue's file. Where all tails together take too much, the largest are written before.
+A queue's tail is kept in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries. A worker
+then writes the tail to the queue's file. If all tails together take too much memory, the largest tails are
+written earlier.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: to be written
 
 Rules:
-- A queue is looked at when its tail has 8 entries, and when it has doubled, so an entry costs one comparison.
-  A smaller one is in no class: it is less than a third of what else a queue takes in memory, and in a file
-  160 bytes would have 4 KiB.
-- `bytes` counts each tail as of its last look, so all tails have at most twice that, and the smaller ones.
-  Above half of `limits.TAILS_BYTES_MAX` the largest are written until it is three eighths: that bounds the
-  memory of all tails, and what a snapshot keeps of them.
-- A queue whose file the disk refuses, or cannot make, is in no class, nor in `bytes`, so it keeps no other
-  in memory. It is tried again behind the others, eight such queues in one go. The memory of these tails is
-  bounded, too: a tail of 256 KiB is let go of, and above an eighth of `limits.TAILS_BYTES_MAX` those that
-  were tried longest ago, each as of its last look (`to_let_go`), up to 2,000 in one go: 4 ms.
-- At most 500 queues are written in one go, and 100,000 entries (`consumequeue.dispatch`), which holds the
-  loop for some ms before and after.
+- A queue is checked when its tail has 8 entries, and when the tail has doubled, so an entry costs one
+  comparison. A smaller tail is in no class, because it is less than a third of the other memory of a queue,
+  and its 160 bytes would take 4 KiB in a file.
+- `bytes` is the sum of the tail sizes at their last checks, so all checked tails have at most twice this
+  size. Above half of `limits.TAILS_BYTES_MAX`, the largest tails are written until `bytes` is three eighths.
+  This limit bounds the memory of all tails, and their part of a snapshot.
+- A queue whose file the disk refuses or cannot create is in no class and not in `bytes`, so other queues are
+  still written. Such queues are tried again after the others, eight at a time. The memory of refused tails is
+  bounded, too. A tail of 256 KiB is dropped, and above an eighth of `limits.TAILS_BYTES_MAX` the tails that
+  were tried longest ago are dropped, by their sizes at the last check (`to_let_go`), up to 2,000 at a time,
+  in 4 ms.
+- A write has at most 500 queues and 100,000 entries (`consumequeue.dispatch`), which delays the loop by some
+  ms before and after the write.
 
-Cost: six looks until a tail is written. Weak spot: where all queues get as much, and are so many that their
-tails never fill (80,000 queues of 20 entries have 32 MiB), each write brings a file few entries, and a
-checkpoint has many files to sync.
+Cost: six checks until a tail is written. Weak spot: if entries are evenly distributed over so many queues
+that their tails never fill (80,000 queues of 20 entries have 32 MiB), each write adds few entries to a file,
+and a checkpoint must sync many files.
 """
 
 from __future__ import annotations
@@ -41,37 +43,37 @@ _LET_GO_AT_ONCE: Final = 2_000
 
 
 class Tails:
-    """The queues that hold entries in memory, by how many."""
+    """The queues with entries in memory, by the number of their entries."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         least_entries = min(_LEAST_ENTRIES, entries_max)
         self.least_bytes = least_entries * ENTRY_BYTES
-        """A smaller tail is not looked at."""
+        """The size below which a tail is not checked."""
         self._before_first = least_entries.bit_length()
         self._full = entries_max.bit_length() - self._before_first
         self._noted_max, self._refused_max = bytes_max // 2, bytes_max // 8
         self._is_spilling = False
         self.bytes = 0
-        """The size of all tails as of the last look at each, without those of `refused_bytes`."""
+        """The total size of the tails at their last checks, except for the tails of `refused_bytes`."""
         self.refused_bytes = 0
-        """The size of the tails whose files the disk refuses, as of the last look at each."""
-        # Dictionaries as ordered sets, so that a seed replays.
+        """The total size of the tails whose files the disk refuses, at their last checks."""
+        # Dictionaries are used as ordered sets, so that a seed reproduces a run.
         self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
         self._refused: dict[ConsumeQueue, None] = {}
-        """Those tried longest ago come first."""
+        """The refused queues, in the order of their last attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
     def look(self, queue: ConsumeQueue) -> None:
-        """Take in how large the tail of a queue is now."""
+        """Update the recorded size of a queue's tail."""
         now_bytes = queue.tail_bytes
         self._note(queue, now_bytes if now_bytes >= self.least_bytes else 0)
         if not queue.noted_bytes:
             self._refused.pop(queue, None)
 
     def refuse(self, queue: ConsumeQueue) -> bool:
-        """Keep a queue whose file the disk refuses apart from the others, the last one to be tried again.
+        """Separate a queue whose file the disk refuses from the others, as the last queue to be tried again.
 
-        Return whether it was with the others.
+        Return whether the queue was with the others before.
         """
         is_new = queue not in self._refused
         self._note(queue, 0)
@@ -81,18 +83,18 @@ class Tails:
         return is_new
 
     def is_refused(self, queue: ConsumeQueue) -> bool:
-        """Return whether the disk has refused a queue's file, and not taken it since."""
+        """Return whether the disk has refused a queue's file and has not accepted a write since."""
         return queue in self._refused
 
     def accept(self, queue: ConsumeQueue) -> None:
-        """Take a queue to the others, whose file the disk has taken."""
+        """Return a queue whose file the disk has written to the other queues."""
         if queue in self._refused:
             self._note(queue, 0)
             del self._refused[queue]
         self.look(queue)
 
     def to_let_go(self) -> list[ConsumeQueue]:
-        """Return the refused queues for whose tails there is no room in memory, some of them."""
+        """Return some of the refused queues whose tails have no room in memory."""
         chosen = dict.fromkeys(islice(self._too_long, _LET_GO_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
@@ -104,7 +106,7 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the next queues whose tails go to files: full ones, or the largest of too many bytes."""
+        """Return the next queues to write, which are full, or are the largest if all tails are too large."""
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]
         least_bytes = self._noted_max * 3 // 4
@@ -126,7 +128,7 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Put a queue where it belongs with a tail of so many bytes; 0: nowhere."""
+        """Assign a queue to the class of its tail size, or to no class if the size is 0."""
         more_bytes = now_bytes - queue.noted_bytes
         if queue in self._refused:
             self.refused_bytes += more_bytes

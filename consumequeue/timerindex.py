@@ -1,18 +1,20 @@
-"""The timer index: the newest fact about each timer or name, on disk, in bounded memory, exact.
+"""The timer index, which stores the newest fact about each timer or name on disk, with bounded memory.
 
-A schema of `consumequeue.run_store`. Two instances, in folders of their own. About a name, `hashes_of(topic,
-name)`: the timer's offset, when it is due, when it was stored. About a timer, by its offset: the record that
-ended it, when and how. In memory facts are in a hash table (`timerindex_recent.py`).
+The timer index is a schema of `consumequeue.run_store`, with two instances in separate folders. The facts
+about a name, by `hashes_of(topic, name)`, are the timer's offset, its due time and its store time. The facts
+about a timer, by its offset, are the record that ended the timer, the time and the outcome. Facts in memory
+are in a hash table (`timerindex_recent.py`).
 
-1. Of the facts about one (key, check) only that with the highest offset counts. A look-up asks memory first,
-   then every run that may hold a higher one, so facts may be put in any order.
-2. A merge keeps the newest facts that are not expired; an expired fact may be found or not.
-3. A fact whose record retention has deleted is nowhere else, so a damaged run stays until a start rebuilds it
-   (`services.broker.timers.timer_facts`).
+1. Only the fact with the highest offset counts among the facts about one (key, check). A look-up searches
+   memory first, then every run that may have a fact with a higher offset, so facts may be added in any order.
+2. A merge keeps the newest facts that are not expired. A look-up may or may not return an expired fact.
+3. If retention has deleted the record of a fact, the fact has no other copy, so a damaged run is kept until
+   recovery rebuilds it (`services.broker.timers.timer_facts`).
 
-Cost: a put 0.7 us and 48 bytes until the next checkpoint; a look-up that finds nothing about 2 us and 0.3 us
-a run; one that finds, a block more. Memory: 4 MB, and 13 to 25 bits a fact in runs. Weak spot: the log cannot
-tell these facts again, so what damage takes is lost (rule 3).
+Cost: 0.7 us to add a fact, with 48 bytes until the next checkpoint. A look-up without a result takes about 2
+us and 0.3 us for each run, and a look-up with a result reads one more block. Memory: 4 MB, and 13 to 25 bits
+for each fact in runs. Weak spot: the facts cannot be derived from the log, so damaged facts are lost (rule
+3).
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ FACTS: Final = Schema(
 
 @lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the key and the check, 64 bits each, that stand for a timer's name under a topic.
+    """Return the key and the check, of 64 bits each, that represent a timer's name under a topic.
 
-    A timer that is set is asked for by its names first, and gets them next: hashed once (1.5 us).
+    The result is cached, because a new timer's names are looked up first and then stored (1.5 us a hash).
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
@@ -67,7 +69,7 @@ class FactIndex(RunStore[Recent]):
         super().__init__(disk, folder, FACTS, Recent, is_expired)
 
     def take_out(self, run: Run) -> int:
-        """Remove a run; what can be read of it is recent again. Return how many facts that were."""
+        """Remove a run, and add its readable facts to memory. Return the number of these facts."""
         count = 0
         for facts in run.readable(self._disk, []):
             self.put_many(facts)
@@ -77,31 +79,32 @@ class FactIndex(RunStore[Recent]):
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Note which runs are damaged: those known to be, and, of up to `bytes_max`, those read to be."""
+        """Record the damaged runs, which are known or found by a read of all runs of up to `bytes_max`."""
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
             known |= {run.number for run in self._runs if not run.is_sound(self._disk)}
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Put one fact: see `timerindex_fact`."""
+        """Add one fact, with the fields of `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
-        """Put many facts, in any order."""
+        """Add many facts, in any order."""
         self._recent.put_many(facts)
 
     def newest(self, key: int, check: int) -> Said | None:
-        """Return what is said of one (key, check); None if nothing is, and maybe if it is expired.
+        """Return the newest fact about one (key, check), or None if there is no fact or perhaps an expired
+        fact.
 
-        Raise `StoreDamaged` where the answer cannot be read, OSError where the disk fails.
+        Raise `StoreDamaged` if the fact cannot be read, or OSError if the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
             best = _newer(best, closed.find(key, check))
         probe: Probe | None = None
-        # Facts come in any order, so a newer run may hold an older fact. Only a run whose offsets are all
-        # lower than that of the best so far cannot change the answer.
+        # Facts are added in any order, so a newer run may have an older fact. Only a run whose offsets are
+        # all lower than the best offset so far cannot change the result.
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
@@ -121,9 +124,9 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return of which (key, check) something is said, and maybe of which it was and is expired.
+        """Return for each (key, check) whether there is a fact. The result for an expired fact is undefined.
 
-        Raise `StoreDamaged` if any of the answers cannot be read, OSError where the disk fails.
+        Raise `StoreDamaged` if a fact cannot be read, or OSError if the disk fails.
         """
         is_known = np.zeros(len(keys), np.bool_)
         for recent in self.recents():

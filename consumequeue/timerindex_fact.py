@@ -1,10 +1,10 @@
-"""A fact about a timer: 40 bytes, and the rule which of several counts.
+"""A fact about a timer, which has 40 bytes, and the rule that selects one of several facts.
 
     key (8), check (8)    its subject
     offset (8)            of the record that says so: for one (key, check) the highest is the newest
     at (8), extra (8)     what it says
 
-Arrays of facts are in order when they are by (key, check), which is how runs hold them.
+Arrays of facts are sorted by (key, check), as in runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from consumequeue.bloom_filter import Mask
 from consumequeue.sorted_runs import order_of
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
-"""One fact, all integers little-endian."""
+"""One fact, with little-endian integers."""
 
 Facts = np.ndarray[Any, np.dtype[np.void]]
 """An array of `FACT`."""
 
 IsExpired = Callable[[Facts, int], Mask]
-"""Which of the facts are not needed any more at a time in milliseconds."""
+"""Return which facts are no longer needed at a time in milliseconds."""
 
 
 class Said(NamedTuple):
-    """What a fact says."""
+    """The content of a fact."""
 
     offset: int
     at: int
@@ -36,10 +36,10 @@ class Said(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact of each (key, check), in order; of equal offsets the later fact."""
+    """Return the newest fact of each (key, check), in order. Of equal offsets, the later fact counts."""
     if len(facts) == 0:
         return facts
-    facts = _in_order(facts)  # facts with equal offsets stay as they came, for both sorts are stable
+    facts = _in_order(facts)  # facts with equal offsets keep their order, because both sorts are stable
     keys, checks = facts["key"], facts["check"]
     is_last = np.ones(len(facts), np.bool_)
     is_last[:-1] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
@@ -49,7 +49,7 @@ def newest_of(facts: Facts) -> Facts:
 def _in_order(facts: Facts) -> Facts:
     facts = facts[order_of(facts["key"])]
     keys = facts["key"]
-    # Twins are few, and a sort by three fields costs several times that by one.
+    # Equal keys are rare, and a sort by three fields costs several times as much as a sort by one field.
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         has_twin = np.zeros(len(facts), np.bool_)

@@ -1,11 +1,12 @@
-"""Facts that are in memory only: a hash table with chains, in two flat arrays, 48 bytes a fact.
+"""Facts that are only in memory, in a hash table with chains in two flat arrays, with 48 bytes a fact.
 
     heads    2**19 - 1 places, by key modulo their count: where the chain of a slot begins; 0 is nowhere
     words    key, check, offset, at, extra, and where the chain goes on: six words a fact, the first six none
 
-A fact takes the place of an older one about the same (key, check), so that chains are short however often one
-timer is set anew. A million facts are two a chain. Many facts at once are put with numpy on the same arrays.
-Weak spot: the slots are fixed; while a full disk keeps ten million facts here, they are some twenty a chain.
+A fact replaces an older fact about the same (key, check), so chains stay short even if one timer is set again
+and again. A million facts have two entries in each chain. Many facts at once are added with numpy on the same
+arrays. Weak spot: the number of slots is fixed. While a full disk keeps ten million facts in memory, each
+chain has some twenty entries.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """Some of the newest facts, one for each (key, check)."""
+    """Some of the newest facts, with one fact for each (key, check)."""
 
     def __init__(self) -> None:
-        self._heads = np.zeros(_SLOTS, np.uint32).data  # zeroed by the system, page by page as used
+        self._heads = np.zeros(_SLOTS, np.uint32).data  # the system zeroes each page at its first use
         self._words = array("Q", bytes(8 * _WIDTH))
 
     def __len__(self) -> int:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Take in one fact, unless a newer one is there."""
+        """Add one fact, unless there is a newer fact."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -51,7 +52,7 @@ class Recent:
         words.frombytes(_WORDS.pack(key, check, offset, at, extra, first))
 
     def find(self, key: int, check: int) -> Said | None:
-        """Return what is said of one (key, check), if anything."""
+        """Return the fact about one (key, check), or None."""
         words = self._words
         place = self._heads[key % _SLOTS]
         while place:
@@ -61,22 +62,22 @@ class Recent:
         return None
 
     def put_many(self, facts: Facts) -> None:
-        """Take in many facts, in any order."""
+        """Add many facts, in any order."""
         facts = newest_of(facts)
         rows = self._rows_of(facts["key"], facts["check"])
         self._replace(rows, facts)
         self._append(facts[rows == 0])
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return of which (key, check) something is said."""
+        """Return for each (key, check) whether there is a fact."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
-        """Put all facts of `newer`."""
+        """Add all facts of `newer`."""
         self.put_many(_facts(newer._table()[1:]))
 
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts, in order; none may be put until the last chunk is yielded."""
+        """Yield all facts, in order. No fact may be added until the last chunk is yielded."""
         keys = self._column(0)
         order = np.argsort(keys)
         keys = keys[order]
@@ -86,20 +87,21 @@ class Recent:
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
 
     def _table(self) -> Words:
-        """Return the words in place, as rows; while that view is held, no fact can be put."""
+        """Return a view of the words as rows. While the view exists, no fact can be added."""
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
     def _column(self, number: int) -> Words:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the row of each (key, check) in the table; 0 where there is none."""
+        """Return the row of each (key, check) in the table, or 0 for a missing one."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)
         going = np.flatnonzero(places)
         row = places[going].astype(np.int64) // _WIDTH
-        # All chains are followed at once, a step each turn: `going` are those that have not ended.
+        # All chains are followed in parallel, one step in each iteration. `going` has the chains that have
+        # not ended.
         while len(going):
             is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
             rows[going[is_it]] = row[is_it]
@@ -115,7 +117,7 @@ class Recent:
             table[rows[is_newer], column] = facts[field][is_newer]
 
     def _append(self, facts: Facts) -> None:
-        """Add facts about new (key, check)s: each goes before the one that came before it in its slot."""
+        """Add facts about new (key, check) pairs, each at the head of the chain in its slot."""
         if len(facts) == 0:
             return
         slots = (facts["key"] % np.uint64(_SLOTS)).astype(np.int64)
@@ -128,8 +130,8 @@ class Recent:
         for column, field in enumerate(("key", "check", "offset", "at", "extra")):
             added[:, column] = facts[field]
         added[:, 5] = heads[slots]
-        # Facts are by slot now: all of a slot but the first go on at the one before, and the last is its new
-        # head, because numpy keeps the last of several writes to one place.
+        # Facts are sorted by slot now. Each fact of a slot but the first links to the fact before it, and the
+        # last is the new head, because numpy keeps the last of several writes to one place.
         shares = np.flatnonzero(slots[1:] == slots[:-1])
         added[shares + 1, 5] = places[shares]
         heads[slots] = places
@@ -137,5 +139,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return facts out of rows of the table."""
+    """Return the facts in rows of the table."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)

@@ -88,7 +88,7 @@ class Stamp(Protocol):
 
 
 class TimerSet(NamedTuple):
-    """A timer waits at the offset of its record. It is named by a message id or None, and by a key or ""."""
+    """A timer waits at the offset of its record, named by a message id or None, and by a key or ""."""
 
     due_ms: int
     topic: str
@@ -97,8 +97,7 @@ class TimerSet(NamedTuple):
 
 
 class HalfStored(NamedTuple):
-    """A half waits at the offset of its record. Its message is for `topic`, to be delivered at `due_ms` if
-    given.
+    """A half waits at the offset of its record. The message is for `topic`, and is due at `due_ms` if given.
 
     `check_ms` is the time of the first check-back. For a half that RocketMQ stored, this time follows from
     `immunity_s` or a default.
@@ -137,7 +136,7 @@ class HalfEndedLate(NamedTuple):
 
 
 class LeaseChanged(NamedTuple):
-    """A lease of a group on a queue was given or changed, or it ended."""
+    """A lease of a group on a queue was given, changed or ended."""
 
     key: Key
     entry: LeaseEntry
@@ -267,7 +266,7 @@ class LogCut(NamedTuple):
 
 
 class EpochBegun(NamedTuple):
-    """An epoch began. Its leader is `node`, or "" if unknown, and `version` applies to its records."""
+    """An epoch began. The leader is `node`, or "" if unknown. `version` applies to the records."""
 
     number: int
     node: str = ""
