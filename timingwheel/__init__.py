@@ -1,1 +1,1 @@
-"""Everything that happens later: a hierarchical timing wheel over integers; it knows no messages."""
+"""A hierarchical timing wheel for integers, which has no knowledge of messages."""

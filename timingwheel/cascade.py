@@ -1,15 +1,17 @@
-"""What a checkpoint writes of the far timers: slots whose time comes near are split, then new timers added.
+"""The writes of far timers in a checkpoint, which splits slots whose time is near and then adds new timers.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-Runs in a worker thread on what `Partitions.to_write` took away, and changes no file within the length that
-a snapshot names: a split makes new files, additions go behind the end. So a failed attempt leaves bytes that
-nobody names; the next one cuts them off first. A timer that is deleted before it is written never is.
+The writes run in a worker thread on the state from `Partitions.to_write`, and change no file within the
+length that a snapshot names. A split creates new files, and additions are appended. A failed attempt
+therefore leaves only bytes that no snapshot names, and the next attempt cuts these bytes off first. A timer
+that is deleted before it is written is never written.
 
-Cost: each timer is written when it is set and once more for each level it comes down, of at most five; in
-memory lie 8 MiB of records and the tombstones of one slot. Weak spot: a slot is split whole, so one of level
-5 or 4 with most of a store's timers makes a single checkpoint long, and needs room for both copies meanwhile.
+Cost: each timer is written when it is set and once more for each of the at most five levels that it descends.
+8 MiB of records and the tombstones of one slot are in memory. Weak spot: a slot is split as a whole, so a
+slot of level 5 or 4 with most of a store's timers makes a single checkpoint long, and needs disk room for
+both copies meanwhile.
 """
 
 from __future__ import annotations
@@ -33,16 +35,16 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""Returns the rows and records of timers by their offsets, in this order, without what it cannot read."""
+"""Return the rows and records of timers by their offsets, in this order, without unreadable records."""
 
 Span = tuple[int, int]
-"""The times from one to before another, in ms."""
+"""A range of times in ms, whose end is exclusive."""
 
 _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """How much of a slot's file counts: its length in bytes, and the timers and tombstones in these."""
+    """The valid part of a slot's file, with its length in bytes and its numbers of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -50,26 +52,26 @@ class File(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A timer whose record is damaged in the file at `path`, or where `fetch` looks: then that is empty."""
+    """A timer with a damaged record in the file at `path`, or in the source of `fetch` if `path` is ""."""
 
     due_ms: int
     timer_offset: int
     path: str = ""
     queue: int = -1
-    """As in its row; -1 where it is not known."""
+    """The queue in the timer's row, or -1 if it is unknown."""
 
 
 class _Growing:
-    """A file that is being appended to."""
+    """A file to which batches are appended."""
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
-        # Bytes of an attempt that failed, or whose snapshot was never written, would be read as timers.
+        # Bytes of a failed attempt, or of an attempt without a snapshot, would be read as timers.
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches that hold so many timers and tombstones; raise OSError."""
+        """Append batches with the given numbers of timers and tombstones. Raise OSError on failure."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -79,7 +81,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The far timers at one moment: files as the last snapshot names them, and what is to be added."""
+    """The far timers at one moment, with the files of the last snapshot and the timers to add."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -87,25 +89,25 @@ class PartitionsToWrite:
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
-    """Names of files that could not be read whole; they are never deleted."""
+    """Names of damaged files, which are never deleted."""
     shared: Shared
     last_offset: int
-    """The last timer set."""
+    """The offset of the last timer that was set."""
     mended: frozenset[Gap] = frozenset()
-    """Damage whose timers are all accounted for."""
+    """Damage with known outcomes for all of its timers."""
     unmended: tuple[Gap, ...] = ()
-    """Other damage that was met before."""
+    """Other known damage."""
     older: frozenset[str] = frozenset()
-    """Names of files that are older than the snapshot of the last start, and are not to be deleted yet."""
+    """Names of files that are older than the last startup's snapshot, and must not be deleted yet."""
     unreadable: list[Unreadable] = field(default_factory=list)
-    """The timers whose records are damaged; they wait without a record until their end."""
+    """The timers with damaged records, which wait without a record until their end."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
     _fetch_count: int = _FIRST_FETCH
 
     def write(self, disk: Disk, fetch: Fetch) -> None:
-        """Write everything durably; raise OSError."""
+        """Write all changes durably. Raise OSError on failure."""
         assert self.new_files is None, "written twice"
         for slot in self.split:
             self._split(disk, slot)
@@ -118,7 +120,7 @@ class PartitionsToWrite:
         self.shared = Shared({slot: last for slot, last in self.shared.slots.items() if slot in kept})
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps; None before `write`."""
+        """Return the state for a snapshot, or None before `write`."""
         if self.new_files is None:
             return None
         return {
@@ -134,10 +136,11 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return all damage whose timers are not accounted for.
+        """Return all damage with timers of unknown outcome.
 
-        Of a split file nothing else tells. A sector of another file may be read again by the next process,
-        which would take its timers for done: what was delivered of the file moved the watermark past them.
+        There is no other evidence of damage in a split file. A bad sector of another file may be readable for
+        the next process, which would treat its timers as done, because deliveries from the file moved the
+        watermark past them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -147,10 +150,10 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that neither the new snapshot nor the one before it names; raise OSError.
+        """Delete the files that neither the new nor the previous snapshot names. Raise OSError on failure.
 
-        A file whose slot touches a span `in_doubt` stays: it may be the last that has the records of timers
-        which damaged bytes held.
+        A file whose slot overlaps a span in `in_doubt` is kept, because it may have the only copy of records
+        that were in damaged bytes.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -161,7 +164,7 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Tell whether a slot's file goes on: neither split, nor all of it delivered."""
+        """Return whether a slot's file is kept, because the slot is neither split nor wholly delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
@@ -179,16 +182,16 @@ class PartitionsToWrite:
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
-        if damage:  # the old file may tell more of these timers than the log does, so it is kept
+        if damage:  # the old file is kept, because it may have more records of these timers than the log
             self.damage += damage
             self.damaged |= {slot.name}
 
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield timers with their records, and those whose records are damaged as pairs, which have none.
+        """Yield timers with their records, but timers with damaged records as pairs without records.
 
-        Copied, the damage would be all that is left once the log is cut and older files are deleted.
+        A copy of a damaged record would be the only copy once the log is cut and older files are deleted.
         """
         if rows.dtype == PAIR:
             yield rows, records
@@ -207,7 +210,7 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the offsets, ascending, of a slot's timers that are deleted, by its file and by memory."""
+        """Return the ascending offsets of a slot's deleted timers, from its file and from memory."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
         tombstones = [np.empty(0, np.uint64)]
@@ -218,8 +221,8 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
-        """Add what came for a slot to its file, or, if it is split, to files of the levels below."""
-        # A timer and its tombstone that both came since the last checkpoint cancel out: neither is written.
+        """Add a slot's new timers to its file or, if the slot is split, to files of the levels below."""
+        # A timer and its tombstone that were both added since the last checkpoint are not written.
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         left = alive(timers, np.sort(tombstones["timer_offset"]))
         tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
@@ -228,12 +231,12 @@ class PartitionsToWrite:
             self._add_to(disk, slot, left, fetch)
             self._add_tombstones(disk, slot, tombstones)
             return
-        # Of a slot that is split no tombstone is left to write: the split has left those timers out.
+        # A split slot has no tombstones to write, because the split has omitted deleted timers.
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
 
     def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
-        """Append timers, an array of `PAIR`, with their records to a slot's file."""
+        """Append timers (an array of `PAIR`) and their records to a slot's file."""
         ordered = _by_offset(timers)
         first = 0
         while first < len(ordered):
@@ -243,7 +246,7 @@ class PartitionsToWrite:
             self._add_fetched(self._to(disk, slot), chunk, rows, records)
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
-        if len(rows) < len(chunk):  # a timer whose record is damaged waits as a pair, rather than being lost
+        if len(rows) < len(chunk):  # a timer with a damaged record waits as a pair and is not lost
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += [Unreadable(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
@@ -259,7 +262,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """Set how many records to fetch next, so that they fit a batch if they are like the last ones."""
+        """Set the number of records to fetch next, so that records of the last size fit in a batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -277,7 +280,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
-        """Make all files durable, then their names: only then may a snapshot name them."""
+        """Make all files durable, and then their names, before a snapshot may name the files."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -286,13 +289,13 @@ class PartitionsToWrite:
 
 
 def span_of(path: str) -> Span:
-    """Return the times that the slot of a file covers."""
+    """Return the range of times that the slot of a file covers."""
     slot = slot_named(path.removeprefix(f"{TIMERS}/"))
     return slot.start_ms, slot.end_ms
 
 
 def _touches(name: str, spans: list[Span]) -> bool:
-    """Return whether the slot of a name has a part in any of the spans; a name of no slot has none."""
+    """Return whether the slot of a name overlaps any of the spans. Return False for any other name."""
     try:
         start_ms, end_ms = span_of(name)
     except ValueError:
@@ -311,7 +314,7 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """Yield the live timers of a file with their records (none for pairs), some 8 MiB at a time."""
+    """Yield the live timers of a file with their records (no records for pairs), some 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
     records: list[bytes] = []
@@ -333,7 +336,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the bytes of each row's record, read with one look at the batch."""
+    """Return the bytes of each row's record, with one read of the batch."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -342,7 +345,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return of which rows the record is whole and its CRC holds, or is kept in the log: a column of bool."""
+    """Return a column of bool, which is true for rows whose record is sound or is in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -354,5 +357,5 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 
 
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
-    """Return the files that a snapshot names; who reads a missing or too short one meets a gap."""
+    """Return the files that a snapshot names. A read of a missing or truncated file finds a gap."""
     return {slot_named(name): File(*fields) for name, fields in named.items()}

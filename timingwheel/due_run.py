@@ -1,17 +1,17 @@
-"""The rows of a file in due order, a bounded number at a time: what is read ahead of its time.
+"""The rows of a file in due order, which are read ahead of their time in bounded numbers.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken as they come due
 
-A file lies in the order of arrival, so each read goes through all of it and keeps the first rows in due
-order (ties by timer_offset) behind the last one read before: 64 bytes a row of those, whatever the file
-holds. The next read begins while the rows of the last are being delivered. What the wheel learns about the
-slot after its time has come, it learns in memory; the file is read up to the length it had then.
+A file is in the order of arrival, so each read scans the whole file and keeps the first rows in due order
+(ties by timer_offset) after the last row of the previous read. These rows take 64 bytes each, for any size of
+the file. The next read begins while the rows of the last read are delivered. Changes of the slot after its
+time has come are kept in memory, and the file is read up to the length that it had at this time.
 
     run 1    the first `count_max` rows of the whole file, behind (start - 1, LAST_OFFSET)
     run n    the first `count_max` rows of the whole file, behind the last row of run n-1
 
-Weak spot: a file of n rows is read n / `count_max` times, so a slot with very many timers that is read as it
-is (a passing one) costs reads in the square of its size. One of level 0 holds 16 s, and has few runs.
+Weak spot: a file of n rows is read n / `count_max` times, so the reads of a passing slot with very many
+timers are quadratic in its size. A slot of level 0 covers 16 s, and has few runs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from timingwheel.boundaries import Numbers, Slot
 from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 
 SortKey = tuple[int, int]
-"""(due_ms, timer_offset): the order of delivery."""
+"""The order of delivery, by (due_ms, timer_offset)."""
 
 NO_ROWS: Final = np.empty(0, ROW)
 LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """Return the rows (`ROW` or `PAIR`, any order) that come after a sort key."""
+    """Return the rows (`ROW` or `PAIR`, in any order) that are after a sort key."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -47,16 +47,16 @@ def behind(rows: Rows, after: SortKey) -> Rows:
 
 
 def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
-    """Return the rows due from one time to before another, in ms."""
+    """Return the rows that are due from `from_ms` up to `until_ms`, exclusive."""
     due_ms = rows["due_ms"]
     kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
     return kept
 
 
 def _first_of(held: list[Rows], count_max: int) -> Rows:
-    """Return the first of all rows that are held, as `ROW`s by (due_ms, timer_offset), and let all go."""
+    """Return the first of the rows, as `ROW`s by (due_ms, timer_offset), and clear the list."""
     rows = _joined(held)
-    held.clear()  # before the copies below are made: else the rows would be in memory once more
+    held.clear()  # cleared before the copies below, because the rows would otherwise be in memory twice
     offsets, due_ms = rows["timer_offset"].copy(), rows["due_ms"].copy()
     is_in_order = bool(np.all(offsets[1:] > offsets[:-1]))
     order = _in_order(due_ms) if is_in_order else np.lexsort((offsets, due_ms))
@@ -64,7 +64,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """Return all that is held as one array; pairs stay pairs where there is nothing else."""
+    """Return all rows as one array, as pairs if there are only pairs."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -73,9 +73,10 @@ def _joined(held: list[Rows]) -> Rows:
 
 
 def _in_order(due_ms: Numbers) -> Numbers:
-    """Return the places of the times in ascending order, equal times as they come.
+    """Return the places of the times in ascending order. Equal times keep their order.
 
-    Time and position fit one number nearly always; numbers sort several times as fast as positions by time.
+    Time and position nearly always fit in one number. Numbers sort several times as fast as positions by
+    time.
     """
     if not len(due_ms):
         return due_ms
@@ -89,11 +90,11 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Let go of rows that are held and not among the first; return when the last of the first is due."""
+    """Drop the rows that are not among the first. Return the due time of the last of the first rows."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
-    # By due time alone one cut is a partition, with no sort. Only where very many are due at `last_ms` must
-    # the offsets decide, or the rows of one crowded millisecond would all be held.
+    # By due time alone, a cut is a partition without a sort. If very many rows are due at `last_ms`, the
+    # offsets must decide, because otherwise all rows of a crowded millisecond would be kept.
     is_crowded = int(np.count_nonzero(due_ms <= last_ms)) > count_max + count_max // 8
     held[:] = [_first_of(held, count_max)] if is_crowded else [_until(held, last_ms)]
     return last_ms
@@ -106,14 +107,14 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order of all that come, as `ROW`s, and whether they are all.
+    """Return the first `count_max` rows in due order, as `ROW`s, and whether these are all rows.
 
-    At most a quarter more than these is held, and what comes at once.
+    At most a quarter more rows are kept in memory, and the rows of one array.
     """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
     for rows in found:
-        # Equal to the last one too: among rows of one due time an earlier offset may still come.
+        # Rows with the same due time as the last row are kept, because they may have lower offsets.
         early = rows[rows["due_ms"] <= last_ms]
         is_all = is_all and len(early) == len(rows)
         held.append(early)
@@ -126,7 +127,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """The next rows of a slot's file, to be read in a worker thread."""
+    """A read of the next rows of a slot's file, in a worker thread."""
 
     slot: Slot
     length: int
@@ -134,13 +135,13 @@ class ReadAhead:
     after: SortKey
     count_max: int
     without: tuple[Gap, ...] = ()
-    """Damage whose timers are accounted for otherwise, though the disk may be able to read it by now."""
+    """Damage with known outcomes for its timers, which is not read even if the disk can read it now."""
     rows: Rows = field(default_factory=NO_ROWS.copy)
     is_last: bool = False
     damage: list[Gap] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
-        """Read the rows; raise OSError."""
+        """Read the rows. Raise OSError on failure."""
         path = self.slot.path
         disk.will_need(path)
         tombstones = np.empty(0, np.uint64)
@@ -149,21 +150,21 @@ class ReadAhead:
         self.rows, self.is_last = first_in_due_order(self._wanted(disk, tombstones), self.count_max)
 
     def _wanted(self, disk: Disk, tombstones: Numbers) -> Iterator[Rows]:
-        # The timers of a gap that the tombstones were in may be ones that are deleted.
+        # A gap in the tombstones is also a gap in the rows, because its timers may be deleted.
         without = (*self.without, *self.damage)
         for rows in parts(disk, self.slot.path, self.length, self.damage, without):
             yield alive(behind(rows, self.after), tombstones)
 
 
 class Advanced(NamedTuple):
-    """What `advance` found: a file to read ahead, and timers that the caller must place in its wheel now."""
+    """The result of `advance`, with a file to read ahead and timers that the caller must schedule now."""
 
     job: ReadAhead | None
     near: list[tuple[int, int]]
 
 
 class Reading:
-    """A slot whose time has come: what of its file has been read, and what of that was taken."""
+    """A slot whose time has come, with the rows of its file that were read and not taken."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -177,12 +178,12 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """The number of rows in memory that are not taken."""
+        """The number of rows in memory that have not been taken."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was read and taken."""
+        """Whether all rows were read and taken."""
         return self.is_read and not self._runs
 
     @property
@@ -192,22 +193,22 @@ class Reading:
 
     @property
     def head_due_ms(self) -> int:
-        """The time in ms at which the next row is due, or, before it is read, one before which none is."""
+        """The due time of the next row in ms, or, before the next read, a lower bound of this time."""
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
         return max(self.slot.start_ms, self._after[0])
 
     def forget(self, timer_offset: int) -> None:
-        """Leave out a timer of this slot that was deleted since its time came."""
+        """Exclude a timer of this slot that was deleted after the slot's time had come."""
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
-        """Return the next read, for what is behind the last one and behind what has been delivered."""
+        """Return the next read, for the rows after the last read and after the delivered rows."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
     def install(self, job: ReadAhead) -> None:
-        """Take over what was read."""
+        """Add the rows of a read."""
         if len(job.rows):
             first, last = job.rows[0], job.rows[-1]
             assert self._after < (int(first["due_ms"]), int(first["timer_offset"])), "rows come a second time"
@@ -218,7 +219,7 @@ class Reading:
         self.is_read = job.is_last
 
     def take(self, limit_ms: int, count_max: int) -> Rows:
-        """Return the next rows, due by `limit_ms`; fewer than there are if some of them are deleted."""
+        """Return the next rows due by `limit_ms`, which are fewer than `count_max` if rows were deleted."""
         while self._runs:
             run = self._runs[0]
             near = run[self._taken : self._taken + count_max]

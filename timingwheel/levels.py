@@ -1,6 +1,6 @@
-"""The arithmetic of the wheel's levels; pure functions of integers.
+"""The arithmetic of the wheel's levels, as pure functions of integers.
 
-Level 0 has 256 slots of 1 ms; each level above has 256 slots, each as long as the whole level below:
+Level 0 has 256 slots of 1 ms. Each higher level has 256 slots, each as long as the whole level below:
 
     level  slot            level spans
     0      1 ms            256 ms
@@ -10,9 +10,9 @@ Level 0 has 256 slots of 1 ms; each level above has 256 slots, each as long as t
     4      49.7 days       34.8 years
     5      34.8 years      8,900 years
 
-A timer lies on the lowest level on which its due time and the present share the enclosing slot of the
-level above; its slot there is the due time's own byte. When the present enters a slot of an upper level,
-that slot's timers cascade to the levels below. A timer cascades at most five times.
+A timer is on the lowest level on which its due time and the present share the enclosing slot of the level
+above. Its slot on this level is the corresponding byte of the due time. When the present enters a slot of an
+upper level, the timers of the slot cascade to the levels below. A timer cascades at most five times.
 (Varghese and Lauck 1987, scheme 7.)
 """
 
@@ -25,27 +25,27 @@ SLOT_BITS: Final = 8
 SLOT_COUNT: Final = 1 << SLOT_BITS
 SLOT_MASK: Final = SLOT_COUNT - 1
 SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
-"""Times are below this many milliseconds since 1970 (the year 10889)."""
+"""The upper limit of times in milliseconds since 1970 (the year 10889)."""
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """Return the level for a timer due at `due_ms`, not before `now_ms`: the highest byte that differs."""
+    """Return the level for a timer due at `due_ms` >= `now_ms`, by the highest byte that differs."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 
 def slot_of(level: int, due_ms: int) -> int:
-    """Return the slot of `due_ms` on `level`, 0 to 255."""
+    """Return the slot of `due_ms` on `level`, from 0 to 255."""
     return (due_ms >> (SLOT_BITS * level)) & SLOT_MASK
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """Return when the coming (or present) `slot` of `level` begins, in ms, seen from `now_ms`."""
+    """Return the start in ms of the next (or present) `slot` of `level` at `now_ms`."""
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift
 
 
 def first_from(occupied: int, slot: int) -> int:
-    """Return the first set bit of `occupied` at or above `slot`; -1 if there is none."""
+    """Return the first set bit of `occupied` at or above `slot`, or -1 if no bit is set."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
 

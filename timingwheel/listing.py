@@ -1,13 +1,14 @@
-"""All far timers in due order, for lists and counts, slot by slot in bounded memory; and one of them by name.
+"""Lists and counts of the far timers in due order, slot by slot with bounded memory, and look-up of a timer.
 
-Slots that overlap, a shared one and those below it, are merged; meanwhile `record_at`, of which a file needs
-40 bits, has the number of its slot in the upper 24. What is delivered or deleted is left out.
+Overlapping slots (a shared slot and the slots below it) are merged. During the merge, the upper 24 bits of
+`record_at`, of which a file needs 40 bits, contain the number of the row's slot. Delivered and deleted timers
+are omitted.
 
-Cost: what is asked for, slots outside the window are not touched; a whole slot is counted without reading it.
-The first rows of a slot are found without sorting all of it: runs begin small and grow.
+Cost: slots outside the window are not read, and a whole slot is counted without a read. The first rows of a
+slot are found without a sort of the whole slot, because runs begin small and grow.
 
-Weak spots: each run reads its files anew, so a list to the end of a large slot reads it once for every
-`rows_max` rows; and a whole slot's count trusts the counts of its file, unless damage was met in it.
+Weak spots: each run reads its files again, so a list of a large slot reads the slot once for every `rows_max`
+rows. The count of a whole slot uses the counts of its file, unless the file has known damage.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
-"""Rows of the first run; each next one has `_GROWTH` times as many."""
+"""The number of rows in the first run. Each later run has `_GROWTH` times as many rows."""
 _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -37,7 +38,7 @@ _IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
 
 @dataclass(slots=True, frozen=True)
 class Listing:
-    """The far timers as they are now: in files, and in memory."""
+    """The current far timers in files and in memory."""
 
     disk: Disk
     files: dict[Slot, File]
@@ -46,15 +47,16 @@ class Listing:
     damage: list[Gap]
     rows_max: int
     gaps: tuple[Gap, ...] = ()
-    """All damage of the files that is known, whether or not its timers are accounted for.
+    """All known damage of the files, including damage with known outcomes.
 
-    Their rows are counted, for fewer are there than were written.
+    The rows of damaged files are counted one by one, because rows are missing.
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the window and behind `after`, in due order, with their records' file.
+        """Yield live timers due in the window and after `after`, in due order, with the file of their
+        records.
 
-        Raise OSError.
+        Raise OSError if a read fails.
         """
         after = max(after or (0, 0), self.watermark)
         for slots in _overlapping(self._slots(max(from_ms, after[0]), until_ms)):
@@ -67,18 +69,18 @@ class Listing:
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers that are due in the window; raise OSError."""
+        """Return the number of live timers that are due in the window. Raise OSError if a read fails."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Return a timer's `ROW` in its slot's file, an array of one; None if it has none. Raise OSError."""
+        """Return a timer's `ROW` in its slot's file as an array of one, or None. Raise OSError on failure."""
         if slot not in self.files:
             return None
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
             if batch.kind != partition.TOMBSTONE:
-                offsets = batch.rows["timer_offset"]  # ascending in a batch, not from batch to batch
+                offsets = batch.rows["timer_offset"]  # ascending within a batch only
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
                     return partition.as_rows(batch.rows[place : place + 1])
@@ -92,7 +94,7 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """Return the next rows of slots that overlap, marked with their slots' numbers, and whether all."""
+        """Return the next rows of overlapping slots, marked with slot numbers, and whether these are all."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
@@ -102,7 +104,7 @@ class Listing:
         return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the same rows, unmarked, in runs of one file."""
+        """Yield the same rows without marks, in runs of one file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -114,7 +116,7 @@ class Listing:
     def _alive(self, slot: Slot) -> Iterator[Rows]:
         tombstones = self._tombstones(slot)
         if slot in self.files:
-            # What the tombstones met is damaged for the rows, too: they may be ones that are deleted.
+            # A gap in the tombstones is also a gap in the rows, because its timers may be deleted.
             length, without = self.files[slot].length, (*self.gaps, *self.damage)
             for rows in partition.parts(self.disk, slot.path, length, self.damage, without):
                 yield alive(rows, tombstones)
@@ -136,7 +138,7 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
-        """Return how many live timers a slot has, by counts alone: each tombstone has its timer there."""
+        """Return the number of live timers of a slot by counts. Each tombstone has a timer in the slot."""
         file = self.files.get(slot, File())
         kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
         in_memory = sum(len(unwritten.timers) - len(unwritten.tombstones) for unwritten in kept)
@@ -144,7 +146,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield slots in the order of their start, slots that overlap in one list."""
+    """Yield lists of overlapping slots, in the order of their starts."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

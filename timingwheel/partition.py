@@ -1,6 +1,6 @@
-"""One file of far timers: `timers/<level>-<20 digits start_ms>`, batches that are only ever appended.
+"""One file of far timers, `timers/<level>-<20 digits start_ms>`, to which batches are only appended.
 
-A batch is a head, rows, and for kind 1 the records' own bytes back to back; integers are little-endian.
+A batch has a head, rows, and for kind 1 the bytes of the records without gaps. Integers are little-endian.
 
     head   width  field                                   kind  rows
     0      8      "TWTIMER1"                              1     `ROW`, 64 bytes: a timer and its record
@@ -21,16 +21,16 @@ A batch is a head, rows, and for kind 1 the records' own bytes back to back; int
     48     8      key_hash
     56     8      spare
 
-Rows of a batch are in ascending order of timer_offset, records in due order, so that those of a crowded
-moment lie together. Each record carries its own CRC, which whoever reads it checks. A snapshot names the
-files and how long they are: what is beyond was never there. A batch that does not match its CRC is a `Gap`,
-and the reading goes on at the next that does: at the damaged one's end if its head still tells it, else
-wherever the magic comes next. A file that is missing or too short has a gap up to the length that is named.
-A sector that the disk cannot read reads as zeros (`timingwheel.sectors`), and so makes a gap as well.
-Which timers a gap held is found out elsewhere (`services.broker.timers.mending`).
+Rows of a batch are in ascending order of timer_offset, and records are in due order, so that the records of a
+crowded moment are adjacent. Each record has its own CRC, which every reader must check. A snapshot contains
+the names and lengths of the files, and later bytes are ignored. A batch that does not match its CRC is a
+`Gap`, and the read continues at the next sound batch, which is at the end of the damaged batch if its head is
+sound, or else at the next magic. A missing or truncated file has a gap up to the length in the snapshot. A
+sector that the disk cannot read is returned as zeros (`timingwheel.sectors`), and therefore also causes a
+gap. The timers of a gap are determined by `services.broker.timers.mending`.
 
-Cost: reading goes through a window, so memory is bounded however long the file is. Weak spot: a damaged byte
-among rows makes a gap of the whole batch, up to 65,536 timers, for all rows share one CRC.
+Cost: a file is read through a window, so memory is bounded for files of any length. Weak spot: a damaged byte
+in the rows makes a gap of the whole batch, with up to 65,536 timers, because all rows share one CRC.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ ROW: Final = np.dtype(
         ("spare", "<u8"),
     ]
 )
-"""A timer as it is kept and given out."""
+"""The dtype of a timer with the place of its record."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
-"""A timer without its record, or a tombstone: that timer is deleted."""
+"""The dtype of a timer without its record, or of a tombstone, which marks a timer as deleted."""
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ROW` or `PAIR`."""
 
 IN_LOG: Final = (1 << 64) - 2
-"""As `record_at`: no record is kept here, it is to be read from the log at `timer_offset`."""
+"""The value of `record_at` for a record that is not in the file but in the log at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
@@ -84,7 +84,7 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """A sound batch: its kind, its rows (`ROW` or `PAIR` by kind), where the batch lies and ends."""
+    """A sound batch, with its kind, its rows (`ROW` or `PAIR` by kind), its position, and its end."""
 
     kind: int
     rows: Rows
@@ -94,16 +94,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """Bytes of a file from `position` up to `end` in which no batch is sound."""
+    """Bytes of a file from `position` up to `end` without a sound batch."""
 
     path: str
     position: int
     end: int
     is_unread: bool = field(default=False, compare=False)
-    """Whether the disk could not read some of them."""
+    """Whether the disk could not read some of the bytes."""
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps: the first fields."""
+        """Return the first fields, for a snapshot."""
         return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Gap:
 
 
 class Window:
-    """A file's first `length` bytes, read a window at a time; nothing is read beyond its end."""
+    """The first `length` bytes of a file, which are read a window at a time."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -122,9 +122,9 @@ class Window:
         self._unread: list[sectors.Extent] = []
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`; fewer at the end, zeros for what cannot be read.
+        """Return up to `length` bytes from `position`, fewer at the end, with zeros for unreadable bytes.
 
-        Raise OSError of anything but EIO.
+        Raise OSError for any error except EIO.
         """
         length = max(0, min(length, self._there_bytes - position))
         if length == 0:
@@ -132,22 +132,22 @@ class Window:
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            self._held = b""  # else two windows would be in memory during the read
+            self._held = b""  # otherwise two windows would be in memory during the read
             self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether the disk could not read bytes between `first` and `end`, as far as it was asked."""
+        """Return whether a read of bytes between `first` and `end` has failed so far."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the sound batches from a position on, in order; add what is damaged to `damage`.
+    """Yield the sound batches from a position on, in order. Add damaged ranges to `damage`.
 
-    Batches in a gap of `without` are damaged, even if the disk can read them by now.
+    Batches in a gap of `without` count as damaged, even if the disk can read them now.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -167,9 +167,9 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield the timers of a file, deleted ones included, in arrays of `ROW` or `PAIR`; join small batches.
+    """Yield the timers of a file, including deleted ones, in arrays of `ROW` or `PAIR`. Join small batches.
 
-    `damage` and `without` are those of `batches`.
+    `damage` and `without` are the same as for `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):
@@ -184,7 +184,7 @@ def parts(
 
 
 def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
-    """Return the gap in which a batch lies, or a part of it; None if there is none."""
+    """Return a gap that overlaps a batch, or None if no gap does."""
     touching = (
         one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
     )
@@ -194,10 +194,10 @@ def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
 def tombstone_offsets(
     disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
 ) -> Numbers:
-    """Return the offsets of the timers that have a tombstone in the file, ascending; raise OSError.
+    """Return the ascending offsets of the timers with a tombstone in the file. Raise OSError on failure.
 
-    `damage` and `without` are those of `batches`. Let no timer of a gap that is met here count as one that
-    waits: a disk may fail to read what it can read in the next moment.
+    `damage` and `without` are the same as for `batches`. No timer of a gap found here may count as waiting,
+    because a disk may fail to read bytes that it can read a moment later.
     """
     damage = [] if damage is None else damage
     found = [
@@ -209,7 +209,7 @@ def tombstone_offsets(
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """Return the rows whose timers are not among `tombstones`, offsets that ascend."""
+    """Return the rows whose timers are not among `tombstones`, which are ascending offsets."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -219,7 +219,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """Return the rows as `ROW`; pairs become rows whose record is in the log."""
+    """Return the rows as `ROW`. Pairs become rows whose record is in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -228,9 +228,9 @@ def as_rows(rows: Rows) -> Rows:
 
 
 def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
-    """Yield batches of timers without records, or of tombstones (`PAIR`), for one after the other on disk.
+    """Yield batches of timers without records, or of tombstones (`PAIR`), to be written without gaps.
 
-    The first is to stand at `position`.
+    The first batch must be written at `position`.
     """
     for first in range(0, len(pairs), TIMER_ROWS_PER_BATCH_MAX):
         stored = pairs[first : first + TIMER_ROWS_PER_BATCH_MAX].tobytes()
@@ -240,7 +240,7 @@ def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
 
 
 def encode_rows(position: int, rows: Rows, records: list[bytes]) -> Iterator[bytes]:
-    """Yield batches of timers (`ROW`) with their records, for one after the other from `position`."""
+    """Yield batches of timers (`ROW`) with their records, to be written from `position` on without gaps."""
     assert len(rows) == len(records), "a row without its record, or a record without its row"
     for first, end in _cuts(list(map(len, records))):
         batch = _encode(position, rows[first:end].copy(), records[first:end])
@@ -253,7 +253,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
     order = np.argsort(rows["due_ms"], kind="stable")
-    # The place of a record is its row's rank by due time, not its row's own place: two orders in one batch.
+    # Records are ordered by due time and rows by offset, so a batch has two orders.
     rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
@@ -262,7 +262,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return ranges of records that each fit a batch; one that is larger than that has its own."""
+    """Return ranges of records that fit in a batch. A record that is too large has its own batch."""
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         batch_bytes += length + ROW.itemsize
@@ -279,7 +279,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """Return the batch at a position; None if no sound batch begins there."""
+    """Return the batch at a position, or None if no sound batch begins at the position."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -296,18 +296,18 @@ def _batch_at(window: Window, position: int) -> Batch | None:
 
 
 def _next_sound(window: Window, position: int) -> int:
-    """Return where the next sound batch behind a damaged one begins; the file's end if there is none."""
+    """Return the start of the next sound batch after a damaged batch, or the end of the file."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
-        # The head may itself be what is damaged: its length counts only if a sound batch lies there.
+        # The head may be damaged, so its length is used only if it leads to a sound batch.
         if position < end < window.length and _batch_at(window, end) is not None:
             return end
     return next(_sound_after(window, position + 1), window.length)
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield where sound batches begin from a position on, found by their magic."""
+    """Yield the starts of sound batches from a position on, which are found by their magic."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:
@@ -317,4 +317,4 @@ def _sound_after(window: Window, position: int) -> Iterator[int]:
             if _batch_at(window, position + at) is not None:
                 yield position + at
             at = held.find(MAGIC, at + 1)
-        position += max(1, len(held) - len(MAGIC) + 1)  # a magic may lie across two windows
+        position += max(1, len(held) - len(MAGIC) + 1)  # a magic may cross two windows

@@ -1,13 +1,13 @@
-"""Files of timers on a disk with bad sectors: what cannot be read is zeros, which match no CRC.
+"""Reads of timer files on a disk with bad sectors, which are returned as zeros, which match no CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-So a bad sector is damage as a flipped bit is, and costs what it holds, not what lies behind it. Linux returns
-what lies before a page that it cannot read, then fails: a read that comes short is read on from there.
+A bad sector is therefore damage like a flipped bit, and only its own bytes are lost, not later bytes. Linux
+returns the bytes before a page that it cannot read, and then fails, so a short read is continued at its end.
 
-Only EIO of a read counts. Whether the sector can be read again later matters not: what was noted as damage is
-accounted for as if it could not (`services.broker.timers.mending`). Weak spot: where most of a large file
-cannot be read, each of its blocks is tried, and a drive may take seconds for each.
+Only EIO of a read counts. If the sector can be read again later, its damage is still handled as if the sector
+were unreadable (`services.broker.timers.mending`). Weak spot: if most of a large file is unreadable, each of
+its blocks is tried, and a drive may take seconds for each block.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16
-"""How many files are tried: a drive may take seconds to say that it cannot read one."""
+"""The maximum number of files to try, because a drive may take seconds to report an unreadable file."""
 
 Extent = tuple[int, int]
-"""Bytes of a file from the first up to the second."""
+"""A range of bytes of a file, from the first up to the second position."""
 
 
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
-    """Return up to `length` bytes, fewer at the file's end; add to `unread` what of them cannot be read.
+    """Return up to `length` bytes, fewer at the file's end. Add unreadable ranges to `unread`.
 
-    Of a block that cannot be read it is not known whether the file ends in it: its zeros come in full. Raise
-    OSError of anything but EIO.
+    Since the file may end in an unreadable block, such a block is returned as a full block of zeros. Raise
+    OSError for any error except EIO.
     """
     found: list[bytes] = []
     left = [(position, position + length)]
@@ -51,7 +51,7 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
                 left += [(middle, end), (first, middle)]
             continue
         if not content:
-            break  # the file ends before
+            break  # the file ends earlier
         found.append(content)
         if len(content) < end - first:
             left.append((first + len(content), end))
@@ -59,9 +59,9 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return spans (position, length) of a file back to back, each in full: zeros behind the file's end.
+    """Return the joined spans (position, length) of a file, with zeros after the file's end.
 
-    Raise OSError of anything but EIO.
+    Raise OSError for any error except EIO.
     """
     try:
         content = disk.read_many(path, spans)
@@ -75,9 +75,9 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) where of several files the disk can read not one's first byte.
+    """Raise OSError (EIO) if the disk cannot read the first byte of any of several files.
 
-    What such a disk cannot read says nothing of the files: nobody is to take them for damaged.
+    Read errors of such a disk do not mean that the files are damaged.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -91,7 +91,7 @@ def require_reading(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def sentence(path: str, position: int, end: int) -> str:
-    """Return in words that the disk cannot read bytes of a file."""
+    """Return a sentence about unreadable bytes of a file."""
     return (
         f"The disk cannot read {path} between byte {position} and {end} (EIO): "
         "look at the kernel's log, and replace the disk."
@@ -99,14 +99,14 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add an extent, joined with the last one where that ends here."""
+    """Add an extent. Join it with the last extent if they are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))
 
 
 def _middle(first: int, end: int) -> int | None:
-    """Return the boundary of blocks nearest before the middle; None if all lies in one block."""
+    """Return the last block boundary before the middle, or None if all bytes are in one block."""
     next_block = (first // _BLOCK_BYTES + 1) * _BLOCK_BYTES
     if end <= next_block:
         return None

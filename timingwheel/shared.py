@@ -1,14 +1,13 @@
-"""Upper slots that are not split, because they are small: one file stays, beside those of the slots below it.
+"""Shared upper slots, which are small and are not split, so their file stays beside the files of lower slots.
 
-When the boundary of its level comes to a slot, and the slot's file has no more rows than are read ahead at
-once, the boundary simply moves on. What is set later goes to the slots below; what is in the file is read
-from it, in due order, and merged by due time. So a far timer among few is written once, and no checkpoint is
-needed for the sake of its level.
+When the boundary of a level reaches a slot whose file has no more rows than one read ahead, the boundary
+moves past the slot. Later timers are added to the slots below. The timers in the file are read in due order,
+and are merged by due time. If there are few far timers, each is therefore written once, and its level needs
+no checkpoint.
 
-A timer lives in exactly one slot: in the shared slot that was shared first of those whose `last_offset`, the
-last timer set before the checkpoint that last wrote its file, is not below its own; else in the slot of the
-levels as they are now.
-Cost: a few entries.
+A timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
+set before the last write of its file. A timer is in the first shared slot whose `last_offset` is not below
+the timer's offset, or else in the slot by the present boundaries. Cost: a few entries.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from timingwheel.boundaries import Slot, slot_named
 
 
 class Shared:
-    """The shared slots, each with its `last_offset`, a log offset."""
+    """The shared slots, each with its `last_offset`, which is a log offset."""
 
     def __init__(self, slots: dict[Slot, int] | None = None) -> None:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """Return the shared slot in which a timer lives; None if the timer lives in no shared slot."""
+        """Return the shared slot that contains a timer, or None if no shared slot does."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()
@@ -34,11 +33,11 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Forget the slots that lie wholly before a time."""
+        """Drop the slots that are wholly before a time."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:
-        """Return what a snapshot keeps."""
+        """Return the state for a snapshot."""
         return {slot.name: last_offset for slot, last_offset in self.slots.items()}
 
     @classmethod

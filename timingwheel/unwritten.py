@@ -1,6 +1,6 @@
-"""The timers that no file holds yet: 16 bytes each, by slot, in the order in which they came.
+"""The timers that are in no file yet, with 16 bytes each, by slot, in the order of arrival.
 
-And the tombstones of the same slots, 16 bytes each: those timers are deleted, wherever they lie.
+The tombstones of the same slots, with 16 bytes each, mark timers in memory or in files as deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTHING: Final = np.empty(0, PAIR)
 
 
 class Pairs:
-    """Pairs of due time in ms and offset, appended."""
+    """A growing list of pairs of due time in ms and offset."""
 
     __slots__ = ("_flat",)
 
@@ -33,16 +33,16 @@ class Pairs:
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Add many pairs, an array of `PAIR`."""
+        """Add many pairs as an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
-        """Return a copy of all pairs, an array of `PAIR`."""
+        """Return a copy of all pairs as an array of `PAIR`."""
         return np.frombuffer(self._flat.tobytes(), PAIR)
 
 
 class Unwritten:
-    """What came for one slot since the last checkpoint."""
+    """The timers and tombstones that were added to one slot since the last checkpoint."""
 
     __slots__ = ("timers", "tombstones")
 
@@ -51,46 +51,46 @@ class Unwritten:
 
 
 class Fresh:
-    """What came since the last checkpoint, by slot."""
+    """The timers and tombstones that were added since the last checkpoint, by slot."""
 
     def __init__(self) -> None:
         self.slots: dict[Slot, Unwritten] = {}
         self.count = 0
 
     def at(self, slot: Slot) -> Unwritten:
-        """Return what came for a slot, to be added to; the caller counts what it adds."""
+        """Return the entries of a slot for additions, which the caller must count."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = Unwritten()
         return found
 
     def pop(self, slot: Slot) -> Unwritten:
-        """Take away and return what came for a slot."""
+        """Remove and return the entries of a slot."""
         found = self.slots.pop(slot, None) or Unwritten()
         self.count -= len(found.timers) + len(found.tombstones)
         assert self.count >= 0, "more was taken away than came"
         return found
 
     def check(self) -> None:
-        """Assert that the count agrees with what the slots hold; a few hundred slots, for checkpoints."""
+        """Assert that the count matches the entries of the slots, of which there are a few hundred."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add many timers, or tombstones, an array of `PAIR`, each to its slot."""
+        """Add many timers or tombstones, as an array of `PAIR`, each to its slot."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Give what came for a slot to the slots below it."""
+        """Move the entries of a slot to the slots below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Give what came for a slot to the slots below it, except tombstones of the slot's own file."""
+        """Move the entries of a slot to the slots below, except tombstones of timers in the slot's file."""
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         self.place(alive(timers, np.sort(tombstones["timer_offset"])), boundaries)
@@ -101,14 +101,14 @@ class Fresh:
 
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
-    """Return the timers of a slot in memory that are not deleted, as `PAIR`s in the order of arrival."""
+    """Return the live timers of a slot in memory, as `PAIR`s in the order of arrival."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
-    """Return the offsets of the timers of a slot whose tombstones are in memory, ascending."""
+    """Return the ascending offsets of a slot's timers with tombstones in memory."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

@@ -1,25 +1,27 @@
-"""A hierarchical timing wheel: set, move and cancel in O(1), expiry in due order.
+"""A hierarchical timing wheel, with set, move and cancel in O(1), and expiry in due order.
 
-A timer is an integer chosen by the caller; its meaning is the caller's. The wheel holds for each pending
-timer its due time, and in the slots (see `timingwheel.levels`) pairs of due time and timer. Cancelling
-and moving leave the old pair behind; a pair counts only while it agrees with the timer's due time, and
-what does not is dropped when its millisecond has come. When half of the pairs are of that kind all slots are
-swept, slot by slot: leases of hours that are answered within milliseconds would else pile up. Whoever leaves
-a pair behind then sweeps `_SWEPT_EACH`, so that no call pays for all (200,000 take 40 to 130 ms). Rules:
+A timer is an integer with a meaning that the caller defines. The wheel stores the due time of each pending
+timer, and pairs of due time and timer in the slots (see `timingwheel.levels`). A cancel or a move leaves the
+old pair in its slot. A pair is valid only while it matches the timer's due time, and stale pairs are dropped
+at their due time. When half of the pairs are stale, all slots are swept, slot by slot, because long leases
+that are answered within milliseconds would otherwise accumulate. During a sweep, each call that leaves a
+stale pair sweeps `_SWEPT_EACH` pairs, so that no call does the whole sweep (200,000 pairs take 40 to 130 ms).
+Rules:
 
-* never early: `advance(now_ms)` gives out only what is due at or before `now_ms`;
-* in due order, ties in the order of (first) placing at that time;
-* time never goes back: an earlier `now_ms` than before changes nothing.
+* `advance(now_ms)` returns only timers that are due at or before `now_ms`.
+* Timers are returned in due order, and ties in the order of their first placement at this time.
+* Time never goes back. A `now_ms` before an earlier `now_ms` has no effect.
 
-The slot that begins next is known between two changes of it: asked for after each call of a broker, it would
-cost as much as setting a timer.
+The start of the next slot is cached, because a search after each call of a broker would cost as much as
+setting a timer.
 
-Cost: per timer one dictionary entry and at most four integers, for an empty slot nothing; an advance jumps
-from one occupied slot to the next, so idle time is free however long. A cascade moves all timers of a slot
-at once: less than a microsecond a timer where there are thousands, 50 us in any case.
+Cost: one dictionary entry and at most four integers for each timer, and no memory for an empty slot. An
+advance jumps from one occupied slot to the next, so idle time of any length has no cost. A cascade moves all
+timers of a slot at once, with a minimum of 50 us, and less than a microsecond for each of thousands of
+timers.
 
-Weak spot: a slot is emptied whole, so an `advance` that enters one with very many timers takes long, whatever
-`count_max` says.
+Weak spot: a slot is emptied as a whole, so an `advance` that enters a slot with very many timers takes long,
+regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ import numpy as np
 from timingwheel import levels
 
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
-"""An array (n, 2): due time in ms, timer."""
+"""An array (n, 2) of due times in ms and timers."""
 
 _LEFT_BEHIND_MIN: Final = 16_384
 _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
 _EMPTY: Final = partial(array, "q")
-"""Makes a slot: due time and timer in turn."""
+"""Create a slot, which contains due times and timers alternately."""
 
 
 class Wheel:
-    """The wheel at `now_ms`."""
+    """A timing wheel, which starts at `now_ms`."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -57,12 +59,13 @@ class Wheel:
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
         self._unswept: list[tuple[int, int]] = []
-        """The slots (level, number) of a sweep that is under way; the last one is being swept."""
+        """The slots (level, number) that are left in a sweep, of which the last is swept next."""
         self._sweeping: array[int] | None = None
-        """Its pairs, of which those up to `_swept_to` were looked at, and `_kept` still counted."""
+        """The pairs of the swept slot. `_kept` has the valid pairs of those checked, up to `_swept_to`.
+        """
         self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
         self._next_ms: int | None = _NEVER
-        """When the occupied slot begins that begins first, `_NEVER` if none is; None: to be looked for."""
+        """The start of the first occupied slot, `_NEVER` without one, or None if it must be searched."""
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -71,11 +74,11 @@ class Wheel:
         return timer in self._due_ms
 
     def due_ms(self, timer: int) -> int:
-        """Return when the pending `timer` is due, in ms; raise KeyError if it is not pending."""
+        """Return the due time of a pending timer in ms. Raise KeyError if the timer is not pending."""
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
-        """Set or move a timer; a timer that is due already comes with the next `advance`."""
+        """Set or move a timer. A timer that is already due is returned by the next `advance`."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
         if self._due_ms.get(timer) == due_ms:
@@ -87,7 +90,7 @@ class Wheel:
             self._left_behind(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Set timers, each once and none pending, all at one time."""
+        """Set timers that are not pending, each once, all to one due time."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
         count = len(self._due_ms) + len(timers)
@@ -96,11 +99,11 @@ class Wheel:
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Forget a timer; return False if it was not pending."""
+        """Cancel a timer. Return False if the timer was not pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Forget timers; return how many were pending."""
+        """Cancel timers. Return the number of timers that were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -108,9 +111,9 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Move the present to `now_ms` and take out up to `count_max` due timers, in due order.
+        """Move the present to `now_ms`, and remove and return up to `count_max` due timers, in due order.
 
-        Return (due time, timer). With `count_max` of them more may be due at once: call again.
+        The result has (due time, timer). If it has `count_max` timers, more timers may be due, so call again.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -118,16 +121,16 @@ class Wheel:
         return due
 
     def rebased(self, now_ms: int) -> Wheel:
-        """Return the same timers on a wheel at `now_ms`: for a clock that was set back."""
+        """Return a wheel at `now_ms` with the same timers, for a clock that was set back."""
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
             wheel.schedule(timer, due_ms)
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return when `advance` next has work, never later than the next due time; None if nothing pends.
+        """Return the time of the next work, at or before the next due time, or None without timers.
 
-        May name the start of a slot that only cascades or holds cancelled timers.
+        The result may be the start of a slot that only cascades or has only cancelled timers.
         """
         if self._expired:
             return self.now_ms
@@ -151,7 +154,7 @@ class Wheel:
                 self._next_ms = start_ms
 
     def _left_behind(self, count: int) -> None:
-        """Count pairs that were left behind; begin a sweep, or do this call's share of the one under way."""
+        """Count new stale pairs. Begin a sweep, or do this call's share of a sweep under way."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -159,8 +162,8 @@ class Wheel:
                 self._sweep(self._owed_count)
                 self._owed_count = 0
         elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
-            # From 0 again, though the old pairs are still there: the sweep drops these, and those that are
-            # left behind meanwhile in slots it has passed are the next one's.
+            # The count restarts at 0, although the stale pairs still exist, because the sweep drops these
+            # pairs. Pairs that become stale meanwhile in slots that were swept belong to the next sweep.
             self._left_behind_count = 0
             self._unswept = [
                 (level, slot)
@@ -169,11 +172,11 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Look at the next `count` pairs of slots, and drop pairs that no longer count; the order stays."""
+        """Check the next `count` pairs of slots, and drop stale pairs. The order of the pairs is kept."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
-            if pairs is not self._sweeping:  # a slot to begin with, or one that was emptied and used again
+            if pairs is not self._sweeping:  # a new slot, or a slot that was emptied and used again
                 self._sweeping, self._kept, self._swept_to = pairs, _EMPTY(), 0
             if pairs is None:
                 self._unswept.pop()
@@ -186,14 +189,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep of these pairs of the slot being swept those that agree with their timer's due time."""
+        """Keep the pairs of the slot in the sweep that match their timer's due time."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Put the pairs of a slot that count in the place of all; there are no more to look at."""
+        """Replace all pairs of a wholly checked slot with the valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -207,7 +210,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Go to the next occupied slot that begins by `now_ms` and empty it; return False if none does."""
+        """Empty the next occupied slot that begins by `now_ms`. Return False if there is no such slot."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -219,14 +222,15 @@ class Wheel:
         return True
 
     def _check_counts(self) -> None:
-        """Assert that each pending timer can have a pair: in a slot, or among those that have expired."""
+        """Assert that there are enough pairs for the pending timers, in slots or among expired timers."""
         pairs = self._pair_count + len(self._expired)
         assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Return (level, slot, its start in ms) of the occupied slot that begins first; None if none is.
+        """Return (level, slot, start in ms) of the first occupied slot, or None without occupied slots.
 
-        Of slots that begin at one time the upper level's: its timers go to the lower ones, and are older.
+        If slots begin at the same time, the slot of the upper level is first, because its timers are older
+        and cascade to the lower slots.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -238,7 +242,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Take a slot's pairs out: to the levels below, or on level 0 to what has expired."""
+        """Move a slot's pairs to the levels below, or from level 0 to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -251,12 +255,13 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Link the pairs of a slot of an upper level, which the present has entered, on the levels below.
+        """Move the pairs of an upper slot, which the present has entered, to the levels below.
 
-        All of a lower slot at once: a slot of level 2 may hold all that is due within a minute.
+        All pairs of a lower slot are moved at once, because a slot of level 2 may contain all timers of a
+        minute.
         """
-        # As `levels.level_of`: the level is that of the highest byte in which due time and now differ. All
-        # bytes from `level` up are equal now, so each pair goes to exactly one lower level.
+        # As in `levels.level_of`, the level is the highest byte in which due time and now differ. All bytes
+        # from `level` up are equal now, so each pair goes to exactly one lower level.
         differing = rows[:, 0] ^ self.now_ms
         for lower in range(level):
             bits = levels.SLOT_BITS * lower
@@ -265,7 +270,7 @@ class Wheel:
                 is_here &= differing >> bits != 0
             here = rows[is_here]
             slots = (here[:, 0] >> bits & levels.SLOT_MASK).astype(np.uint8)
-            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # of bytes: sorted in linear time
+            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # bytes are sorted in linear time
             counts, at = np.bincount(slots, minlength=levels.SLOT_COUNT).tolist(), 0
             for slot in np.flatnonzero(counts).tolist():
                 end = at + rows.strides[0] * counts[slot]
@@ -275,7 +280,7 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Take out what has expired and still pends; a timer may have been moved or cancelled since."""
+        """Remove expired timers that are still pending. A timer may have been moved or cancelled since."""
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)

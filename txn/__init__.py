@@ -1,1 +1,1 @@
-"""Messages that agree with a database transaction: half messages, outcomes, check-backs."""
+"""Transactional messages, with half messages, outcomes and check-backs."""

@@ -1,23 +1,24 @@
-"""When to ask a producer what became of its half message.
+"""The times of check-backs, which ask a producer for the outcome of a half message.
 
-A half is left alone for its immunity, then asked about with growing pauses, at most `count_max` times;
-after the last unanswered check it expires. Pauses: interval, doubled each time, at most `interval_ms_max`.
+After the immunity of a half, check-backs are sent with growing pauses, at most `count_max` times. After the
+last check-back without an answer, the half expires. A pause is the interval, doubled each time, and at most
+`interval_ms_max`.
 
-Only checks that reached a producer count. A half that is due, and whose topic has no producer that can be
-asked, waits without a timer until one can (`Unasked`):
+Only check-backs that reached a producer count. If the topic of a due half has no producer for check-backs,
+the half waits without a timer for a producer (`Unasked`):
 
     due ----> asked ----> next check after a pause
      ^  |
      |  +---> nobody there ----> waits ----+
      +------ a producer can be asked ------+
 
-A producer that comes wakes `CHECKS_WOKEN_MAX` halves of its topic, and each half that is asked about wakes
-one more. So a hundred thousand halves without a producer cost nothing while nobody is there, and no burst
-when a producer comes: as soon as its queue is full, the rest waits again. (RocketMQ goes through its half
-topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
+When a producer connects, it wakes `CHECKS_WOKEN_MAX` halves of its topic, and each sent check-back wakes one
+more half. A hundred thousand halves without a producer therefore have no cost while they wait, and cause no
+burst when a producer connects, because the rest waits again as soon as the producer's queue is full.
+(RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
 
-Memory: some 100 bytes a half that waits. Weak spot: which halves wait is not durable; after a start each that
-is due tries once to be asked about before it waits again.
+Memory: some 100 bytes for each waiting half. Weak spot: the list of waiting halves is not durable. After
+startup, one check-back is tried for each due half before the half waits again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from commitlog import limits
 
 @dataclass(slots=True, frozen=True)
 class CheckBackPolicy:
-    """The pauses of check-backs in milliseconds, and how many there are at most."""
+    """The pauses between check-backs in milliseconds, and the maximum number of check-backs."""
 
     immunity_ms: int = limits.CHECK_IMMUNITY_MS
     interval_ms: int = limits.CHECK_INTERVAL_MS
@@ -39,22 +40,22 @@ class CheckBackPolicy:
     count_max: int = limits.CHECK_COUNT_DEFAULT
 
     def first_check_ms(self, stored_ms: int, immunity_ms: int | None) -> int:
-        """Return when a half is first asked about, in ms; its own immunity goes before the policy's."""
+        """Return the time of the first check-back in ms. The half's immunity overrides the policy's."""
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return when to look again after check number `check_count`, from 1, was sent at `asked_ms`."""
-        # At most 32 doublings: an operator may allow 10,000 checks, and the number would get as many bits.
+        """Return the next check time after check-back `check_count` (from 1) was sent at `asked_ms`."""
+        # At most 32 doublings, because 10,000 check-backs would give a number of 10,000 bits.
         pause_ms = self.interval_ms << min(check_count - 1, 32)
         return asked_ms + min(pause_ms, self.interval_ms_max)
 
     def is_exhausted(self, check_count: int) -> bool:
-        """Return whether a half with `check_count` checks expires instead of being asked about again."""
+        """Return whether a half with `check_count` check-backs expires without another check-back."""
         return check_count >= self.count_max
 
 
 class Unasked:
-    """Halves that are due, by topic, and wait for a producer that can be asked: first in, first out."""
+    """Due halves that wait for a producer for check-backs, by topic, first in, first out."""
 
     def __init__(self) -> None:
         self._halves: dict[str, dict[int, None]] = {}
@@ -66,7 +67,7 @@ class Unasked:
         return sum(map(len, self._halves.values()))
 
     def topics(self) -> list[str]:
-        """Return the topics of which a half waits."""
+        """Return the topics with waiting halves."""
         return list(self._halves)
 
     def holds(self, topic: str, half_offset: int) -> bool:
@@ -74,28 +75,28 @@ class Unasked:
         return half_offset in self._halves.get(topic, ())
 
     def oldest(self) -> list[int]:
-        """Return the half of each topic that has waited longest."""
+        """Return the half of each topic that has waited for the longest time."""
         return [next(iter(halves)) for halves in self._halves.values()]
 
     def of(self, topic: str) -> Iterator[int]:
-        """Return the halves of a topic that wait, as they are at this moment."""
+        """Return the waiting halves of a topic at this moment."""
         return iter(tuple(self._halves.get(topic, ())))
 
     def add(self, topic: str, half_offset: int) -> None:
-        """Let a half wait, at its topic's end; a half that waits keeps its place."""
+        """Add a half at the end of its topic. A waiting half keeps its place."""
         self._halves.setdefault(topic, {})[half_offset] = None
 
     def discard(self, topic: str, half_offset: int) -> None:
-        """Let a half wait no longer, if it did."""
+        """Remove a half, if it waits."""
         halves = self._halves.get(topic)
         if halves is not None:
             halves.pop(half_offset, None)
-            # No empty topics: `topics` and `in` tell where a producer can help.
+            # Empty topics are removed, because `topics` and `in` are for topics with waiting halves.
             if not halves:
                 del self._halves[topic]
 
     def take(self, topic: str, count_max: int) -> list[int]:
-        """Return up to `count_max` halves of a topic, the first ones, which wait no longer."""
+        """Remove and return up to `count_max` halves of a topic, the first ones."""
         taken = list(islice(self._halves.get(topic, ()), count_max))
         for half_offset in taken:
             self.discard(topic, half_offset)

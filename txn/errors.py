@@ -1,4 +1,4 @@
-"""What a transaction id may have wrong."""
+"""Errors of transaction ids."""
 
 from __future__ import annotations
 

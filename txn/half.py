@@ -1,21 +1,22 @@
-"""The half message and what becomes of it, as records.
+"""Records of half messages, their outcomes and their check-backs.
 
 A half is the user's message under RocketMQ's half topic, queue 0, with its real topic and queue as
-properties; nobody receives it. The commit is one record: the message under its real topic with transaction
-type commit and `half_offset` naming the half (or, for a half with a delivery time, the timer record in the
-same form). That record is the outcome, so no crash can part the two. Rollback and expiry have an outcome
-record of their own. A check-back is a counter, an end that came too late a word. A half and each check-back
-say in `TW_CHECK_MS` when to ask next, as the settings are part of no record.
+properties, and is never delivered. The commit is one record, which is the message under its real topic with
+transaction type commit and the half's offset in `half_offset` (or, for a half with a delivery time, the timer
+record in the same form). This record is also the outcome, so no crash can separate the message from the
+outcome. Rollback and expiry have their own outcome record. The record of a check-back is a counter, and the
+record of a late end is a word. A half and each check-back contain the time of the next check-back in
+`TW_CHECK_MS`, because no record contains the settings.
 
-The transaction id names the half's place in the log and proves that we wrote it:
+The transaction id contains the half's offset in the log and a checksum of its message id:
 
     16 hex digits  physical offset of the half
      8 hex digits  CRC-32 of its message id
 
-so that no table is needed to find a half. (Topics, types and properties are those of RocketMQ's
-`TransactionalMessageBridge`, but its commit and its outcome, the "op" message, are two records.)
+With this id, no table is needed to find a half. (Topics, types and properties are the same as in RocketMQ's
+`TransactionalMessageBridge`, in which the commit and the outcome, the "op" message, are two records.)
 
-Weak spot: the CRC tells a slip from an id of ours, not a forger, who may know the message id.
+Weak spot: the CRC detects mistakes, but not a forgery by a client with the message id.
 """
 
 from __future__ import annotations
@@ -44,33 +45,33 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""Of records that do not say when to ask: part of their format, whatever the settings' defaults become."""
+"""The policy for records without `TW_CHECK_MS`, which is a part of their format and must not change."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """Return the id of the transaction whose half lies at `physical_offset`."""
+    """Return the id of the transaction whose half is at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """Return the part of a transaction's id that comes from its message's: a CRC-32."""
+    """Return the part of a transaction id that is the CRC-32 of the message id."""
     return zlib.crc32(message_id.encode())
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """Return the id of the transaction whose half lies at `physical_offset`, by the CRC of its message id."""
+    """Return the id of the transaction whose half is at `physical_offset`, by the CRC of its message id."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return where the half lies that an id seems to name; -1 if the text is no id."""
+    """Return the unverified half offset in a transaction id, or -1 if the text is not an id."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return where the half of a transaction lies; raise `InvalidTransactionId` if ids do not match."""
+    """Return the offset of a transaction's half. Raise `InvalidTransactionId` if the ids do not match."""
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
@@ -81,7 +82,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half of `message` for its real queue `queue_id`, first asked about at `check_ms`."""
+    """Return the half of `message` for its real queue `queue_id`, with the first check-back at `check_ms`."""
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
@@ -93,7 +94,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the stored properties of the half of a message, and the fact that they tell."""
+    """Return the stored properties of the half of a message, and their fact."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -107,12 +108,12 @@ def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
 
 
 def commit_properties(message: Message) -> bytes:
-    """Return the stored properties of a commit, as of `committed_record`, from the message itself."""
+    """Return the stored properties of a commit, as in `committed_record`, from the message itself."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit of a half: its message for its real queue; `reason` is an operator's."""
+    """Return the commit of a half, which is its message for its real queue, with an operator's `reason`."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
     queue_id = int(stored.pop(property_names.REAL_QUEUE_ID))
@@ -120,13 +121,13 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit of a half that has a delivery time: its timer record."""
+    """Return the commit of a half with a delivery time, which is its timer record."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the end of a half without a message: rollback or expiry."""
+    """Return the outcome record of a half for a rollback or an expiry."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -139,12 +140,12 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def state_after(end: HalfEnded) -> State:
-    """Return the state that an end leads to."""
+    """Return the state of a half after its end."""
     return _STATES[end.how]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
-    """Return the counter of a half's check-backs; the next comes at `check_ms`, or by default times."""
+    """Return the counter record of a check-back. The next one is due at `check_ms` or a default time."""
     return Record(
         topic=CHECK_TOPIC,
         body=b"",
@@ -156,7 +157,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
-    """Return when to ask next, by a half or a check-back stored at a time; by default times if older."""
+    """Return the time of the next check-back by a half or a check-back, or a default time for old records."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, HalfAsked):
@@ -165,7 +166,7 @@ def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record of what a producer asked for after its half had expired."""
+    """Return the record of an end that a producer requested after its half had expired."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -179,7 +180,7 @@ _KEPT_BY_OUTCOMES: Final = (
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
-    stored.pop(property_names.CHECK_MS, None)  # of the half alone: a message is not asked about
+    stored.pop(property_names.CHECK_MS, None)  # only halves have check-backs
     return Record(
         topic=topic,
         queue_id=queue_id,
@@ -195,9 +196,9 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """Return what both a half and its commit say of the transaction.
+    """Return the transaction properties that a half and its commit share.
 
-    Its immunity is rounded up: RocketMQ's property counts seconds, and a check must not come early.
+    The immunity is rounded up, because RocketMQ's property counts seconds and a check-back must not be early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -214,6 +215,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the properties of all transactions of a topic, up to the id of one."""
+    """Return the transaction properties that all transactions of a topic share, up to the transaction id."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

@@ -1,7 +1,8 @@
-"""The halves that were sent lately, as they came: most end soon, and a commit of one need not read the log.
+"""The recently sent halves, because most halves end soon, and their commits then need not read the log.
 
-By transaction id, the oldest first, which go when all together have more than `RECENT_HALVES_BYTES_MAX`. They
-are no part of the state: what is not here the log tells.
+The halves are ordered by age, and the oldest are dropped when all together have more than
+`RECENT_HALVES_BYTES_MAX`. The halves are not a part of the state, because a half that was dropped is read
+from the log.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from commitlog import limits
 from commitlog.message import Message
 
 _OBJECTS_BYTES: Final = 1_500
-"""What a message takes in memory beside the bytes of its record."""
+"""The memory of a message in addition to the bytes of its record."""
 
 
 class Sent(NamedTuple):
-    """A half that lies at an offset: its message, and the queue that its commit goes to."""
+    """A half at an offset, with its message and the queue of its commit."""
 
     half_offset: int
     message: Message
@@ -29,11 +30,13 @@ class RecentHalves:
     """Halves that were sent and have not ended."""
 
     def __init__(self) -> None:
-        self._sent: OrderedDict[str, Sent] = OrderedDict()  # whose first goes at no cost, however many went
+        self._sent: OrderedDict[str, Sent] = (
+            OrderedDict()
+        )  # ordered, so that the oldest is removed in constant time
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Remember a half, and forget the oldest ones that there is no room for."""
+        """Add a half, and drop the oldest halves beyond the limit."""
         assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES
@@ -43,7 +46,7 @@ class RecentHalves:
         assert (self._bytes > 0) == bool(self._sent), "the bytes are of other halves"
 
     def take(self, transaction_id: str) -> Sent | None:
-        """Take a half out and return it; None if it is not remembered."""
+        """Remove and return a half, or return None if the half was dropped."""
         sent = self._sent.pop(transaction_id, None)
         if sent is not None:
             self._bytes -= sent.record_bytes + _OBJECTS_BYTES

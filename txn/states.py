@@ -1,4 +1,4 @@
-"""The one table that says how a transaction ends: once, and the first to end it wins.
+"""The state table of a transaction, which ends only once, by the first event that ends it.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK
@@ -6,8 +6,9 @@ EXPIRED        refused      refused        again      COMMITTED        ROLLED_BA
 COMMITTED      again        refused        refused    again            refused
 ROLLED_BACK    refused      again          refused    refused          again
 
-COMMIT and ROLLBACK come from producers, EXPIRE from the check-back, the other two from an operator, who alone
-may end what has expired. "Again": it is answered like the first time and changes nothing.
+COMMIT and ROLLBACK come from producers, EXPIRE comes from check-backs, and the other two events come from an
+operator. Only an operator may end an expired half. "Again" means that the event gets the same answer as the
+first time and has no effect.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 
 class State(Enum):
-    """What has become of a half message."""
+    """The state of a half message."""
 
     OPEN = "OPEN"
     COMMITTED = "COMMITTED"
@@ -26,7 +27,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What can end a half message."""
+    """An event that can end a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
@@ -52,5 +53,5 @@ _REPEATS: Final = {(outcome, event): outcome for event, outcome in OUTCOMES.item
 
 
 def after(state: State, event: Event) -> State | None:
-    """Return the state after an event; None if the event is refused."""
+    """Return the state after an event, or None if the event is refused."""
     return _TRANSITIONS.get((state, event)) or _REPEATS.get((state, event))
