@@ -1,4 +1,4 @@
-"""Many records of the log at once, which are encoded, checked, and stamped with their offsets by numpy.
+"""Many records of the log are encoded, checked, and stamped with their offsets at once by numpy.
 
 An encoded or copied record keeps its bytes, except for its offsets, its store time, and the CRC over the
 record:

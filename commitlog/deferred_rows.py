@@ -1,4 +1,4 @@
-"""A large table at one moment whose rows are copied afterwards, in slices, and each before it changes.
+"""The rows of a frozen table are copied after the freeze, in slices, and each row before it changes.
 
     freeze            the references of the table are copied, in one step
     take(count)       rows are taken, in the order of the table, until none is left

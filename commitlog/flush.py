@@ -1,4 +1,4 @@
-"""Group commit, which hands all records since the last flush to the sink at once (see `commitlog.sink`).
+"""Group commit hands all records since the last flush to the sink at once (see `commitlog.sink`).
 
 The writer never waits. Records are gathered while flushes are under way, and the next flush takes all of
 them. The number of records that share a sync therefore grows with the load, and an idle log syncs each record

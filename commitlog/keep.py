@@ -1,4 +1,4 @@
-"""Records that outlive their segment, which are open and expired halves and are copied unchanged.
+"""Open and expired halves outlive their segment, because their records are copied unchanged.
 
 Before retention deletes segments, the records that are still needed are copied to a file `keep/<20 digits:
 the offset up to which the log was deleted>`, without gaps. A half that waits for its end for weeks therefore

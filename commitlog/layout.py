@@ -179,7 +179,7 @@ def reset_durable(disk: Disk, offset: int) -> None:
 
 
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
-    """Publish durably the `offset` at which recovery has cut the log, which is not below the published one.
+    """Publish durably the `offset` at which recovery has cut the log, not below the published offset.
 
     A node of a cluster may publish a lower offset (`may_go_back`), because the shared log has the records
     that the node published. The file is never overwritten in place, because a write of an earlier process may

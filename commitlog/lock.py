@@ -1,5 +1,4 @@
-"""Locks for one broker per store, which are a POSIX record lock on byte 0 of the file `lock` and a folder
-lock.
+"""A store is locked for one broker by a POSIX record lock on byte 0 of the file `lock` and by a folder lock.
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
 record lock is a lock on an inode. If the file is deleted and created again, a second broker can lock the new

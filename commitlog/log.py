@@ -1,4 +1,4 @@
-"""The CommitLog, which is one endless sequence of records in segments of equal size.
+"""The CommitLog is one endless sequence of records in segments of equal size.
 
 A record never spans two segments. If a record and an 8-byte blank do not both fit, the blank closes the
 segment, the rest of the segment stays zero, and the record begins the next segment. A record that is larger

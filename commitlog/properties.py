@@ -1,4 +1,4 @@
-"""Properties of a record, which are repeated pairs `name 0x01 value 0x02` in UTF-8 with RocketMQ's names.
+"""The properties of a record are repeated pairs `name 0x01 value 0x02` in UTF-8, with RocketMQ's names.
 
 By the rules of RocketMQ's `MessageDecoder`, the writer closes every pair with 0x02. The reader accepts a
 missing last 0x02, and drops pairs without a value; the last of two equal names wins. There is no escaping, so

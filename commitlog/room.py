@@ -1,4 +1,4 @@
-"""The size of the log segments of a new store, which also needs a reserve of the same size.
+"""The segment size of a new store depends on the free room, which must also fit a reserve of this size.
 
     free room    segment    taken at once
     >= 256 GiB     1 GiB       2 GiB

@@ -1,4 +1,4 @@
-"""The segment of a log offset, which is found by the names of the segments, never by a division.
+"""The segment of a log offset is found by the names of the segments, never by a division.
 
 A segment begins at the log offset in its name and ends at the start of the next segment. The last segment has
 the size in the file `format`, which is written once when the store is created. A store whose segments have

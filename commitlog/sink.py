@@ -1,4 +1,4 @@
-"""The sink of a flush, which takes the bytes of the log in order, such as the segments on the local disk.
+"""A sink, such as the segments on the local disk, takes the bytes of flushes in log order.
 
     append(first_offset, parts, epoch)    parts lie back to back in the log, from `first_offset` on
 

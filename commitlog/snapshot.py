@@ -104,7 +104,7 @@ class Snapshot:
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Make the snapshot durable, and delete all but the two newest ones. Raise OSError on failure."""
+        """Make the snapshot durable, and delete all but the two newest snapshots. Raise OSError on error."""
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)

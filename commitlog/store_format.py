@@ -1,4 +1,4 @@
-"""The file `format`, which marks a folder as a store and contains the version and the segment size.
+"""The file `format` marks a folder as a store and contains the version and the segment size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed

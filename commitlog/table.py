@@ -1,4 +1,4 @@
-"""A large table whose state is frozen without a copy, by copy on write of its parts.
+"""A large table is frozen without a copy, by copy on write of its parts.
 
     parts, in the order in which rows came     | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot that a worker writes

@@ -1,1 +1,1 @@
-"""Delivery data, which are the index of each queue, the offsets of each group, and filters."""
+"""The state of deliveries, with the index of each queue, the offsets of each group, and filters."""

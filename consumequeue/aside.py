@@ -1,4 +1,4 @@
-"""Folders of derived files that are renamed because a file in them cannot be deleted or written.
+"""A folder of derived files is renamed if a file in it cannot be deleted or written.
 
 The files of such a folder are rebuilt from the log. A folder that was put aside is not read, and each startup
 tries to delete it.

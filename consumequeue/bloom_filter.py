@@ -1,4 +1,4 @@
-"""A bloom filter of the keys in a run, which reads one word for each key.
+"""The bloom filter of the keys in a run reads one word for each key.
 
 A key is mixed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
 distributed. The upper 40 bits of the mixed key select a word of 64 bits, and the lower 24 bits select four

@@ -1,4 +1,4 @@
-"""Dispatch of every record of the log to its queue, by the same rule when queues are built and rebuilt.
+"""Every record of the log is dispatched to its queue, by the same rule when queues are built and rebuilt.
 
 Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`). Tidewheel's system
 records (type 12) get no entry. In an imported log, an inner batch gets an entry for each of its messages, and
@@ -6,10 +6,10 @@ queue offsets that restart (the topic was deleted and created again) replace the
 
 A queue's entries are kept in memory until there are many entries (`consumequeue.tails`), and are then written
 by a worker (`take`). Entries that could not be written stay in memory, because the queues can always be
-rebuilt. A file that the disk refuses is reported as damage, and does not prevent writes of other queues. Its
-tail is tried again, and dropped if it grows too long. A file that cannot be created for lack of an inode, on
-a disk with free bytes, is handled in the same way, but does not invalidate the files of other queues, so the
-mark stays. Only one write of entries is under way at a time.
+rebuilt. A file that the disk refuses is reported as damage, and does not prevent writes of other queues. The
+write of its tail is tried again, and the tail is dropped if it grows too long. A file that cannot be created
+for lack of an inode, on a disk with free bytes, is handled in the same way, but does not invalidate the files
+of other queues, so the mark stays. Only one write of entries is under way at a time.
 
     dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
                        ^                                   |
@@ -30,11 +30,11 @@ is tried again with growing pauses (`unmark_again`). Files that recovery cannot 
 read (`delete_files`).
 
 If the first records of a queue were lost to damage of the log, the queue begins with a gap
-(`begin_with_gap`), provided that no cut has removed these records (`firsts_there`). This is certain if the
-queue is replayed for the first time, or if the log still contains the place of its first record. Otherwise
-rebuilt queues may begin at a higher offset than the recorded one, because a cut could not read their damaged
-files and the log no longer has their first records. A snapshot lists these queues until a record contains the
-offsets at which they begin (`unrecorded`; `services.broker.housekeeping`).
+(`begin_with_gap`), provided that no cut has removed these records (`firsts_there`). No cut has removed the
+records if the queue is replayed for the first time, or if the log still contains the place of its first
+record. Otherwise rebuilt queues may begin at a higher offset than the offset in records, because a cut could
+not read their damaged files and the log no longer has their first records. A snapshot lists these queues
+until a record contains the offsets at which they begin (`unrecorded`; `services.broker.housekeeping`).
 
 Cost: 20 bytes are appended for each record, in one step for all records of a queue (`dispatch_runs`). With
 80,000 queues, a freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut
@@ -154,7 +154,7 @@ class Dispatch:
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """Queues that begin at a higher offset than the recorded one, with the recorded offsets."""
+        """Queues that begin at a higher offset than their recorded offset, with the recorded offsets."""
         self._risen: dict[tuple[str, int], None] = {}
         """Queues whose files may be deleted (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
@@ -315,7 +315,7 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue id, first remaining offset) of queues with entries below a log offset.
 
-        Also return the log offsets in the entries at these queue offsets, with `UNKNOWN` for unknown offsets.
+        The second list has the log offsets in the entries at these queue offsets, or `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -358,11 +358,11 @@ class Dispatch:
 
     @property
     def has_unrecorded(self) -> bool:
-        """Whether queues begin at a higher offset than the recorded one."""
+        """Whether any queue begins at a higher offset than its recorded offset."""
         return bool(self._recorded)
 
     def is_unrecorded(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue begins at a higher offset than the recorded one."""
+        """Return whether a queue begins at a higher offset than its recorded offset."""
         return (topic, queue_id) in self._recorded
 
     def unrecorded(
@@ -370,7 +370,7 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue id, offset) of some queues that begin above the recorded offset (`take_some`).
 
-        Also return the log offsets in the entries at these queue offsets, as `minimums` does.
+        The second list has the log offsets in the entries at these queue offsets, as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -504,8 +504,8 @@ class Dispatch:
         The mark is then missing, or names the files of another snapshot. `frozen` is None in the first
         snapshot of an import, which is written before there are queues. Existing queues were then created by
         a recovery that did not reach its own snapshot. Only the files of `read_topics`, which recovery reads,
-        are verified. `recorded` has the queues of the snapshot that begin at a higher offset than the
-        recorded one.
+        are verified. `recorded` has the queues of the snapshot that begin at a higher offset than their
+        recorded offset.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -607,7 +607,8 @@ class Dispatch:
         self._tell_damaged(path, what)
 
     def unmark_again(self) -> None:
-        """Try again to delete a mark whose deletion failed. This must be called every few seconds.
+        """Try again to delete a mark whose deletion failed. The caller must call this method every few
+        seconds.
 
         An attempt may block the loop for as long as the device's timeout. An attempt is therefore made at the
         1st, 2nd, 4th, 8th call and so on up to the 64th, and then at every 64th call.

@@ -1,4 +1,4 @@
-"""Entries of a ConsumeQueue, which locate a record in 20 bytes, exactly as in Apache RocketMQ.
+"""An entry of a ConsumeQueue locates a record in 20 bytes, exactly as in Apache RocketMQ.
 
     offset width  field
     0      8      physical_offset of the record

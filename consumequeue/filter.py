@@ -1,4 +1,4 @@
-"""Filters, which select the records for a consumer by their stored properties.
+"""Filters select the records for a consumer by their stored properties.
 
 A filter is applied in two steps. `tags_codes` are the hashes of the wanted tags in the queue's entries. An
 entry with another hash is skipped, and its record is never read. `matches` checks the stored properties of

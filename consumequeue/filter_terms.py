@@ -1,4 +1,4 @@
-"""The terms of an SQL filter expression, each of which is a function of a message's properties.
+"""Each term of an SQL filter expression is a function of a message's properties.
 
 A term is a property, a text, a number or a truth value. A truth value is true, false or unknown (None). Terms
 are joined to larger terms while the expression is parsed, so the result is a tree of nested functions. No
@@ -17,9 +17,9 @@ compared with a number. AND, OR and NOT of unknown terms follow SQL92 (8.12):
 The `tags` of a term that tests TAGS are the tags without which the term cannot be true. By the hashes of
 these tags in the queue, records that cannot match are skipped without a read.
 
-The cost for one message is bounded when an expression is parsed. It consists of `steps` function calls, and
-of `passes` over the bytes of a property, which only CONTAINS needs. CPython compares the searched text at
-each position where its last character matches, up to the first difference. Each character of the property is
+The cost for one message is bounded when an expression is parsed. The cost is `steps` function calls, and
+`passes` over the bytes of a property, which only CONTAINS needs. CPython compares the searched text at each
+position where its last character matches, up to the first difference. Each character of the property is
 therefore compared as often as prefixes of the searched text can overlap at it (`_overlaps`), which is 1 to 3
 times for words, and 20 times for 'aaaaaaaaaaaaaaaaaaaab' in a property that consists of 'a' only. 8
 comparisons take as long as one more position.

@@ -34,9 +34,9 @@ are:
 - Only the message with the turn is delivered, followed, in the same receive, by as many messages as a run may
   have (`services.broker.groups.lending`).
 
-None of this state is durable; it is derived from the offsets. At startup, only recorded leases exist, and all
-other messages that are not done are fresh. An operation that finishes a message or ends a lease changes the
-offsets first, and then this state.
+The state of messages in flight is not durable, and is derived from the offsets. At startup, only recorded
+leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends
+a lease changes the offsets first, and then this state.
 
 A queue of lite topics is not read in order, because messages are found by their lite topics
 (`lite_index.py`). In such a queue, `next_offset` stays at the committed offset, and no message is ready or
@@ -212,7 +212,7 @@ class InFlight:
         self.message_groups.park(message_group, offset)
 
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
-        """Let the candidate wait for the filters of a mask. Its message group stays closed meanwhile."""
+        """Let the candidate wait for the filters of a mask, and close its message group meanwhile."""
         if offset == self.next_offset:
             self.next_offset += 1
         else:

@@ -1,11 +1,11 @@
-"""The key index, which finds the records of a topic with a message key or id, newest first.
+"""The key index finds the records of a topic with a message key or id, newest first.
 
     put ----> as they came (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is a schema of `consumequeue.run_store`. It contains all records with a queue: messages, halves
-and timers under their real topic, and dead letters. An entry has 64 bits of a hash and the record's physical
-offset. The caller reads the record and compares the key (`carries`), so a result is exact.
+The key index is a schema of `consumequeue.run_store`. The index contains all records with a queue: messages,
+halves and timers under their real topic, and dead letters. An entry has 64 bits of a hash and the record's
+physical offset. The caller reads the record and compares the key (`carries`), so a result is exact.
 
 1. Records are added in log order, so the runs, the batches and the entries in memory cover ascending parts of
    the log, and are searched in reverse order. A search for the newest records may therefore read no run.

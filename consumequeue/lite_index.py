@@ -2,11 +2,11 @@
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The index is a pure function of the queue, whose entries contain the code (`consumequeue.entry.lite_code`). It
-is therefore not stored on disk, and is rebuilt at startup from the entries alone, at a few million entries a
-second. The index reads new entries of the queue at each query. Below the floor, where no group has open
-messages, it keeps only the last offset of each lite topic. If a group goes back below the floor, the index is
-rebuilt from a lower floor.
+The index is a pure function of the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
+The index is therefore not stored on disk, and is rebuilt at startup from the entries alone, at a few million
+entries a second. The index reads new entries of the queue at each query. Below the floor, where no group has
+open messages, it keeps only the last offset of each lite topic. If a group goes back below the floor, the
+index is rebuilt from a lower floor.
 
 Two lite topics may have the same code, so the lite topic of a message is checked before delivery.
 

@@ -1,4 +1,4 @@
-"""The hash of a name under a topic, which is BLAKE2b of `topic#name`.
+"""The hash of a name under a topic is BLAKE2b of `topic#name`.
 
 The key index and the table of recent ids use 8 bytes for a name, and the tables of timers use 16 bytes.
 BLAKE2b includes the size of the digest in the hash, so the short digest is not a part of the long one.

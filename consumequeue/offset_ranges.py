@@ -1,4 +1,4 @@
-"""A set of queue offsets as ranges, whose size is the number of holes, not of offsets.
+"""A set of queue offsets is stored as ranges, so its size is the number of holes, not of offsets.
 
 The ranges are stored in two sorted lists of their starts and ends (exclusive), and never touch. An addition
 at the end of the last addition, which is usual for acknowledgements, moves one end. Other additions cost a

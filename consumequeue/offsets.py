@@ -2,9 +2,9 @@
 
     ... done ...|committed_offset ... done, tried, held by a lease that is a record, or untouched ...
 
-Every offset below `committed_offset` is done. Above it, the offsets that are done are stored as ranges. For
-offsets that are not done, the ended attempts are stored (`attempts.py`), and, for message groups and lite
-topics, the current leases.
+Every offset below `committed_offset` is done. Above `committed_offset`, the offsets that are done are stored
+as ranges. For offsets that are not done, the ended attempts are stored (`attempts.py`), and, for message
+groups and lite topics, the current leases.
 
 All durable state of a group on a queue is here, and it changes only by records. A verb that decides a change
 calls the same function that recovery calls with the content of the record:
@@ -17,8 +17,8 @@ calls the same function that recovery calls with the content of the record:
 A lease of a message without a message group is not recorded; such leases are in `in_flight.py`.
 
 Memory: the attempts at messages that are not done, and a range for each hole between messages that are done.
-Weak spot: one message that is never acknowledged holds the committed offset. The messages done above it then
-cost a range for each hole, and `tried` and a long `finish` read all attempts.
+Weak spot: one message that is never acknowledged holds the committed offset. The messages done above the
+committed offset then cost a range for each hole, and `tried` and a long `finish` read all attempts.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class GroupOffsets:
         """Return the state at this moment, which `kept` converts to the row of a snapshot.
 
         For most queues the committed offset is the whole state and is returned alone, so a checkpoint of many
-        queues takes little time of the loop. It is 0 for an untouched queue.
+        queues takes little time of the loop. The result is 0 for an untouched queue.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -187,7 +187,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a snapshot for offsets that were taken. This may run in any thread."""
+    """Return the row of a snapshot for offsets that were taken. The function is thread-safe."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}

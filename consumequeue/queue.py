@@ -247,7 +247,7 @@ class ConsumeQueue:
     def get(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries from `queue_offset` on, as far as they lie together.
 
-        Entries of a gap have `record_bytes` 0.
+        The entries of a gap have `record_bytes` 0.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
@@ -259,7 +259,7 @@ class ConsumeQueue:
         """Return the first of `count` offsets from `queue_offset` on whose tag has one of the given hashes.
 
         A gap counts as a match, because the tags of lost messages are unknown. The hashes are ascending.
-        Without a match, return the offset after the entries that were checked, which are at least one.
+        Without a match, return the offset after the checked entries, of which there is at least one.
         """
         # Blocks grow, so the cost of a call is proportional to the skipped entries, even if many entries
         # match.
@@ -307,7 +307,8 @@ class ConsumeQueue:
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return the log offset of the entry before a gap that contains `queue_offset`, or -1 without one.
+        """Return the log offset of the entry before a gap that contains `queue_offset`, or -1 at the start of
+        the queue.
 
         An entry of another gap counts as the offset just before the record after that gap. Raise
         `StoreDamaged` if a file is damaged.
@@ -715,7 +716,7 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log. Its file will begin with gaps."""
+        """Begin a queue whose first records are no longer in the log. The file will begin with gaps."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
@@ -737,7 +738,7 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 
 
 def kept(taken: TakenQueue) -> Row:
-    """Return the row of a queue for a snapshot. This may run in any thread.
+    """Return the row of a queue for a snapshot. The function is thread-safe.
 
     The row has the number of entries in files, (first byte, CRC-32) of each file, the first offset, the tail
     in base64, and the log offset in the first entry, or `UNKNOWN`.
@@ -796,7 +797,7 @@ def _place_of(found: Entry) -> int:
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the writes for the tail of a taken queue (topic, queue id). This may run in any thread."""
+    """Yield the writes for the tail of a taken queue (topic, queue id). The function is thread-safe."""
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 

@@ -1,5 +1,4 @@
-"""The receipt handle, which is the text form of a lease, with RocketMQ's nine fields, an epoch and a
-generation.
+"""A receipt handle is the text form of a lease, with RocketMQ's nine fields, an epoch and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
@@ -42,7 +41,7 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation in a handle, for comparison with the current lease, or -1 without one."""
+    """Return the generation in a handle, for comparison with the current lease, or -1 without a generation."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:

@@ -1,4 +1,4 @@
-"""A run store, which is an index of entries in memory and in sorted runs.
+"""A run store is an index of entries in memory and in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
@@ -20,11 +20,11 @@ There are two run stores, each with its own schema, structure in memory, and loo
    a run outside the merge may have an older entry of the same key, which would otherwise count again. A
    look-up may therefore return expired entries, and the caller must compare them with its clock or offset.
 3. A damaged run and all older runs are never merged. A derived index, which can be rebuilt from the log, is
-   adopted as a whole or not at all. Its part of the snapshot is None while a run is damaged, and the index is
-   rebuilt at the next startup. A folder in which no file can be written is put aside (`consumequeue.aside`).
-   Any other index keeps its damaged runs, which have the only copy of their entries. Look-ups that need a
-   damaged block raise `StoreDamaged`, and other look-ups succeed. A read error (EIO) is damage, too, and does
-   not prevent startup or checkpoints.
+   adopted as a whole or not at all. While a run is damaged, the index's part of a snapshot is None, and the
+   index is rebuilt at the next startup. A folder in which no file can be written is put aside
+   (`consumequeue.aside`). Any other index keeps its damaged runs, which have the only copy of their entries.
+   Look-ups that need a damaged block raise `StoreDamaged`, and other look-ups succeed. A read error (EIO) is
+   damage, too, and does not prevent startup or checkpoints.
 4. Runs are merged by size. A run is merged when the later runs and the new entries together have three times
    as many entries. There are therefore some three runs of each size, and an entry is written again only when
    its run grows fourfold.

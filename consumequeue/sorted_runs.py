@@ -1,4 +1,4 @@
-"""Sorted runs, which are immutable files of fixed-size entries in key order with fences and a bloom filter.
+"""Sorted runs are immutable files of fixed-size entries in key order, with fences and a bloom filter.
 
 `consumequeue.run_store` decides when runs are written, merged and deleted. A `Schema` describes the entries.
 The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each have a schema.

@@ -1,4 +1,4 @@
-"""SQL filters, which select messages by their properties, such as `price > 5 AND region IN ('eu', 'us')`.
+"""SQL filters select messages by their properties, such as `price > 5 AND region IN ('eu', 'us')`.
 
 The syntax of expressions is in `filter_grammar.py`, and the semantics are in `filter_terms.py`. lark parses
 an expression once, and the terms are joined to one function during the parse. A message matches if the

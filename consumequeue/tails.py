@@ -1,4 +1,4 @@
-"""The queues with many entries in memory, so that few bytes in many queues need few files.
+"""A queue keeps its newest entries in memory, so that few bytes in many queues need few files.
 
 A queue's tail is kept in memory, and in snapshots, until it has `limits.TAIL_ENTRIES_MAX` entries. A worker
 then writes the tail to the queue's file. If all tails together take too much memory, the largest tails are

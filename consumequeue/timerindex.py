@@ -1,4 +1,4 @@
-"""The timer index, which stores the newest fact about each timer or name on disk, with bounded memory.
+"""The timer index stores the newest fact about each timer or name on disk, with bounded memory.
 
 The timer index is a schema of `consumequeue.run_store`, with two instances in separate folders. The facts
 about a name, by `hashes_of(topic, name)`, are the timer's offset, its due time and its store time. The facts

@@ -1,4 +1,4 @@
-"""Facts that are only in memory, in a hash table with chains in two flat arrays, with 48 bytes a fact.
+"""Facts in memory are in a hash table with chains, in two flat arrays with 48 bytes for each fact.
 
     heads    2**19 - 1 places, by key modulo their count: where the chain of a slot begins; 0 is nowhere
     words    key, check, offset, at, extra, and where the chain goes on: six words a fact, the first six none
@@ -94,7 +94,7 @@ class Recent:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the row of each (key, check) in the table, or 0 for a missing one."""
+        """Return the row of each (key, check) in the table, or 0 for a missing key."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)

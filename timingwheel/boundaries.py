@@ -9,8 +9,8 @@ boundary. A slot is therefore taken up at the latest half of its length before i
 the level above it. Timers due before B0 are near. A boundary waits at a slot that cannot be taken up without
 the disk, and the lower boundaries wait at the same slot.
 
-A slot of an upper level that is wholly in the past is no longer split. It becomes a slot of its own length
-below B0 (`passing`), and keeps its timers until all of them are done.
+A slot of an upper level that is wholly in the past is no longer split. Below B0, the slot is `passing`, with
+its own length, and keeps its timers until all of them are done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The writes of far timers in a checkpoint, which splits slots whose time is near and then adds new timers.
+"""A checkpoint splits the slots of far timers whose time is near, and then adds new timers.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file

@@ -1,10 +1,10 @@
-"""The rows of a file in due order, which are read ahead of their time in bounded numbers.
+"""The rows of a file are read ahead of their time, in due order and in bounded numbers.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken as they come due
 
 A file is in the order of arrival, so each read scans the whole file and keeps the first rows in due order
-(ties by timer_offset) after the last row of the previous read. These rows take 64 bytes each, for any size of
-the file. The next read begins while the rows of the last read are delivered. Changes of the slot after its
+(ties by timer_offset) after the last row of the previous read. The kept rows take 64 bytes each, for any size
+of the file. The next read begins while the rows of the last read are delivered. Changes of the slot after its
 time has come are kept in memory, and the file is read up to the length that it had at this time.
 
     run 1    the first `count_max` rows of the whole file, behind (start - 1, LAST_OFFSET)

@@ -11,9 +11,9 @@ Level 0 has 256 slots of 1 ms. Each higher level has 256 slots, each as long as 
     5      34.8 years      8,900 years
 
 A timer is on the lowest level on which its due time and the present share the enclosing slot of the level
-above. Its slot on this level is the corresponding byte of the due time. When the present enters a slot of an
-upper level, the timers of the slot cascade to the levels below. A timer cascades at most five times.
-(Varghese and Lauck 1987, scheme 7.)
+above. The slot of a timer on its level is the corresponding byte of the due time. When the present enters a
+slot of an upper level, the timers of the slot cascade to the levels below. A timer cascades at most five
+times. (Varghese and Lauck 1987, scheme 7.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One file of far timers, `timers/<level>-<20 digits start_ms>`, to which batches are only appended.
+"""A file of far timers, `timers/<level>-<20 digits start_ms>`, has batches, which are only appended.
 
 A batch has a head, rows, and for kind 1 the bytes of the records without gaps. Integers are little-endian.
 

@@ -1,4 +1,4 @@
-"""The far levels of the wheel, which store timers by time in files, so that memory is bounded.
+"""The far levels of the wheel store timers by time in files, so that memory is bounded.
 
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
@@ -23,9 +23,9 @@ Rules:
 * `near_until_ms` is the lowest boundary, B0. The caller must schedule a timer that is due before B0 itself.
   When `advance` moves B0 past a slot, it returns the slot's timers in memory, and queues the slot's file to
   be read ahead, up to its length at this time. Each timer is therefore returned to the caller once.
-* Near timers are stored, too, because a restart may need them. They are dropped once they are at or before
-  the `watermark`, which is the last delivered timer. All timers up to the watermark are done, and no timer
-  may be added there.
+* Near timers are stored, too, because a restart may need them. Near timers are dropped once they are at or
+  before the `watermark`, which is the last delivered timer. All timers up to the watermark are done, and no
+  timer may be added there.
 * `undone_ms` is a time before which all timers are done, regardless of the watermark, because unread timers
   and timers in damage with unknown outcomes are due later. Outcomes of timers may be dropped only before
   `undone_ms`, and the watermark is moved past dropped outcomes (`forget_before`).
@@ -588,7 +588,7 @@ class Partitions:
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the reading with the next row. Of two, return the one of the upper level, which is older."""
+        """Return the reading with the next row, and on a tie the reading of the upper level."""
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:

@@ -1,4 +1,4 @@
-"""Reads of timer files on a disk with bad sectors, which are returned as zeros, which match no CRC.
+"""Reads of timer files return bad sectors of the disk as zeros, which match no CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 

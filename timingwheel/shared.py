@@ -1,4 +1,4 @@
-"""Shared upper slots, which are small and are not split, so their file stays beside the files of lower slots.
+"""Small upper slots are shared instead of split, so their file stays beside the files of lower slots.
 
 When the boundary of a level reaches a slot whose file has no more rows than one read ahead, the boundary
 moves past the slot. Later timers are added to the slots below. The timers in the file are read in due order,

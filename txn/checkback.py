@@ -1,4 +1,4 @@
-"""The times of check-backs, which ask a producer for the outcome of a half message.
+"""Check-backs ask a producer for the outcome of a half message, at these times.
 
 After the immunity of a half, check-backs are sent with growing pauses, at most `count_max` times. After the
 last check-back without an answer, the half expires. A pause is the interval, doubled each time, and at most

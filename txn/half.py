@@ -145,7 +145,7 @@ def state_after(end: HalfEnded) -> State:
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
-    """Return the counter record of a check-back. The next one is due at `check_ms` or a default time."""
+    """Return the counter record of a check-back. The next is due at `check_ms` or a default time."""
     return Record(
         topic=CHECK_TOPIC,
         body=b"",

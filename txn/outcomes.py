@@ -9,8 +9,8 @@ search of an older end costs a look-up in the key index and a read, which is nee
 twice.
 
 An end is known from the append of its record on, so a second end in the same turn finds the first. An answer
-that depends on an end waits until the record is durable. Until then the end is not dropped either, because it
-is not in the index yet.
+that depends on an end waits until the record is durable. Until the record is durable, the end is not dropped
+either, because it is not in the index yet.
 
 Open halves are in the order of their offsets and store times. The tables are frozen without a copy
 (`commitlog.table`).

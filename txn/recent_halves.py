@@ -1,4 +1,5 @@
-"""The recently sent halves, because most halves end soon, and their commits then need not read the log.
+"""Recently sent halves are kept in memory, because most halves end soon, and their commits need not read the
+log.
 
 The halves are ordered by age, and the oldest are dropped when all together have more than
 `RECENT_HALVES_BYTES_MAX`. The halves are not a part of the state, because a half that was dropped is read

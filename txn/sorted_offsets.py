@@ -1,4 +1,4 @@
-"""A set of log offsets in ascending order, for a table whose rows are in another order.
+"""Log offsets are kept in ascending order, for a table whose rows are in another order.
 
 The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, with a list of their first offsets.
 Halves expire nearly in the order in which they were stored, so most offsets are appended to the last array.

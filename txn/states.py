@@ -1,4 +1,4 @@
-"""The state table of a transaction, which ends only once, by the first event that ends it.
+"""The state table of a transaction. A transaction ends only once, by the first event that ends it.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK

@@ -1,4 +1,4 @@
-"""Facts, which are the meaning of a record as plain values, for the broker, its tools and `explain`.
+"""Facts are the meaning of a record as plain values, for the broker, its tools and `explain`.
 
 A record has one or several facts. For example, a committed half that cancels a timer and sets another timer
 in place of a third timer is one record, so a crash leaves either all of these facts or none.

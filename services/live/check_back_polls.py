@@ -1,4 +1,4 @@
-"""Check-backs by long polls, for producers without a stream.
+"""Producers without a stream get their check-backs by long polls.
 
     poll of topics --> open --> check-back for a half of a topic   --> answered with the half
                             --> timeout, or the broker stops       --> answered without halves

@@ -1,4 +1,4 @@
-"""The latest metrics that clients report, and their sums by topic and group.
+"""The store of the latest metrics of clients, and of their sums by topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which remain when it leaves

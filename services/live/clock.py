@@ -1,4 +1,4 @@
-"""The broker's time, which is real time or, with a virtual clock, real time plus an offset that only grows.
+"""The broker's time is real time or, with a virtual clock, real time plus an offset that only grows.
 
 The core uses the broker's time; callers use real time, also for due times. A virtual clock therefore converts
 absolute times at the border. The times of requests (the times of a message, and the new due time of a timer)

@@ -1,4 +1,4 @@
-"""Redrive and purge tasks over the dead letters of a group, by the rules of `services.live.tasks`.
+"""Dead letter tasks redrive or purge the dead letters of a group, by the rules of `services.live.tasks`.
 
     count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
 

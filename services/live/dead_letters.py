@@ -1,4 +1,4 @@
-"""Reads of many dead letters that do not block the loop, by pages with a yield after each page.
+"""Reads of many dead letters do not block the loop, because they yield after each page.
 
 The dead letters of a group are ordered by the time of dead-lettering. Dead letters have no index, so a filter
 scans every dead letter from its start. One request scans at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead

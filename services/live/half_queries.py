@@ -1,4 +1,4 @@
-"""Reads of many halves that do not block the loop, in batches of some hundred with a yield after each batch.
+"""Reads of many halves do not block the loop, because they yield after each batch of some hundred halves.
 
 A filter reads the record of every open or expired half, and there may be a million open halves.
 """

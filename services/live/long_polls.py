@@ -17,8 +17,8 @@ Rules:
 Memory: one future for each waiter.
 
 Weak spot: a lost notification is not repeated. A notified receiver that does not scan must notify the next
-receiver (`notify_next`). This module does so for a cancelled wait, and `services.live.receivers` does so on
-cancellation and after a full batch.
+receiver (`notify_next`). `notify_next` is called here for a cancelled wait, and in `services.live.receivers`
+on cancellation and after a full batch.
 """
 
 from __future__ import annotations

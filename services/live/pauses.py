@@ -1,4 +1,4 @@
-"""Pauses, at which long work in the loop yields to other tasks every few milliseconds.
+"""Pauses let long work in the loop yield to other tasks every few milliseconds.
 
 Lists, answers and metrics, which read many objects in memory, use pauses. Verbs, which must be decided at
 once, and work that is bounded by a count do not use pauses.

@@ -1,4 +1,4 @@
-"""Back-pressure on callers, whose appends wait while too many bytes wait for the disk.
+"""Back-pressure makes the appends of callers wait while too many bytes wait for the disk.
 
     a call --- there is room ---------------------------------> the core appends
          \\-- there is none ---> waits in line ---> the flush --+

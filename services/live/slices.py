@@ -1,4 +1,4 @@
-"""Slices, which are the scan budget of all receives in one turn of the loop.
+"""Slices are the scan budget of all receives in one turn of the loop.
 
 A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one turn would still block the
 loop, so each turn has a budget:

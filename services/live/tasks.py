@@ -1,4 +1,4 @@
-"""Tasks, which are background work over many items and can be monitored and stopped.
+"""Tasks are background work over many items, and can be monitored and stopped.
 
     start -> count the matches -> a slice -> its flush -> next slice -> ... -> DONE
                  |                   |

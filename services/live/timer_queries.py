@@ -1,4 +1,5 @@
-"""Queries over many timers that do not block the loop, by time windows with a bounded number of timers.
+"""Queries over many timers do not block the loop, because they read bounded numbers of timers by time
+windows.
 
 The core answers a query at once, and for some filters reads the record of every timer. A long query is
 therefore split into pieces of its time window. A piece is wider where timers are sparse, and the loop serves

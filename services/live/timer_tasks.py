@@ -1,4 +1,4 @@
-"""Tasks that cancel or move the timers of a filter, by the rules of `services.live.tasks`.
+"""Timer tasks cancel or move the timers of a filter, by the rules of `services.live.tasks`.
 
     count -> piece of time -> page of timers -> one verb each -> their flush -> next page -> ... -> done
 
