@@ -427,7 +427,7 @@ class Broker:
             self.mending.done(job)
             return
         for due_ms, timer_offset in self.timers.partitions.read_ahead(job):
-            self.timers.near.put(timer_offset, due_ms)
+            self.timers.near.schedule(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
         """Schedule another attempt at a read that failed in a worker."""
@@ -628,7 +628,7 @@ class Broker:
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Deliver the due timers, and read ahead those that are due soon."""
-        if back_ms := self.timers.near.follow(now_ms):
+        if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
             self._scheduler.set_back(now_ms)
@@ -643,7 +643,7 @@ class Broker:
     def _look_ahead(self, now_ms: int) -> ReadAhead | None:
         look = self.timers.partitions.advance(now_ms)
         for due_ms, timer_offset in look.near:
-            self.timers.near.put(timer_offset, due_ms)
+            self.timers.near.schedule(timer_offset, due_ms)
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:

@@ -39,7 +39,7 @@ class Carrying:
         """Raise `TimerUnknown` if a strict verb names a timer that was never set or is forgotten."""
         if not carried.is_strict:
             return
-        found = self._timers.known(self._name(carried))
+        found = self._timers.find_timer(self._name(carried))
         if found is None or self._timers.ends.is_forgotten(found.known_ms, now_ms):
             raise TimerUnknown(
                 f"Topic {carried.topic!r} has no timer {carried.name!r}, nor remembers one. Is "
@@ -50,7 +50,7 @@ class Carrying:
     def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
         """Execute the verb of a message record, and write the verdict into the record before its append."""
         name = self._name(carried)
-        if carried.kind is VerbKind.CANCEL and (found := self._timers.pending(name, now_ms)):
+        if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
             self._mark(carrier, "CANCELLED", {
                 property_names.CANCELS: f"{found.timer_offset} {found.due_ms}",
                 property_names.CANCELS_TOPIC: carried.topic,
@@ -64,7 +64,7 @@ class Carrying:
 
     def _name(self, carried: CarriedVerb) -> TimerName:
         by_key = TimerName(carried.topic, key=carried.name)
-        return by_key if self._timers.known(by_key) else TimerName(carried.topic, carried.name)
+        return by_key if self._timers.find_timer(by_key) else TimerName(carried.topic, carried.name)
 
     def _carry_out(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
         if carried.kind is VerbKind.MOVE:

@@ -667,7 +667,7 @@ class Mending:
         timer = self._record(timer_offset)
         if timer is None:
             self._lost_count += 1
-            self._timers.unreadable(topic, timer_offset, due_ms, now_ms)
+            self._timers.end_unreadable(topic, timer_offset, due_ms, now_ms)
             return
         self._timers.rebuild(timer, timer_offset, what, now_ms)
         self._rebuilt_count += 1
@@ -675,7 +675,7 @@ class Mending:
     def _record(self, timer_offset: int) -> Record | None:
         """Return the timer record from the log or an older file, or None if neither contains the record."""
         with suppress(StoreDamaged):
-            return self._timers.logged(timer_offset)
+            return self._timers.read_logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
         copy = self._applying.copies.get(timer_offset)
         with suppress(StoreDamaged):

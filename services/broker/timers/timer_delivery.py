@@ -120,7 +120,7 @@ class TimerDelivery:
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
-        near = self._near.take(before_ms, max(1, count_max // _ALONE_COUNTS))
+        near = self._near.take_due(before_ms, max(1, count_max // _ALONE_COUNTS))
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_near_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers after the
@@ -143,7 +143,7 @@ class TimerDelivery:
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
-            self._timers.doubt(timer_offset, due_ms)
+            self._timers.register_damaged(timer_offset, due_ms)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 
@@ -199,7 +199,7 @@ class TimerDelivery:
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver one timer of a partition, as `_deliver_waiting` does for many timers."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
-        stored = b"" if record_at == IN_LOG else self._timers.stored(path, [(record_at, record_bytes)])
+        stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if stored and record.crc_holds(stored):
             self._append_one(record.decode(stored), now_ms)
         else:
@@ -261,7 +261,7 @@ class TimerDelivery:
             try:
                 is_waiting[place] = ends.ended(timer_offset) is None
             except StoreDamaged:
-                self._timers.doubt(timer_offset, due_ms, self._topic(rows[place]), path)
+                self._timers.register_damaged(timer_offset, due_ms, self._topic(rows[place]), path)
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
@@ -304,7 +304,7 @@ class TimerDelivery:
         heads = firsts[begins]
         tails = np.concatenate((ends[:-1][begins[1:]], ends[-1:]))
         read = zip(heads.tolist(), (tails - heads).tolist(), strict=True)
-        stored = self._timers.stored(path, list(read))  # missing bytes are zeros, which fail their CRC
+        stored = self._timers.read_spans(path, list(read))  # missing bytes are zeros, which fail their CRC
         shifts = (np.cumsum(tails - heads) - tails)[np.cumsum(begins) - 1]
         starts = np.empty(len(rows), np.int64)
         starts[order] = firsts + shifts
@@ -328,11 +328,11 @@ class TimerDelivery:
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:
             self._store.damage.unreadable_records += 1
-            self._timers.damaged_row(path, int(row["record_at"]))
+            self._timers.report_damaged_row(path, int(row["record_at"]))
         try:
-            timer = self._timers.logged(timer_offset)
+            timer = self._timers.read_logged(timer_offset)
         except StoreDamaged:
-            self._timers.doubt(timer_offset, due_ms, self._topic(row), path)
+            self._timers.register_damaged(timer_offset, due_ms, self._topic(row), path)
         else:
             self._deliver_one(timer, timer_offset, now_ms)
 

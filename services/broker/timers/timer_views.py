@@ -134,7 +134,7 @@ class TimerViews:
         if wanted.key and wanted.topic:
             hashed = np.uint64(hash_of(wanted.topic, wanted.key))
             named = [rows[column] == hashed for column in NAME_COLUMNS]
-            keyed = self._timers.known(TimerName(wanted.topic, key=wanted.key))
+            keyed = self._timers.find_timer(TimerName(wanted.topic, key=wanted.key))
             if keyed is not None:
                 named.append(rows["timer_offset"] == np.uint64(keyed.timer_offset))
             matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)

@@ -143,7 +143,7 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def pending(self, name: TimerName, now_ms: int) -> Named | None:
+    def find_waiting(self, name: TimerName, now_ms: int) -> Named | None:
         """Return the current timer with a name if the timer is waiting, or None."""
         found = self.ends.named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
@@ -153,7 +153,7 @@ class Timers:
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
         return not is_forgotten and self.ends.ended(found.timer_offset) is None
 
-    def known(self, name: TimerName) -> Named | None:
+    def find_timer(self, name: TimerName) -> Named | None:
         """Return the current timer with a name, waiting or ended, or None."""
         return self.ends.named(name)
 
@@ -175,7 +175,7 @@ class Timers:
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
-        found = self.pending(TimerName(topic, key=key), now_ms) if key else None
+        found = self.find_waiting(TimerName(topic, key=key), now_ms) if key else None
         cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
         is_over = found is None or found.timer_offset in cancelled
         replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
@@ -205,7 +205,7 @@ class Timers:
         # Nearly all timers of a run were delivered in sort order, as the watermark shows; only the few timers
         # after the watermark (`_are_waiting`) are removed one by one in Python.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
-            self._take_out(int(copies.ended[place]), int(copies.due_ms[place]))
+            self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
         """Arm timers with durable records: each timer is delivered when due unless it has already ended."""
@@ -219,7 +219,7 @@ class Timers:
                 # The wheel uses the due time, not the sort key: after the clock was set back, the timer is
                 # delivered at its due time, long before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
-                    self.near.put(timer_offset, due_ms)
+                    self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
 
     # Verbs.
@@ -239,12 +239,12 @@ class Timers:
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
         """Cancel a waiting timer, or return the verdict on a timer that is not waiting."""
-        found = self._found(name, now_ms)
+        found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         message_id = name.message_id or self._message_id(found)
         new = timer_records.cancel_record(found.timer_offset, found.due_ms, name.topic, message_id, reason)
-        return self._appended(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
+        return self._append_verb(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Move a waiting timer to another due time (ms since 1970). Raise `IllegalDeliveryTime`."""
@@ -261,7 +261,7 @@ class Timers:
         The timer keeps only the names that are still assigned to it. If the timer was late by more than the
         history, its key may belong to another timer by now.
         """
-        found = self._found(name, now_ms)
+        found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read(found)
@@ -270,18 +270,18 @@ class Timers:
         if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.go_by(new, names)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
-        verdict = self._appended(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
+        verdict = self._append_verb(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Deliver a waiting timer immediately."""
-        found = self._found(name, now_ms)
+        found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read(found)
         new = timer_records.delivered_record(timer, found.timer_offset, FIRE, reason)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
-        return self._appended(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
+        return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` by a rebuilt timer.
@@ -293,12 +293,12 @@ class Timers:
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
-    def unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
+    def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
         """End a timer with a lost record; `topic` is empty if the topic is unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
-    def doubt(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
+    def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
         """Register a timer with a damaged record for a rescue.
 
         `due_ms` is the due time or sort time of the timer, and `path` is the file in which the timer waited,
@@ -307,9 +307,9 @@ class Timers:
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
         self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
 
-    def _doubt_copied(self, one: Unreadable) -> None:
+    def _register_copied_damage(self, one: Unreadable) -> None:
         topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
-        self.doubt(one.timer_offset, one.due_ms, topic, one.path)
+        self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
         """Return whether a timer has ended; an unreadable end is reported as damage and gives False."""
@@ -317,7 +317,7 @@ class Timers:
             return self.ends.ended(timer_offset) is not None
         return False
 
-    def logged(self, timer_offset: int) -> Record:
+    def read_logged(self, timer_offset: int) -> Record:
         """Return a timer record from the log. Raise `StoreDamaged` for damage and EIO.
 
         Raise OSError for other errors of the disk.
@@ -339,14 +339,14 @@ class Timers:
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
         """Return a waiting timer, or the verdict on a timer that is not waiting."""
-        found = self._found(name, now_ms, is_verb=False)
+        found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
     def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on the timer of a timer record, or None while the timer waits."""
         record = timer.record
         found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
-        return self._ended(found, "", now_ms)
+        return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
         """Return the id of the newest message with a timer key, or "" if its record is missing."""
@@ -365,14 +365,14 @@ class Timers:
         if (unarmed := self._unarmed.record(timer_offset)) is not None:
             return unarmed  # the log returns only durable bytes
         with suppress(StoreDamaged):
-            return self.logged(timer_offset)
+            return self.read_logged(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
         if found is None or int(found[1]["record_at"][0]) == IN_LOG:
-            raise self._nowhere(timer_offset, due_ms)
+            raise self._missing_record_error(timer_offset, due_ms)
         path, row = found
         return self.read_row(path, int(row["record_at"][0]), int(row["record_bytes"][0]))
 
-    def _nowhere(self, timer_offset: int, due_ms: int) -> StoreDamaged:
+    def _missing_record_error(self, timer_offset: int, due_ms: int) -> StoreDamaged:
         damaged = ", ".join(sorted({gap.path for gap in self.partitions.damage}))
         hint = (
             f" Damaged are {damaged}: what they held is being rebuilt from what is left." if damaged else ""
@@ -381,12 +381,12 @@ class Timers:
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
         """Return a timer record from a partition. Raise `StoreDamaged` if the record is damaged."""
-        stored = self.stored(path, [(position, record_bytes)])
+        stored = self.read_spans(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
-            raise self.damaged_row(path, position)
+            raise self.report_damaged_row(path, position)
         return undelivered(records.decode(stored))
 
-    def stored(self, path: str, spans: list[tuple[int, int]]) -> bytes:
+    def read_spans(self, path: str, spans: list[tuple[int, int]]) -> bytes:
         """Return spans (position, length) of a partition, padded with zeros. Raise OSError except EIO.
 
         Unreadable bytes are reported as damage and returned as zeros.
@@ -397,7 +397,7 @@ class Timers:
             self._store.damage.file("partition", path, sectors.sentence(path, *extent))
         return stored
 
-    def damaged_row(self, path: str, position: int) -> StoreDamaged:
+    def report_damaged_row(self, path: str, position: int) -> StoreDamaged:
         """Report a damaged record in a partition, and return the error to raise."""
         what = f"The timer at byte {position} of {path} does not match its CRC."
         self._store.damage.file("partition", path, what)
@@ -407,7 +407,7 @@ class Timers:
         """Write names and ends that exceed the memory limit during log replay."""
         # The watermark has also passed damaged files, in which a rescue finds the timers by names and ends.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
-        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
+        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
 
     # Snapshots.
 
@@ -433,7 +433,7 @@ class Timers:
         # more than the history must keep its names, and must still count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
-        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._doubted_ms()))
+        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
         self.partitions.forget_before(self.ends.forgotten_ms)
         partitions = self.partitions.to_write(now_ms)
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
@@ -446,8 +446,8 @@ class Timers:
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
                 with suppress(StoreDamaged):  # the read reports damage
-                    self.logged(one.timer_offset)
-                self._doubt_copied(one)
+                    self.read_logged(one.timer_offset)
+                self._register_copied_damage(one)
 
     def failed(self, done: TimersToWrite) -> None:
         """Process the failure of a checkpoint."""
@@ -462,7 +462,7 @@ class Timers:
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
         for fields in (frozen["partitions"] or {"unreadable": ()})["unreadable"]:
-            self._doubt_copied(Unreadable(*fields))
+            self._register_copied_damage(Unreadable(*fields))
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
     def resume(self) -> None:
@@ -474,7 +474,7 @@ class Timers:
             if timer_offset in self.near:
                 continue
             with suppress(StoreDamaged):  # the timer is found again in sort order, and handled then
-                self.near.put(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
+                self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def drop(self) -> None:
         """Delete all timer files, because a start without a snapshot replays the whole log."""
@@ -492,15 +492,15 @@ class Timers:
                 self.lost.popleft()
         if not any(gap.first_offset <= timer_offset < gap.end_offset for gap in self.gaps):
             self.pending_by_topic[topic] -= 1
-            self._take_out(timer_offset, due_ms)
+            self._remove_timer(timer_offset, due_ms)
 
-    def _doubted_ms(self) -> list[int]:
+    def _in_doubt_times_ms(self) -> list[int]:
         """Return the sort times of the timers in doubt."""
         return [one.sort_ms for one in self.in_doubt.values()]
 
-    def _take_out(self, timer_offset: int, due_ms: int) -> None:
+    def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
         if not self._unarmed.drop(timer_offset):
-            self.partitions.delete(self.near.end(timer_offset, due_ms), timer_offset)
+            self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
         """Return a bool column of the timers that are still in the wheel, in memory, or in a partition.
@@ -530,19 +530,21 @@ class Timers:
                 return self.ends.is_forgotten(found.known_ms, store_ms)
         return True
 
-    def _found(self, name: TimerName, now_ms: int, *, is_verb: bool = True) -> Named | TimerVerdict:
+    def _waiting_or_verdict(
+        self, name: TimerName, now_ms: int, *, is_verb: bool = True
+    ) -> Named | TimerVerdict:
         """Return the waiting timer with a name, or else the verdict, which is counted if `is_verb` is set."""
         found = self.ends.named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
         else:
-            verdict = self._ended(found, name.message_id, now_ms)
+            verdict = self._verdict_of(found, name.message_id, now_ms)
             if verdict is None:
                 return found
         assert verdict is not None, "a timer neither waits nor has a verdict"
-        return self._counted(verdict) if is_verb else verdict
+        return self._count_verdict(verdict) if is_verb else verdict
 
-    def _ended(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
+    def _verdict_of(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None while the timer waits."""
         ended = self.ends.ended(found.timer_offset)
         if self.ends.is_forgotten(found.known_ms, now_ms):
@@ -559,15 +561,17 @@ class Timers:
             ended.end,
         )
 
-    def _appended(
+    def _append_verb(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
         """Append the record of a verb, and return the verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
-        return self._counted(TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms))
+        return self._count_verdict(
+            TimerVerdict(verdict, message_id, new.store_ms, offset, offset + 1, due_ms)
+        )
 
-    def _counted(self, verdict: TimerVerdict) -> TimerVerdict:
+    def _count_verdict(self, verdict: TimerVerdict) -> TimerVerdict:
         self.statistics.verdicts[verdict.verdict.value] += 1
         return verdict
 
@@ -618,16 +622,16 @@ class Near:
         """Return the `sort_ms` of a waiting timer."""
         return self.deviating.get(timer_offset, due_ms)
 
-    def put(self, timer_offset: int, due_ms: int) -> None:
+    def schedule(self, timer_offset: int, due_ms: int) -> None:
         """Schedule a timer for its due time, or for now if the due time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
-    def end(self, timer_offset: int, due_ms: int) -> int:
+    def remove(self, timer_offset: int, due_ms: int) -> int:
         """Remove a timer from the wheel if it is there, and return the `sort_ms` of the timer."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
-    def take(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
+    def take_due(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Remove up to `count_max` timers due by `until_ms`; return sorted (due time, offset) pairs."""
         return self._wheel.advance(until_ms, count_max)
 
@@ -635,7 +639,7 @@ class Near:
         """Return the earliest possible due time, or None if the wheel is empty."""
         return self._wheel.next_due_ms()
 
-    def follow(self, now_ms: int) -> int:
+    def set_time(self, now_ms: int) -> int:
         """Set the time, and return the number of ms that the clock was set back since the last call, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:

@@ -53,8 +53,8 @@ READS: Final = {
     "disk.view",
     "sectors.read",
     "sectors.read_many",
-    "_timers.stored",
-    "self.stored",
+    "_timers.read_spans",
+    "self.read_spans",
     "raise StoreDamaged",
 }
 """What reads bytes that may be damaged: the last two names of a call, or a raise."""
@@ -66,8 +66,8 @@ READERS: Final = {
     "broker/timers/timer_ends.py:named_by": "notes, by _noting_damage",
     "broker/timers/timer_ends.py:ended": "notes, by _noting_damage",
     "broker/timers/timer_ends.py:have_ended": "notes, by _noting_damage",
-    "broker/timers/timers.py:stored": "notes what the disk cannot read",
-    "broker/timers/timers.py:read_row": "notes, by damaged_row",
+    "broker/timers/timers.py:read_spans": "notes what the disk cannot read",
+    "broker/timers/timers.py:read_row": "notes, by report_damaged_row",
     "broker/timers/timer_delivery.py:_deliver_row": "notes, by _deliver_damaged",
     "broker/timers/timer_delivery.py:_read": "its caller compares CRCs, and notes by _deliver_damaged",
     "broker/timers/timer_source.py:_read": "in a worker; what it leaves out is read alone later",
