@@ -3,6 +3,8 @@
     GET  /api/topics/TOPIC/messages   messages of one queue from an offset on: queue, offset, limit
     GET  /api/topics/TOPIC/arrivals   what came after some positions, waiting for it if need be, and the
                                       positions to ask for next: after=0:12,1:7, limit, wait_ms
+    GET  /api/topics/TOPIC/newest     the last messages of all queues, newest first, and the positions
+                                      after them: limit, bytes_max
     GET  /api/messages                messages with a key or message id, newest first: topic, key, limit
 
 A queue that `after` does not name starts at its end. `stored_topic` says where a message that was looked up
@@ -17,6 +19,7 @@ messages as well: their files show what they say, and where it was stored, by th
 from __future__ import annotations
 
 import asyncio
+import heapq
 from base64 import b64decode, b64encode
 from typing import Any, Final, NotRequired
 
@@ -30,6 +33,7 @@ from commitlog.message import Message
 from services.broker.spine.reading import within_bytes
 from services.broker.spine.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
+from services.live.pauses import Pauses
 from services.ops.answers import JsonText, written
 from services.ops.message_bodies import json_text_of
 from services.ops.message_states import StateAnswer, states_of
@@ -61,6 +65,15 @@ class ArrivalsQuery(Nothing):
     after: str = Field("", description="QUEUE:OFFSET,...; a queue not named starts at its end.")
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
     wait_ms: Number = Field(0, description=f"How long to wait if there is nothing; up to {WAIT_MS_MAX}.")
+
+
+class NewestQuery(Nothing):
+    """How many of the newest messages."""
+
+    limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
+    bytes_max: Number = Field(
+        limits.LOOK_BYTES_MAX, description="Bytes of all bodies; one message is shown in any case."
+    )
 
 
 class FindQuery(Nothing):
@@ -140,6 +153,12 @@ class MessagesAnswer(TypedDict):
 
 class ArrivalsAnswer(MessagesAnswer):
     """Messages that came, oldest first, and the positions to ask for next."""
+
+    after: str
+
+
+class NewestAnswer(MessagesAnswer):
+    """The newest messages, newest first; `after` are the ends of the queues, to go on with `arrivals`."""
 
     after: str
 
@@ -265,6 +284,27 @@ class MessagesApi:
         after = ",".join(f"{queue_id}:{offset}" for queue_id, offset in positions.items())
         return await written({"messages": map(message_shape, found), "after": after})
 
+    async def newest(self, request: Request) -> Response:
+        """Show the newest messages of all queues, newest first."""
+        topic, query = topic_of(self._live, request), asked(NewestQuery, request)
+        count, pauses, finding = at_most(query.limit), Pauses(), self._live.core.finding
+        places, ends = list[tuple[int, int, int]](), list[str]()
+        for queue_id in range(topic.queue_count):
+            ends.append(f"{queue_id}:{self._range(topic, queue_id)[1]}")
+            of_queue = finding.newest(topic.name, queue_id, count)
+            places = heapq.nlargest(count, [*places, *((at, queue_id, offset) for at, offset in of_queue)])
+            await pauses.pause()
+        found, left = list[Delivery](), min(query.bytes_max, limits.LOOK_BYTES_MAX)
+        for _, queue_id, offset in places:
+            one = self._live.query(finding.read, topic.name, queue_id, offset, 1)
+            left -= sum(len(delivery.record.body) for delivery in one)
+            if left < 0 and found:
+                break
+            found += one
+            await pauses.pause()
+        shapes = map(message_shape, found)
+        return await written({"messages": shapes, "after": ",".join(ends)}, pauses=pauses)
+
     async def find(self, request: Request) -> Response:
         """Show the messages that have a key, message id or timer key, and how each stands."""
         query, live = asked(FindQuery, request), self._live
@@ -338,6 +378,14 @@ OPERATIONS: Final = (
         {200: ArrivalsAnswer},
         ArrivalsQuery,
         refusals=(400, 404, 503),
+    ),
+    Operation(
+        "GET",
+        "/api/topics/{topic}/newest",
+        MessagesApi.newest,
+        {200: NewestAnswer},
+        NewestQuery,
+        refusals=(400, 404),
     ),
     Operation(
         "GET", "/api/messages", MessagesApi.find, {200: FoundMessagesAnswer}, FindQuery, refusals=(400, 404)

@@ -1,8 +1,9 @@
 """`/api/topics`: topics listed, shown, created and changed.
 
-    GET    /api/topics                     every topic
+    GET    /api/topics?counts=             every topic, and how many messages it keeps if counts is true
     POST   /api/topics                     creates one: name, message_type, queue_count
-    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time
+    GET    /api/topics/TOPIC?since_ms=     one, with its queues' first and next offsets, and that at a time;
+                                           with oldest=true also when the first message of each was stored
     PUT    /api/topics/TOPIC               alters one: message_type, queue_count
     DELETE /api/topics/TOPIC?discard=      deletes one
     GET    /api/topics/TOPIC/use           the messages, timers, halves, schedules and groups of one
@@ -48,9 +49,16 @@ class NewTopic(BaseModel):
     queue_count: int | None = Field(None, ge=1)
 
 
+class TopicsQuery(Nothing):
+    """What to say of each topic."""
+
+    counts: bool = Field(False, description="Count the messages of each, too.")
+
+
 class OneTopicQuery(Nothing):
     """What to say of a topic's queues."""
 
+    oldest: bool = Field(False, description="Say when the first message of each queue was stored, too.")
     since_ms: Number | None = Field(None, description="Say which offset is the first since this time, too.")
 
 
@@ -92,19 +100,37 @@ class TopicAnswer(TypedDict):
     queue_count: int
 
 
+class ListedTopicAnswer(TopicAnswer):
+    """A topic; `message_count`, if it was asked for: messages in its queues, received or not."""
+
+    message_count: NotRequired[int]
+
+
+class RetentionAnswer(TypedDict):
+    """Limits of the log, which all topics share; null: none. Without any nothing is deleted."""
+
+    age_ms: str | None
+    log_bytes_max: str | None
+
+
 class TopicsAnswer(TypedDict):
     """Every topic, by name."""
 
-    topics: list[TopicAnswer]
+    topics: list[ListedTopicAnswer]
+    retention: RetentionAnswer
 
 
 class QueueAnswer(TypedDict):
-    """A queue: its first and its next offset, and the first one since a time if that was asked for."""
+    """A queue: its first and its next offset, and the first one since a time if that was asked for.
+
+    `oldest_ms`, if asked for: when its first message was stored, null if it has none.
+    """
 
     queue_id: int
     min_offset: str
     end_offset: str
     since_offset: NotRequired[str]
+    oldest_ms: NotRequired[str | None]
 
 
 class OneTopicAnswer(TopicAnswer):
@@ -112,6 +138,7 @@ class OneTopicAnswer(TopicAnswer):
 
     lite_topics: int
     queues: list[QueueAnswer]
+    retention: RetentionAnswer
 
 
 class GroupUseAnswer(TypedDict):
@@ -171,9 +198,11 @@ class TopicsApi:
 
     async def topics(self, request: Request) -> Response:
         """List the topics."""
-        pauses, topics = Pauses(), self._live.core.topics
+        query, pauses, topics = asked(TopicsQuery, request), Pauses(), self._live.core.topics
+        shape = self._counted if query.counts else topic_shape
         names = await pauses.sort(topics.names())
-        return await written({"topics": (topic_shape(topics.get(name)) for name in names)}, pauses=pauses)
+        shapes = (shape(topics.get(name)) for name in names)
+        return await written({"topics": shapes, "retention": self._retention()}, pauses=pauses)
 
     async def create_topic(self, request: Request) -> JSONResponse:
         """Create a topic."""
@@ -191,13 +220,15 @@ class TopicsApi:
         queues = [
             queue_shape(queue_id, queue_range(topic.name, queue_id)) for queue_id in range(topic.queue_count)
         ]
-        if query.since_ms is not None:
-            pauses = Pauses()
-            for queue_id, shape in enumerate(queues):
+        pauses = Pauses()
+        for queue_id, shape in enumerate(queues if query.since_ms is not None or query.oldest else ()):
+            if query.since_ms is not None:
                 shape["since_offset"] = str(self._live.offset_at(topic.name, queue_id, query.since_ms))
-                await pauses.pause()
-        lite_topics = self._live.core.lite.count(topic)
-        return await written({**topic_shape(topic), "lite_topics": lite_topics, "queues": queues})
+            if query.oldest:
+                shape["oldest_ms"] = self._oldest_ms(topic, queue_id)
+            await pauses.pause()
+        more = {"lite_topics": self._live.core.lite.count(topic), "retention": self._retention()}
+        return await written({**topic_shape(topic), **more, "queues": queues}, pauses=pauses)
 
     async def use(self, request: Request) -> Response:
         """Show what a change of a topic concerns."""
@@ -233,9 +264,27 @@ class TopicsApi:
         log.info("topic deleted", topic=name, messages=use.messages, unfinished=use.unfinished)
         return await written(use_shape(use))
 
+    def _counted(self, topic: Topic) -> ListedTopicAnswer:
+        ranges = (self._live.core.finding.queue_range(topic.name, one) for one in range(topic.queue_count))
+        return {**topic_shape(topic), "message_count": sum(end - first for first, end in ranges)}
+
+    def _oldest_ms(self, topic: Topic, queue_id: int) -> str | None:
+        finding = self._live.core.finding
+        first, end = finding.queue_range(topic.name, queue_id)
+        found = self._live.query(finding.read, topic.name, queue_id, first, 1) if first < end else []
+        return str(found[0].store_ms) if found else None
+
+    def _retention(self) -> RetentionAnswer:
+        policy = self._live.settings.retention
+        age_ms, bytes_max = policy.age_ms, policy.log_bytes_max
+        return {
+            "age_ms": None if age_ms is None else str(age_ms),
+            "log_bytes_max": None if bytes_max is None else str(bytes_max),
+        }
+
 
 OPERATIONS: Final = (
-    Operation("GET", "/api/topics", TopicsApi.topics, {200: TopicsAnswer}),
+    Operation("GET", "/api/topics", TopicsApi.topics, {200: TopicsAnswer}, TopicsQuery),
     Operation(
         "POST",
         "/api/topics",

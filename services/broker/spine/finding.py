@@ -63,6 +63,16 @@ class Finding:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
+    def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
+        """Return (log offset, queue offset) of the last `count` entries of a queue, oldest first."""
+        self._check_queue(topic, queue_id)
+        queue = self._store.dispatch.look(topic, queue_id)
+        at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
+        while at < queue.end_offset and (entries := queue.get(at, queue.end_offset - at)):
+            found += ((entry.physical_offset, at + number) for number, entry in enumerate(entries))
+            at += len(entries)
+        return found
+
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first and the next queue offset of a queue, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)

@@ -14,6 +14,7 @@ from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.listing import lists
 from services.settings.errors import InputUnreadable
+from services.times.display import exactly, span
 from tidewheel.errors import ClientMistake, ConfigurationError, RefusedByState
 
 app = typer.Typer(
@@ -52,13 +53,16 @@ def list_topics(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
     Example: tidewheel topic ls --json
     """
-    topics = broker_at(http).get("topics")["topics"]
+    topics = broker_at(http).get("topics", counts="true")["topics"]
     if as_json:
         output.print_json(topics)
         return
-    rows = ((topic["name"], topic["message_type"].lower(), topic["queue_count"]) for topic in topics)
+    rows = (
+        (one["name"], one["message_type"].lower(), one["queue_count"], f"{one['message_count']:,}")
+        for one in topics
+    )
     if topics:
-        output.print_table(("topic", "takes", "queues"), rows)
+        output.print_table(("topic", "takes", "queues", "messages"), rows)
     else:
         output.say("no topics; begin with: tidewheel topic create --help")
 
@@ -141,15 +145,19 @@ def show(
 
     Example: tidewheel topic show order-timeouts
     """
-    topic = broker_at(http).get("topics", name)
+    topic = broker_at(http).get("topics", name, oldest="true")
     if as_json:
         output.print_json(topic)
         return
     is_lite = topic["message_type"] == TopicType.LITE.name
     lite_topics = f", lite topics: {topic['lite_topics']:,}" if is_lite else ""
     output.show(f"{topic['name']} takes {topic['message_type'].lower()}{lite_topics}")
-    rows = ((queue["queue_id"], queue["min_offset"], queue["end_offset"]) for queue in topic["queues"])
-    output.print_table(("queue", "first", "end"), rows)
+    output.show(f"retention: {retention(topic['retention'])}")
+    rows = (
+        (one["queue_id"], one["min_offset"], one["end_offset"], stored(one["oldest_ms"]))
+        for one in topic["queues"]
+    )
+    output.print_table(("queue", "first", "end", "first stored"), rows)
 
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it, show what it concerns.")]
@@ -249,3 +257,15 @@ def show_use(use: dict[str, Any], as_json: bool, ending: str) -> NoReturn:
 def discarded(use: dict[str, Any]) -> str:
     """Return the number of messages that a purge or a deletion discarded, as text."""
     return f"{use['messages']:,} messages were discarded, {use['unfinished']:,} of them unfinished"
+
+
+def stored(at_ms: str | None) -> str:
+    """Return when a queue's first message was stored; a dash if it has none."""
+    return "-" if at_ms is None else exactly(int(at_ms))
+
+
+def retention(limits: dict[str, Any]) -> str:
+    """Return how long messages are kept, which all topics share."""
+    age = span(int(limits["age_ms"])) if limits["age_ms"] else ""
+    size = f"{int(limits['log_bytes_max']):,} bytes of log" if limits["log_bytes_max"] else ""
+    return " or ".join(filter(None, (age, size))) or "nothing is deleted"

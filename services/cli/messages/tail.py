@@ -14,11 +14,13 @@ from services.cli.terminal.api import HttpOption, broker_at
 from services.cli.terminal.times import parse_past_ms
 from services.http.api import Api
 from tidewheel.durations import SPAN
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)
 
 WAIT_MS = 15_000
 BATCH = 200
+LAST_MAX = 1_000
 
 
 @app.command()
@@ -30,6 +32,7 @@ def tail(
     since: Annotated[
         str, typer.Option(help="Show what was stored since 10m (ago), 09:30 or 2026-11-22T09:00, too.")
     ] = "",
+    last: Annotated[int, typer.Option("--last", help="Show the last so many, too.", min=0, max=LAST_MAX)] = 0,
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
     limit: Annotated[
@@ -44,7 +47,10 @@ def tail(
     """
     api = broker_at(http)
     shown = 0
-    for message in arrivals(api, topic, start(api, topic, from_start, since)):
+    if last and (from_start or since):
+        raise ConfigurationError("--last, --from-start and --since all say where to begin: give one.")
+    found = newest(api, topic, last) if last else arrivals(api, topic, start(api, topic, from_start, since))
+    for message in found:
         if (tag and message["tag"] != tag) or (key and key not in message["keys"]):
             continue
         output.print_json_line(message) if as_json else output.show(line(message))
@@ -62,6 +68,13 @@ def start(api: Api, topic: str, from_start: bool, since: str) -> str:
     else:
         queues, offset = api.get("topics", topic)["queues"], "min_offset" if from_start else "end_offset"
     return ",".join(f"{queue['queue_id']}:{queue[offset]}" for queue in queues)
+
+
+def newest(api: Api, topic: str, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the last messages of a topic, oldest first, and then those that arrive."""
+    answer = api.get("topics", topic, "newest", limit=count)
+    yield from reversed(answer["messages"])
+    yield from arrivals(api, topic, answer["after"])
 
 
 def arrivals(api: Api, topic: str, after: str) -> Iterator[dict[str, Any]]:

@@ -115,7 +115,17 @@ def test_topics_are_listed_for_people_and_for_programs(serving: Serving) -> None
     run("topic", "create", "listed", "--type", "transaction", "--queues", "2", broker=serving)
     assert "listed" in run("topic", "ls", broker=serving).stdout
     listed = json.loads(run("topic", "ls", "--json", broker=serving).stdout)
-    assert {"name": "listed", "message_type": "TRANSACTION", "queue_count": 2} in listed
+    assert {"name": "listed", "message_type": "TRANSACTION", "queue_count": 2, "message_count": 0} in listed
+    assert "retention: nothing is deleted" in run("topic", "show", "listed", broker=serving).stdout
+
+
+def test_tail_begins_with_the_last_messages(serving: Serving) -> None:
+    for number in range(5):
+        run("send", "lasting", f"body {number}", broker=serving)
+    seen = run("tail", "lasting", "--last", "2", "--limit", "2", broker=serving)
+    assert [line.split()[-1] for line in seen.stdout.splitlines()] == ["3", "4"]
+    twice = run("tail", "lasting", "--last", "2", "--from-start", broker=serving)
+    assert (twice.returncode, "give one" in twice.stderr) == (2, True)
 
 
 def test_many_topics_are_created_from_arguments_a_file_and_stdin(serving: Serving, tmp_path: Path) -> None:

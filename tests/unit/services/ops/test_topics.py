@@ -1,10 +1,13 @@
-"""`/api/topics` over a real core: a topic is altered, purged and deleted, or the reason for not doing so."""
+"""`/api/topics` over a real core: topics listed, altered, purged and deleted, and their newest messages."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from tests.unit.services.ops.conftest import Desk
+import pytest
+
+from tests.unit.services.ops.conftest import START_MS, Desk
 
 Play = Callable[[Callable[[Desk], Awaitable[None]]], None]
 
@@ -46,5 +49,57 @@ def test_a_topic_is_altered(at_desk: Play) -> None:
         for body, status in (({}, 400), ({"queue_count": 2}, 400), ({"message_type": "LITE"}, 400)):
             assert (await http.put("/api/topics/orders", json=body)).status_code == status
         assert (await http.put("/api/topics/none", json={"queue_count": 2})).status_code == 404
+
+    at_desk(scenario)
+
+
+def test_a_list_counts_messages_where_it_is_asked_to(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.http.post("/api/topics", json={"name": "empty"})
+        for number in range(3):
+            await desk.http.post("/api/messages", json={"topic": "t", "body": str(number)})
+        plain = (await desk.http.get("/api/topics")).json()
+        assert [sorted(one) for one in plain["topics"]] == [["message_type", "name", "queue_count"]] * 2
+        assert plain["retention"] == {"age_ms": None, "log_bytes_max": None}
+        counted = (await desk.http.get("/api/topics?counts=true")).json()["topics"]
+        assert [(one["name"], one["message_count"]) for one in counted] == [("empty", 0), ("t", 3)]
+
+    at_desk(scenario)
+
+
+def test_a_topic_says_since_when_each_queue_has_messages(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.http.post("/api/topics", json={"name": "t", "queue_count": 2})
+        await desk.http.post("/api/messages", json={"topic": "t", "body": "x"})
+        shown = (await desk.http.get("/api/topics/t?oldest=true")).json()
+        assert sorted(str(one["oldest_ms"]) for one in shown["queues"]) == [str(START_MS), "None"]
+        assert all("oldest_ms" not in one for one in (await desk.http.get("/api/topics/t")).json()["queues"])
+
+    at_desk(scenario)
+
+
+def test_the_newest_messages_are_those_of_all_queues_and_go_on_with_arrivals(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        for number in range(9):
+            await desk.http.post("/api/messages", json={"topic": "t", "body": str(number)})
+        found = (await desk.http.get("/api/topics/t/newest?limit=4")).json()
+        assert [one["body"] for one in found["messages"]] == ["8", "7", "6", "5"]
+        await desk.http.post("/api/messages", json={"topic": "t", "body": "9"})
+        after = (await desk.http.get(f"/api/topics/t/arrivals?after={found['after']}")).json()
+        assert [one["body"] for one in after["messages"]] == ["9"]
+        large = (await desk.http.get("/api/topics/t/newest?bytes_max=2")).json()["messages"]
+        assert [one["body"] for one in large] == ["9", "8"]
+        one = (await desk.http.get("/api/topics/t/newest?bytes_max=0")).json()["messages"]
+        assert [one["body"] for one in one] == ["9"]
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize(("query", "status"), [("", 404), ("?limit=-1", 400), ("?bytes=1", 400)])
+def test_a_wrong_look_at_the_newest_is_refused(at_desk: Any, query: str, status: int) -> None:
+    async def scenario(desk: Any) -> None:
+        if status != 404:
+            await desk.http.post("/api/topics", json={"name": "t"})
+        assert (await desk.http.get(f"/api/topics/t/newest{query}")).status_code == status
 
     at_desk(scenario)
