@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from services.http.api import Api
 from tidewheel.errors import ClientMistake
@@ -18,15 +18,23 @@ from tidewheel.errors import ClientMistake
 Model = dict[str, Any]
 
 
+REFRESH_MS: Final = 5_000
+
+
 class Asked:
     """The fields of a URL or a form, as texts without the blanks around them."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
+        self._whole = fields
         self._fields = {name: text.strip() for name, text in fields.items()}
 
     def get(self, name: str, default: str = "") -> str:
         """Return a field; the default if it is missing or empty."""
         return self._fields.get(name) or default
+
+    def whole(self, name: str) -> str:
+        """Return a field with the blanks around it; empty if it is missing."""
+        return self._whole.get(name, "")
 
     def required(self, name: str, meaning: str) -> str:
         """Return a field; raise `ClientMistake` if it is missing or empty."""
@@ -51,7 +59,10 @@ Act = Callable[[Api, Asked], Done]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page; `entry` is its name in the menu, empty for those that others lead to."""
+    """One page; `entry` is its name in the menu, empty for those that others lead to.
+
+    `every_ms` is how often a page that is looked at is asked for again; 0: never.
+    """
 
     path: str
     title: str
@@ -59,3 +70,4 @@ class Page:
     read: Callable[[Api, Asked], Model]
     entry: str = ""
     acts: Mapping[str, Act] = field(default_factory=dict)
+    every_ms: int = REFRESH_MS

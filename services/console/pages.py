@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from services.console import calendar, dead_letters, groups, message, overview, transactions
+from services.console import calendar, dead_letters, groups, message, overview, topics, transactions
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
     overview.PAGE,
     message.PAGE,
+    topics.PAGE,
+    topics.ONE,
+    topics.MESSAGE,
+    topics.SEND,
     calendar.PAGE,
     calendar.ONE,
     calendar.ALL,

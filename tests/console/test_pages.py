@@ -12,7 +12,7 @@ import pytest
 from tests.console.chromium import Pipe, Tab
 from tidewheel.testing.process import BrokerProcess
 
-PAGES = ("", "messages", "timers", "transactions", "groups", "dead-letters")
+PAGES = ("", "messages", "topics", "topics/send", "timers", "transactions", "groups", "dead-letters")
 SITE = "location.origin"
 
 
@@ -53,6 +53,21 @@ def test_a_group_is_paused_and_a_dead_letter_redriven(tab: Tab, broker: BrokerPr
     tab.press("td a[href^='/dead-letters/one']")
     tab.press("#redrive button")
     tab.shows("REDRIVEN")
+
+
+def test_a_topic_is_watched_and_a_message_of_it_sent_again(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/messages", {"topic": "watched", "body": "<b>1 שלום"})
+    tab.open(f"{site(tab)}/topics/one?name=watched")
+    tab.run("window.isFirst = true")
+    broker.post("/api/messages", {"topic": "watched", "body": "<b>2"})
+    tab.shows("<b>2")
+    assert tab.run("window.isFirst"), "the page was loaded again"
+    tab.press("td a[href^='/topics/message']")
+    tab.press("#edit button")
+    tab.fill("#send", body="<b>3\n🙂")
+    tab.press("#send button")
+    tab.shows("Sent to watched as")
+    tab.shows("<b>3\\n🙂")
 
 
 @pytest.mark.parametrize("page", PAGES)

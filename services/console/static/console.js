@@ -1,13 +1,14 @@
 // Keeps a page fresh: asks for it again, and puts the new content in place of the old.
-// It leaves a page alone while somebody fills in a form or selects text, and in a tab that is not looked at.
+// It leaves a page alone while somebody fills in a form, is at a link by keyboard, or selects text, and in a tab that is not looked at.
 "use strict";
-const EVERY_MS = 5000;
+const USUAL_MS = 5000;
 
 function isBusy() {
   const at = document.activeElement;
-  const typing = at && ["INPUT", "SELECT", "TEXTAREA", "BUTTON"].includes(at.tagName);
-  const filled = [...document.querySelectorAll("main form[method=post] input")].some((one) => one.value !== one.defaultValue);
-  return document.hidden || typing || filled || String(getSelection()) !== "";
+  const isAway = at && at !== document.body && at.id !== "content"; // replaced, it would lose the focus
+  const fields = "main form[method=post] input, main form[method=post] textarea";
+  const filled = [...document.querySelectorAll(fields)].some((one) => one.value !== one.defaultValue);
+  return document.hidden || isAway || filled || String(getSelection()) !== "";
 }
 
 async function refresh() {
@@ -21,13 +22,20 @@ async function refresh() {
       late.textContent = " · " + fresh.querySelector("main .error").textContent + " The page asks again.";
       return; // what was there stays to be read, and says how old it is
     }
+    const scrolled = [...document.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
     for (const part of ["main", "header", "footer"]) {
       document.querySelector(part).replaceWith(fresh.querySelector(part));
     }
+    document.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
     document.title = fresh.title;
   } catch {
     late.textContent = " · the console does not answer; the page asks again";
   }
 }
 
-if (document.querySelector("header nav")) setInterval(refresh, EVERY_MS);
+function refreshLater() {
+  const everyMs = Number(document.querySelector("main").dataset.everyMs ?? USUAL_MS);
+  if (everyMs) setTimeout(() => refresh().finally(refreshLater), everyMs);
+}
+
+if (document.querySelector("header nav")) refreshLater();

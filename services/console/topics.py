@@ -1,0 +1,199 @@
+"""`/topics`: topics and their messages, watched as they arrive; messages sent, and sent again.
+
+    /topics           all topics, how many messages they keep, and for how long
+    /topics/one       one: its queues, and its newest messages (the page refreshes each second), or those of
+                      one queue from an offset on
+    /topics/message   one message, sent again as it was
+    /topics/send      the form of a new message, or of one found before, edited
+
+A message sent again is a new message with the content of the old: body, keys, tag, group and properties. It
+is delivered at once, and to all groups. Its timer key and the verb on a timer that it carried are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from services.console.bodies import shown
+from services.console.broker import Broker
+from services.console.page import Asked, Done, Model, Page
+from tidewheel.errors import ClientMistake, NotFound
+
+SHOWN_MAX: Final = 500
+NEWEST: Final = 20
+NEWEST_BYTES: Final = 1 << 20
+EDITED_CHARACTERS_MAX: Final = 64 * 1024
+TEXT, BASE64 = "text", "base64"
+TYPES: Final = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+OF_TIMERS: Final = "TW_TIMER_"
+"""How names of properties begin that set a timer, or carry a verb on one."""
+FIELDS: Final = ("topic", "keys", "tag", "message_group", "lite_topic", "priority", "in", "timer_key")
+EMPTY: Final = {"body": "", "encoding": TEXT, "properties": ""} | dict.fromkeys(FIELDS, "")
+
+
+def read(broker: Broker, asked: Asked) -> Model:
+    """Return the topics whose names have `name` in them."""
+    name = asked.get("name")
+    answer = broker.get("topics", counts="true")
+    found = [one for one in answer["topics"] if name.lower() in one["name"].lower()]
+    return {
+        "name": name,
+        "count": len(answer["topics"]),
+        "topics": found[:SHOWN_MAX],
+        "more": len(found[SHOWN_MAX:]),
+        "retention": answer["retention"],
+        "types": list(TYPES),
+    }
+
+
+def read_one(broker: Broker, asked: Asked) -> Model:
+    """Return one topic and its newest messages, or those of `queue` from `offset` on."""
+    name, place = asked.required("name", "The topic"), asked.given("queue", "offset")
+    topic = broker.get("topics", name, oldest="true")
+    following = ""
+    if place:
+        found = broker.get("topics", name, "messages", limit=NEWEST, **place)["messages"]
+        if len(found) == NEWEST:
+            after = {"queue": found[-1]["queue_id"], "offset": int(found[-1]["queue_offset"]) + 1}
+            following = urlencode({"name": name} | after)
+    else:
+        found = broker.get("topics", name, "newest", limit=NEWEST, bytes_max=NEWEST_BYTES)["messages"]
+    kept = sum(int(queue["end_offset"]) - int(queue["min_offset"]) for queue in topic["queues"])
+    oldest = min((int(queue["oldest_ms"]) for queue in topic["queues"] if queue["oldest_ms"]), default=None)
+    return {
+        "topic": topic,
+        "message_count": kept,
+        "oldest_ms": None if oldest is None else str(oldest),
+        "is_newest": not place,
+        "queue": asked.get("queue", "0"),
+        "offset": asked.get("offset"),
+        "messages": [shown(one) for one in found],
+        "next": following,
+    }
+
+
+def read_message(broker: Broker, asked: Asked) -> Model:
+    """Return one message of a queue."""
+    return {"message": shown(message_of(broker, asked))}
+
+
+def read_send(broker: Broker, asked: Asked) -> Model:
+    """Return the fields of the form: those of the message at `queue` and `offset` if they are given."""
+    broker.get("whoami")
+    if not asked.given("queue", "offset"):
+        return {"fields": EMPTY | asked.given("topic"), "origin": "", "is_long": False}
+    found = message_of(broker, asked)
+    body, encoding = found.get("body"), TEXT
+    if body is None or not is_typed(body):
+        encoding = BASE64
+        body = found["body_base64"] if body is None else base64.b64encode(body.encode()).decode()
+    is_long = len(body) > EDITED_CHARACTERS_MAX
+    fields: Model = {
+        "topic": found["topic"],
+        "body": "" if is_long else body,
+        "encoding": encoding,
+        "keys": "\n".join(found["keys"]),
+        "properties": "\n".join(f"{name}={value}" for name, value in kept_properties(found).items()),
+        "priority": "" if found["priority"] is None else str(found["priority"]),
+    }
+    fields |= {name: found[name] for name in ("tag", "message_group", "lite_topic")}
+    return {"fields": EMPTY | fields, "origin": found["message_id"], "is_long": is_long}
+
+
+def create(broker: Broker, asked: Asked) -> Done:
+    """Create a topic."""
+    queues = asked.get("queues")
+    if queues and not (queues.isascii() and queues.isdigit()):
+        raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
+    wanted = {"name": asked.required("name", "The name"), "message_type": asked.get("type", TYPES[0])}
+    topic = broker.post("topics", body=wanted | ({"queue_count": int(queues)} if queues else {}))
+    return Done(f"{topic['name']} is there, with {topic['queue_count']} queues.", page_of(topic["name"]))
+
+
+def send(broker: Broker, asked: Asked) -> Done:
+    """Send the message of the form."""
+    message: Model = asked.given("tag", "message_group", "lite_topic", "in", "timer_key")
+    message["topic"] = asked.required("topic", "The topic")
+    message |= {"keys": lines_of(asked.get("keys")), "properties": pairs_of(asked.get("properties"))}
+    if priority := asked.get("priority"):
+        if not (priority.isascii() and priority.isdigit()):
+            raise ClientMistake(f"{priority[:20]!r} is no priority, which is a number from 0 on.")
+        message["priority"] = int(priority)
+    return sent(broker, message | body_of(asked))
+
+
+def again(broker: Broker, asked: Asked) -> Done:
+    """Send a message of a queue again, as it was."""
+    found = message_of(broker, asked)
+    message = {name: found[name] for name in ("topic", "keys", "tag", "message_group", "lite_topic")}
+    message |= {name: found[name] for name in ("body", "body_base64") if name in found}
+    if found["priority"] is not None:
+        message["priority"] = found["priority"]
+    return sent(broker, message | {"properties": kept_properties(found)})
+
+
+def sent(broker: Broker, message: Model) -> Done:
+    """Send a message; say which id it has, and lead to its topic."""
+    answer = broker.post("messages", body=message)
+    verdict = f" Its verb on a timer: {answer['verdict']['verdict']}." if answer["verdict"] else ""
+    when = " It waits for its time." if answer["recall_handle"] else ""
+    said = f"Sent to {message['topic']} as {answer['message_id']}.{when}{verdict}"
+    return Done(said, page_of(message["topic"]))
+
+
+def message_of(broker: Broker, asked: Asked) -> Any:
+    """Return the message at a place; raise `NotFound` if there is none."""
+    topic, queue = asked.required("topic", "The topic"), asked.required("queue", "The queue")
+    offset = asked.required("offset", "The offset")
+    found = broker.get("topics", topic, "messages", queue=queue, offset=offset, limit=1)["messages"]
+    if not found or found[0]["queue_offset"] != offset:
+        raise NotFound(f"Topic {topic} has no message in queue {queue} at offset {offset} (any more).")
+    return found[0]
+
+
+def is_typed(body: str) -> bool:
+    """Return whether a form carries a text unchanged: it has no control characters but line feeds, tabs."""
+    return all(one.isprintable() or one in "\n\t " for one in body)
+
+
+def body_of(asked: Asked) -> dict[str, str]:
+    """Return the body of the form; line breaks of forms, CR LF, become LF."""
+    if asked.get("encoding", TEXT) == TEXT:
+        return {"body": asked.whole("body").replace("\r\n", "\n")}
+    try:
+        base64.b64decode(asked.get("body"), validate=True)
+    except binascii.Error as error:
+        raise ClientMistake(f"The body is no base64: {error}.") from error
+    return {"body_base64": asked.get("body")}
+
+
+def kept_properties(found: Model) -> dict[str, str]:
+    """Return the properties of a message that one sent again has."""
+    return {name: value for name, value in found["properties"].items() if not name.startswith(OF_TIMERS)}
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a field that are not blank."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def pairs_of(text: str) -> dict[str, str]:
+    """Return NAME=VALUE lines as properties; raise `ClientMistake`."""
+    pairs = [line.partition("=") for line in lines_of(text)]
+    if wrong := [name for name, sign, _ in pairs if not sign or not name]:
+        raise ClientMistake(f"The property {wrong[0][:40]!r} has no value: write NAME=VALUE, one a line.")
+    return {name.strip(): value for name, _, value in pairs}
+
+
+def page_of(name: str) -> str:
+    """Return the path of a topic's page."""
+    return f"/topics/one?{urlencode({'name': name})}"
+
+
+PAGE: Final = Page("/topics", "Topics", "topics.html", read, entry="Topics", acts={"create": create})
+ONE: Final = Page("/topics/one", "Topic", "topic.html", read_one, every_ms=1_000)
+MESSAGE: Final = Page("/topics/message", "Message", "topic_message.html", read_message, acts={"again": again})
+SEND: Final = Page("/topics/send", "Send a message", "send.html", read_send, acts={"now": send}, every_ms=0)
