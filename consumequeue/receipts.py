@@ -41,7 +41,7 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation in a handle, for comparison with the current lease, or -1 without a generation."""
+    """Return the generation in a handle, or -1 without one, for comparison with the current lease."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from services.console import calendar, dead_letters, groups, message, overview, topics, transactions
+from services.console import (
+    calendar,
+    dead_letters,
+    groups,
+    message,
+    overview,
+    schedules,
+    topics,
+    transactions,
+)
 from services.console.page import Page
 
 PAGES: tuple[Page, ...] = (
@@ -15,6 +24,9 @@ PAGES: tuple[Page, ...] = (
     calendar.PAGE,
     calendar.ONE,
     calendar.ALL,
+    schedules.PAGE,
+    schedules.ONE,
+    schedules.SET,
     transactions.PAGE,
     transactions.ONE,
     groups.PAGE,

@@ -12,29 +12,28 @@ is delivered at once, and to all groups. Its timer key and the verb on a timer t
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
-from services.console.broker import Broker
+from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text
 from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
 from tidewheel.errors import ClientMistake, NotFound
 
 SHOWN_MAX: Final = 500
 NEWEST: Final = 20
 NEWEST_BYTES: Final = 1 << 20
-EDITED_CHARACTERS_MAX: Final = 64 * 1024
-TEXT, BASE64 = "text", "base64"
 TYPES: Final = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
 OF_TIMERS: Final = "TW_TIMER_"
 """How names of properties begin that set a timer, or carry a verb on one."""
 FIELDS: Final = ("topic", "keys", "tag", "message_group", "lite_topic", "priority", "in", "timer_key")
-EMPTY: Final = {"body": "", "encoding": TEXT, "properties": ""} | dict.fromkeys(FIELDS, "")
+EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "properties": ""} | dict.fromkeys(
+    FIELDS, ""
+)
 
 
-def read(broker: Broker, asked: Asked) -> Model:
+def read(broker: Api, asked: Asked) -> Model:
     """Return the topics whose names have `name` in them."""
     name = asked.get("name")
     answer = broker.get("topics", counts="true")
@@ -49,7 +48,7 @@ def read(broker: Broker, asked: Asked) -> Model:
     }
 
 
-def read_one(broker: Broker, asked: Asked) -> Model:
+def read_one(broker: Api, asked: Asked) -> Model:
     """Return one topic and its newest messages, or those of `queue` from `offset` on."""
     name, place = asked.required("name", "The topic"), asked.given("queue", "offset")
     topic = broker.get("topics", name, oldest="true")
@@ -75,35 +74,28 @@ def read_one(broker: Broker, asked: Asked) -> Model:
     }
 
 
-def read_message(broker: Broker, asked: Asked) -> Model:
+def read_message(broker: Api, asked: Asked) -> Model:
     """Return one message of a queue."""
     return {"message": shown(message_of(broker, asked))}
 
 
-def read_send(broker: Broker, asked: Asked) -> Model:
+def read_send(broker: Api, asked: Asked) -> Model:
     """Return the fields of the form: those of the message at `queue` and `offset` if they are given."""
     broker.get("whoami")
     if not asked.given("queue", "offset"):
-        return {"fields": EMPTY | asked.given("topic"), "origin": "", "is_long": False}
+        return {"fields": EMPTY | asked.given("topic"), "origin": ""}
     found = message_of(broker, asked)
-    body, encoding = found.get("body"), TEXT
-    if body is None or not is_typed(body):
-        encoding = BASE64
-        body = found["body_base64"] if body is None else base64.b64encode(body.encode()).decode()
-    is_long = len(body) > EDITED_CHARACTERS_MAX
     fields: Model = {
         "topic": found["topic"],
-        "body": "" if is_long else body,
-        "encoding": encoding,
         "keys": "\n".join(found["keys"]),
-        "properties": "\n".join(f"{name}={value}" for name, value in kept_properties(found).items()),
+        "properties": pairs_text(kept_properties(found)),
         "priority": "" if found["priority"] is None else str(found["priority"]),
     }
     fields |= {name: found[name] for name in ("tag", "message_group", "lite_topic")}
-    return {"fields": EMPTY | fields, "origin": found["message_id"], "is_long": is_long}
+    return {"fields": EMPTY | fields | body_fields(found), "origin": found["message_id"]}
 
 
-def create(broker: Broker, asked: Asked) -> Done:
+def create(broker: Api, asked: Asked) -> Done:
     """Create a topic."""
     queues = asked.get("queues")
     if queues and not (queues.isascii() and queues.isdigit()):
@@ -113,7 +105,7 @@ def create(broker: Broker, asked: Asked) -> Done:
     return Done(f"{topic['name']} is there, with {topic['queue_count']} queues.", page_of(topic["name"]))
 
 
-def send(broker: Broker, asked: Asked) -> Done:
+def send(broker: Api, asked: Asked) -> Done:
     """Send the message of the form."""
     message: Model = asked.given("tag", "message_group", "lite_topic", "in", "timer_key")
     message["topic"] = asked.required("topic", "The topic")
@@ -125,7 +117,7 @@ def send(broker: Broker, asked: Asked) -> Done:
     return sent(broker, message | body_of(asked))
 
 
-def again(broker: Broker, asked: Asked) -> Done:
+def again(broker: Api, asked: Asked) -> Done:
     """Send a message of a queue again, as it was."""
     found = message_of(broker, asked)
     message = {name: found[name] for name in ("topic", "keys", "tag", "message_group", "lite_topic")}
@@ -135,7 +127,7 @@ def again(broker: Broker, asked: Asked) -> Done:
     return sent(broker, message | {"properties": kept_properties(found)})
 
 
-def sent(broker: Broker, message: Model) -> Done:
+def sent(broker: Api, message: Model) -> Done:
     """Send a message; say which id it has, and lead to its topic."""
     answer = broker.post("messages", body=message)
     verdict = f" Its verb on a timer: {answer['verdict']['verdict']}." if answer["verdict"] else ""
@@ -144,7 +136,7 @@ def sent(broker: Broker, message: Model) -> Done:
     return Done(said, page_of(message["topic"]))
 
 
-def message_of(broker: Broker, asked: Asked) -> Any:
+def message_of(broker: Api, asked: Asked) -> Any:
     """Return the message at a place; raise `NotFound` if there is none."""
     topic, queue = asked.required("topic", "The topic"), asked.required("queue", "The queue")
     offset = asked.required("offset", "The offset")
@@ -154,38 +146,9 @@ def message_of(broker: Broker, asked: Asked) -> Any:
     return found[0]
 
 
-def is_typed(body: str) -> bool:
-    """Return whether a form carries a text unchanged: it has no control characters but line feeds, tabs."""
-    return all(one.isprintable() or one in "\n\t " for one in body)
-
-
-def body_of(asked: Asked) -> dict[str, str]:
-    """Return the body of the form; line breaks of forms, CR LF, become LF."""
-    if asked.get("encoding", TEXT) == TEXT:
-        return {"body": asked.whole("body").replace("\r\n", "\n")}
-    try:
-        base64.b64decode(asked.get("body"), validate=True)
-    except binascii.Error as error:
-        raise ClientMistake(f"The body is no base64: {error}.") from error
-    return {"body_base64": asked.get("body")}
-
-
 def kept_properties(found: Model) -> dict[str, str]:
     """Return the properties of a message that one sent again has."""
     return {name: value for name, value in found["properties"].items() if not name.startswith(OF_TIMERS)}
-
-
-def lines_of(text: str) -> list[str]:
-    """Return the lines of a field that are not blank."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def pairs_of(text: str) -> dict[str, str]:
-    """Return NAME=VALUE lines as properties; raise `ClientMistake`."""
-    pairs = [line.partition("=") for line in lines_of(text)]
-    if wrong := [name for name, sign, _ in pairs if not sign or not name]:
-        raise ClientMistake(f"The property {wrong[0][:40]!r} has no value: write NAME=VALUE, one a line.")
-    return {name.strip(): value for name, _, value in pairs}
 
 
 def page_of(name: str) -> str:

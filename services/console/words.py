@@ -34,6 +34,11 @@ def moment_exactly(at_ms: str | int | None) -> str:
     return UNKNOWN if at_ms is None else exactly(int(at_ms))
 
 
+def distance(at_ms: str | int) -> str:
+    """Return how far away a moment is."""
+    return away(int(at_ms))
+
+
 def iso(at_ms: str | int) -> str:
     """Return a moment in UTC, as machines read it."""
     return datetime.fromtimestamp(int(at_ms) / 1000, UTC).isoformat(timespec="milliseconds")
@@ -53,6 +58,7 @@ FILTERS: Final[dict[str, Callable[..., str]]] = {
     "line": line,
     "moment": moment,
     "moment_exactly": moment_exactly,
+    "distance": distance,
     "iso": iso,
     "number": number,
     "duration": duration,

@@ -12,7 +12,17 @@ import pytest
 from tests.console.chromium import Pipe, Tab
 from tidewheel.testing.process import BrokerProcess
 
-PAGES = ("", "messages", "topics", "topics/send", "timers", "transactions", "groups", "dead-letters")
+PAGES = (
+    "",
+    "messages",
+    "topics",
+    "topics/send",
+    "timers",
+    "schedules",
+    "transactions",
+    "groups",
+    "dead-letters",
+)
 SITE = "location.origin"
 
 
@@ -68,6 +78,18 @@ def test_a_topic_is_watched_and_a_message_of_it_sent_again(tab: Tab, broker: Bro
     tab.press("#send button")
     tab.shows("Sent to watched as")
     tab.shows("<b>3\\n🙂")
+
+
+def test_a_schedule_is_set_after_a_preview_and_paused(tab: Tab) -> None:
+    tab.open(f"{site(tab)}/schedules")
+    tab.fill("#new", cron="0 9 * * 1-5", time_zone="Europe/London")
+    tab.press("#new button")
+    tab.shows("09:00:00")
+    tab.fill("#keep", name="report", topic="reports", body="go")
+    tab.press("#keep button")
+    tab.shows("report is set, next")
+    tab.press("#pause button")
+    tab.shows("report is paused")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
@@ -19,6 +18,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_due_ms
 from services.http.api import Api
+from services.times.zones import in_zone
 from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(
@@ -27,9 +27,6 @@ app = typer.Typer(
     help="List, set, pause and end recurring messages.\n\n"
     "Example: tidewheel schedule set report --cron '0 9 * * 1-5' --zone Europe/London --topic t --body go",
 )
-
-
-MONTH: Final = re.compile(r"\d{4}-\d\d")
 
 
 class MissedRuns(StrEnum):
@@ -262,13 +259,3 @@ def moment_ms(text: str | None, zone: str, flag: str) -> int | None:
         return parse_due_ms(in_zone(text.strip(), known), flag)
     except ConfigurationError as error:
         raise ConfigurationError(f"{error.detail} 2026-12-01 and 2026-12 will do, too.") from error
-
-
-def in_zone(text: str, zone: ZoneInfo) -> str:
-    """Return a wall time, or a month, with the zone whose clocks it is of; anything else as it is."""
-    given = f"{text}-01" if MONTH.fullmatch(text) else text
-    try:
-        moment = datetime.fromisoformat(given)
-    except ValueError:
-        return text
-    return moment.replace(tzinfo=zone).isoformat() if moment.tzinfo is None and "-" in given else given

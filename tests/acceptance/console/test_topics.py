@@ -77,7 +77,7 @@ def test_a_message_is_sent_again_as_it_was_or_edited(
     assert "Sent to odd as" in again.text
     form = browser.model("/topics/send?" + urlencode(place(first)))
     assert form["origin"] == first["message_id"]
-    fields = {name: text.replace("\n", "\r\n") for name, text in form["fields"].items()}
+    fields = {name: str(text).replace("\n", "\r\n") for name, text in form["fields"].items()}
     assert "Sent to odd as" in browser.post("/topics/send/now", **fields).text
     seen = []
     for one in browser.model("/topics/one?name=odd")["messages"][:3]:

@@ -1,0 +1,178 @@
+"""`/schedules`: recurring messages: shown, set, paused, resumed, removed.
+
+    /schedules       a page of them, each with its next occurrence
+    /schedules/one   one, what it sends, the next occurrences, and its verbs
+    /schedules/set   when a cron line occurs, and the form that sets a schedule by it, new or changed
+
+Times are those of the schedule's own zone. Occurrences that pass during a pause are not made up.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from services.console.bodies import shown
+from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text
+from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
+from services.times import moments
+from services.times.display import now_ms
+from services.times.zones import in_zone
+from tidewheel.errors import ClientMistake, NotFound
+
+LIMIT: Final = 100
+COMING: Final = 10
+MISSED: Final = ("once", "skip", "all")
+SENT: Final = ("topic", "tag", "message_group", "missed")
+WHEN: Final = ("cron", "time_zone", "start", "end")
+USUAL_ZONE: Final = "UTC"
+EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "keys": "", "properties": ""} | {
+    **dict.fromkeys(("name", *WHEN, *SENT), ""),
+    "time_zone": USUAL_ZONE,
+    "missed": MISSED[0],
+    "missed_max": "",
+}
+
+
+def read(broker: Api, asked: Asked) -> Model:
+    """Return a page of schedules, by name."""
+    found = broker.get("schedules", after=asked.get("after"), limit=LIMIT)
+    following = urlencode({"after": found["after"]}) if found["after"] else ""
+    return {"schedules": found["schedules"], "next": following}
+
+
+def read_one(broker: Api, asked: Asked) -> Model:
+    """Return one schedule, what it sends, and its next occurrences."""
+    found = broker.get("schedules", asked.required("name", "The schedule"), count=COMING)
+    return {"schedule": shown(found)}
+
+
+def read_set(broker: Api, asked: Asked) -> Model:
+    """Return the fields of the form, those of schedule `name` if it exists, and when its line occurs."""
+    fields, is_asked = EMPTY | {"name": asked.get("name")}, bool(asked.get("cron"))
+    if asked.get("name"):
+        with suppress(*([NotFound] if is_asked else [])):
+            fields |= fields_of(broker.get("schedules", asked.get("name"), count=0))
+    if is_asked:
+        fields |= {name: asked.get(name) for name in WHEN} | {"time_zone": asked.get("time_zone", USUAL_ZONE)}
+    coming: list[Any] = []
+    if fields["cron"]:
+        given = Asked({name: fields[name] for name in WHEN})
+        coming = broker.post("schedules", "preview", body=when(given) | {"count": COMING})["coming"]
+    else:
+        broker.get("whoami")
+    return {"fields": fields, "coming": coming, "is_known": bool(fields["topic"]), "choices": list(MISSED)}
+
+
+def fields_of(found: Model) -> Model:
+    """Return the fields of the form for a schedule."""
+    zone = zone_of(found["time_zone"])
+    return {
+        **{name: found[name] for name in ("name", "cron", "time_zone", *SENT)},
+        **{name: wall(found[f"{name}_ms"], zone) for name in ("start", "end")},
+        "keys": "\n".join(found["keys"]),
+        "properties": pairs_text(found["properties"]),
+        "missed_max": str(found["missed_max"]),
+        **body_fields(found),
+    }
+
+
+def pause(broker: Api, asked: Asked) -> Done:
+    """Let a schedule rest."""
+    name = asked.required("name", "The schedule")
+    broker.post("schedules", name, "pause", body={})
+    return Done(f"{name} is paused: what occurs meanwhile is not sent, and not made up.", page_of(name))
+
+
+def resume(broker: Api, asked: Asked) -> Done:
+    """Let a schedule go on."""
+    name = asked.required("name", "The schedule")
+    found = broker.post("schedules", name, "resume", body={})
+    return Done(f"{name} goes on{upcoming(found)}.", page_of(name))
+
+
+def remove(broker: Api, asked: Asked) -> Done:
+    """End a schedule whose name was typed."""
+    name = asked.required("name", "The schedule")
+    if asked.required("typed", "The schedule's name, typed once more,") != name:
+        raise ClientMistake(f"Another name was typed than {name}: it is not removed.")
+    found = broker.delete("schedules", name)
+    return Done(f"{name} is removed; it had sent {found['sent_count']:,} messages.", "/schedules")
+
+
+def keep(broker: Api, asked: Asked) -> Done:
+    """Set a schedule, new or in place of the one with its name."""
+    name = asked.required("name", "The name")
+    wanted: Model = when(asked) | asked.given(*SENT)
+    wanted["topic"] = asked.required("topic", "The topic")
+    wanted |= {"keys": lines_of(asked.get("keys")), "properties": pairs_of(asked.get("properties"))}
+    if most := asked.get("missed_max"):
+        if not (most.isascii() and most.isdigit()):
+            raise ClientMistake(f"{most[:20]!r} is no number of missed runs.")
+        wanted["missed_max"] = int(most)
+    found = broker.put("schedules", name, body=wanted | body_of(asked))
+    paused = "; it is paused" if found["state"] == "PAUSED" else ""
+    return Done(f"{name} is set{upcoming(found)}{paused}.", page_of(name))
+
+
+def when(asked: Asked) -> Model:
+    """Return when a schedule occurs, as the HTTP interface has it; raise `ClientMistake`."""
+    name = asked.get("time_zone", USUAL_ZONE)
+    zone = zone_of(name)
+    if zone is None:
+        raise ClientMistake(f"The time zone is {name[:80]!r}: write it as Europe/London.")
+    bounds = {f"{bound}_ms": moment_of(asked.get(bound), zone, bound) for bound in ("start", "end")}
+    return {"cron": asked.required("cron", "The cron line"), "time_zone": name} | bounds
+
+
+def moment_of(text: str, zone: ZoneInfo, field: str) -> int | None:
+    """Return a moment on the clocks of a zone, in ms since 1970; None for none. Raise `ClientMistake`."""
+    if not text:
+        return None
+    try:
+        return moments.due_ms(in_zone(text, zone), now_ms())
+    except ValueError as error:
+        raise ClientMistake(
+            f"{field} is {text[:80]!r}: {error}. 2026-12-01 and 2026-12 will do, too."
+        ) from error
+
+
+def zone_of(name: str) -> ZoneInfo | None:
+    """Return a zone; None if this machine does not know it."""
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        return ZoneInfo(name)
+    return None
+
+
+def wall(at_ms: str | None, zone: ZoneInfo | None) -> str:
+    """Return what the clocks of a zone say, with its offset, to the second; empty for no time."""
+    if at_ms is None:
+        return ""
+    return datetime.fromtimestamp(int(at_ms) // 1000, UTC).astimezone(zone or UTC).isoformat()
+
+
+def upcoming(found: Model) -> str:
+    """Return when a schedule occurs next, as a part of a sentence; empty if it never does."""
+    return f", next {found['coming'][0]['local'].replace('T', ' ')}" if found["coming"] else ""
+
+
+def page_of(name: str) -> str:
+    """Return the path of a schedule's page."""
+    return f"/schedules/one?name={quote(name, safe='')}"
+
+
+PAGE: Final = Page("/schedules", "Schedules", "schedules.html", read, entry="Schedules")
+ONE: Final = Page(
+    "/schedules/one",
+    "Schedule",
+    "schedule.html",
+    read_one,
+    acts={"pause": pause, "resume": resume, "remove": remove},
+)
+SET: Final = Page(
+    "/schedules/set", "Set a schedule", "schedule_set.html", read_set, acts={"keep": keep}, every_ms=0
+)
