@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.console import (
     calendar,
+    clients,
     dead_letters,
     groups,
     message,
@@ -36,4 +37,8 @@ PAGES: tuple[Page, ...] = (
     dead_letters.GROUP,
     dead_letters.ONE,
     dead_letters.REDRIVE,
+    clients.PAGE,
+    clients.ONE,
+    clients.STACK,
+    clients.REFUSED,
 )

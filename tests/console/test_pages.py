@@ -6,11 +6,14 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request
 
 import pytest
 
 from tests.console.chromium import Pipe, Tab
-from tidewheel.testing.process import BrokerProcess
+from tests.official_consumer import push_consumer
+from tidewheel.testing.process import DIRECT, BrokerProcess
 
 PAGES = (
     "",
@@ -90,6 +93,25 @@ def test_a_schedule_is_set_after_a_preview_and_paused(tab: Tab) -> None:
     tab.shows("report is set, next")
     tab.press("#pause button")
     tab.shows("report is paused")
+
+
+def test_a_client_is_told_to_connect_again(tab: Tab, broker: BrokerProcess, tmp_path: Path) -> None:
+    pytest.importorskip("rocketmq")
+    broker.post("/api/messages", {"topic": "seen", "body": "x"})
+    with push_consumer(broker.listen, "watchers", "seen", tmp_path):
+        tab.open(f"{site(tab)}/clients?name=watchers")
+        tab.press("td a[href^='/clients/one']")
+        tab.press("#reconnect button")
+        tab.shows("was told to connect again")
+
+
+def test_the_refused_are_shown_with_a_remedy(tab: Tab, broker: BrokerProcess) -> None:
+    foreign_host = Request(f"http://{broker.http}/api/topics", headers={"Host": "evil.example"})
+    with pytest.raises(OSError, match="403"):
+        DIRECT.open(foreign_host)
+    tab.open(f"{site(tab)}/refused")
+    tab.press("td a[href^='/refused?reason=http']")
+    tab.shows("name the host by --http-hosts")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,6 +8,7 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.status.refusals import advice
 from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
@@ -29,7 +30,7 @@ def refused(
         output.print_json(found)
         return
     for reason, count in sorted(found["counts"].items()):
-        output.show(f"{count:8} {reason}")
+        output.show(f"{count:8} {reason}" + (f": {todo}" if (todo := advice(reason)) else ""))
     if not found["refused"]:
         output.say("nobody was sent away")
         return
