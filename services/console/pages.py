@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.console import (
     calendar,
     clients,
+    cluster,
     dead_letters,
     groups,
     message,
@@ -41,4 +42,5 @@ PAGES: tuple[Page, ...] = (
     clients.ONE,
     clients.STACK,
     clients.REFUSED,
+    cluster.PAGE,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,9 @@ from urllib.request import Request
 import pytest
 
 from tests.console.chromium import Pipe, Tab
+from tests.console_process import ConsoleProcess
 from tests.official_consumer import push_consumer
+from tests.two_nodes import two_nodes
 from tidewheel.testing.process import DIRECT, BrokerProcess
 
 PAGES = (
@@ -25,6 +28,9 @@ PAGES = (
     "transactions",
     "groups",
     "dead-letters",
+    "clients",
+    "refused",
+    "cluster",
 )
 SITE = "location.origin"
 
@@ -112,6 +118,18 @@ def test_the_refused_are_shown_with_a_remedy(tab: Tab, broker: BrokerProcess) ->
     tab.open(f"{site(tab)}/refused")
     tab.press("td a[href^='/refused?reason=http']")
     tab.shows("name the host by --http-hosts")
+
+
+def test_another_node_is_made_to_lead(pipe: Pipe, tmp_path: Path) -> None:
+    with two_nodes(tmp_path) as nodes:
+        console, tab = ConsoleProcess(os.environ, nodes[0].http), Tab(pipe)
+        try:
+            tab.open(console.link)
+            tab.open(f"{console.url}/cluster")
+            tab.press("#move button")
+            tab.shows("leads, at")
+        finally:
+            console.stop()
 
 
 @pytest.mark.parametrize("page", PAGES)
