@@ -16,12 +16,14 @@ from urllib.parse import urlencode
 from services.console.bodies import shown
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
+from services.console.tasks import of_kind, page_of
 from services.http.api import Api
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("topic", "topic-prefix", "key", "tag", "from", "until")
 LIMIT: Final = 50
+TASKS: Final = 5
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}
 """Number and width of the windows of a histogram."""
@@ -51,7 +53,7 @@ def read(broker: Api, asked: Asked) -> Model:
         "bars": [bar._asdict() for bar in bars(found["windows"], from_ms, width_ms, count)],
         "timers": page["timers"],
         "next": urlencode(wanted | {"view": view, "after": page["after"]}) if page["after"] else "",
-        "tasks": broker.get("timers", "tasks")["tasks"][:5],
+        "tasks": [of_kind(one, "timers") for one in broker.get("timers", "tasks")["tasks"][:TASKS]],
     }
 
 
@@ -107,7 +109,9 @@ def start(broker: Api, asked: Asked) -> Done:
     if said.replace(",", "") != str(matched):
         raise ClientMistake(f"{said[:20]} was typed, and {matched:,} timers match now: look again.")
     task = broker.post("timers", "tasks", body=order)
-    return Done(f"Task {task['id']} has started: {order['verb']} {matched:,} timers.", "/timers")
+    return Done(
+        f"Task {task['id']} has started: {order['verb']} {matched:,} timers.", page_of("timers", task["id"])
+    )
 
 
 def order_of(asked: Asked) -> dict[str, Any]:

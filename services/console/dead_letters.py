@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from services.console import tasks
 from services.console.bodies import shown
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
@@ -18,13 +19,14 @@ from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("topic", "key", "tag", "reason", "from", "until")
 LIMIT: Final = 50
+KIND: Final = "dead-letters"
 
 
 def read(broker: Api, asked: Asked) -> Model:
     """Return groups with dead letters, the fullest first, and the tasks since the broker's start."""
     groups = (one for one in broker.get("dead-letters")["groups"] if one["count"])
-    tasks = broker.get("dead-letters", "tasks")["tasks"]
-    return {"groups": sorted(groups, key=lambda one: -one["count"]), "tasks": tasks}
+    begun = [tasks.of_kind(one, KIND) for one in broker.get(KIND, "tasks")["tasks"]]
+    return {"groups": sorted(groups, key=lambda one: -one["count"]), "tasks": begun}
 
 
 def read_group(broker: Api, asked: Asked) -> Model:
@@ -65,7 +67,8 @@ def redrive(broker: Api, asked: Asked) -> Done:
 def start(broker: Api, asked: Asked) -> Done:
     """Start a task that redrives all that match."""
     task = broker.post("dead-letters", "tasks", body=order_of(asked))
-    return Done(f"Task {task['id']} has started: redrive dead letters of {task['group']}.", "/dead-letters")
+    said = f"Task {task['id']} has started: redrive dead letters of {task['group']}."
+    return Done(said, tasks.page_of(KIND, task["id"]))
 
 
 def order_of(asked: Asked) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from services.console import (
     message,
     overview,
     schedules,
+    tasks,
     topics,
     transactions,
 )
@@ -38,6 +39,8 @@ PAGES: tuple[Page, ...] = (
     dead_letters.GROUP,
     dead_letters.ONE,
     dead_letters.REDRIVE,
+    tasks.PAGE,
+    tasks.ONE,
     clients.PAGE,
     clients.ONE,
     clients.STACK,

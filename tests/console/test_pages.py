@@ -28,6 +28,7 @@ PAGES = (
     "transactions",
     "groups",
     "dead-letters",
+    "tasks",
     "clients",
     "refused",
     "cluster",
@@ -59,12 +60,19 @@ def test_a_transaction_is_resolved(tab: Tab, broker: BrokerProcess) -> None:
     tab.shows("ROLLBACK of")
 
 
+def give_up(broker: BrokerProcess, group: str, count: int) -> None:
+    """Have a group give up messages."""
+    broker.post(f"/api/groups/{group}/receive", {"topic": "orders"})
+    for _ in range(count):
+        broker.post("/api/messages", {"topic": "orders", "body": "<b>"})
+    found = broker.post(f"/api/groups/{group}/receive", {"topic": "orders", "count": count})["messages"]
+    handles = [one["receipt_handle"] for one in found]
+    refusal = {"receipt_handles": handles, "dead_letter": True, "reason": "no"}
+    broker.post(f"/api/groups/{group}/nack", refusal)
+
+
 def test_a_group_is_paused_and_a_dead_letter_redriven(tab: Tab, broker: BrokerProcess) -> None:
-    broker.post("/api/groups/shop/receive", {"topic": "orders"})
-    broker.post("/api/messages", {"topic": "orders", "body": "<b>"})
-    (one,) = broker.post("/api/groups/shop/receive", {"topic": "orders"})["messages"]
-    refusal = {"receipt_handles": [one["receipt_handle"]], "dead_letter": True, "reason": "no"}
-    broker.post("/api/groups/shop/nack", refusal)
+    give_up(broker, "shop", 1)
     tab.open(f"{site(tab)}/groups/one?name=shop")
     tab.press("#pause button")
     tab.shows("shop is paused")
@@ -99,6 +107,16 @@ def test_a_schedule_is_set_after_a_preview_and_paused(tab: Tab) -> None:
     tab.shows("report is set, next")
     tab.press("#pause button")
     tab.shows("report is paused")
+
+
+def test_a_task_is_stopped(tab: Tab, broker: BrokerProcess) -> None:
+    give_up(broker, "slow", 3)
+    order = {"verb": "redrive", "group": "slow", "rate_per_second": 0.01, "reason": "mended"}
+    broker.post("/api/dead-letters/tasks", order)
+    tab.open(f"{site(tab)}/tasks")
+    tab.press("td a[href^='/tasks/one']")
+    tab.press("#stop button")
+    tab.shows("is stopped: it has done")
 
 
 def test_a_client_is_told_to_connect_again(tab: Tab, broker: BrokerProcess, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""`/tasks`: work over many timers or dead letters: how far it is, how it ended, and its stop.
+
+    /tasks       the tasks since the broker's start, those that run first
+    /tasks/one   one, with its filter's result by verdict, and the form that stops it
+
+A task lives in the broker's memory: a restart stops it, what it has done stays done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from services.console.page import Asked, Done, Model, Page
+from services.http.api import Api
+from tidewheel.errors import ClientMistake
+
+KINDS: Final = {"timers": "timers", "dead-letters": "dead letters"}
+"""The kinds of tasks, as in the paths of the HTTP interface, and their items."""
+RUNNING: Final = "running"
+EVERY_MS: Final = 2_000
+
+
+def read(broker: Api, asked: Asked) -> Model:
+    """Return all tasks, those that run first, then the newest."""
+    found = [of_kind(one, kind) for kind in KINDS for one in broker.get(kind, "tasks")["tasks"]]
+    found.sort(key=lambda one: (one["state"] != RUNNING, -int(one["started_ms"])))
+    return {"tasks": found}
+
+
+def read_one(broker: Api, asked: Asked) -> Model:
+    """Return one task."""
+    kind, task_id = name_of(asked)
+    return {"task": of_kind(broker.get(kind, "tasks", task_id), kind)}
+
+
+def stop(broker: Api, asked: Asked) -> Done:
+    """Stop a task after what it is doing."""
+    kind, task_id = name_of(asked)
+    task = broker.delete(kind, "tasks", task_id)
+    done = f"{task['done']:,} of {task['matched']:,}" if task["matched"] is not None else "nothing"
+    said = f"Task {task_id} is {task['state']}: it has done {done}. What is done stays done."
+    return Done(said, page_of(kind, task_id))
+
+
+def of_kind(task: Model, kind: str) -> Model:
+    """Return a task with the kind of its items; all have a group and a rate, empty or 0 for timers."""
+    return {"group": "", "target": "", "rate_per_second": 0} | task | {"kind": kind, "items": KINDS[kind]}
+
+
+def name_of(asked: Asked) -> tuple[str, str]:
+    """Return kind and id of a task; raise `ClientMistake` for another kind."""
+    kind = asked.required("kind", "The kind of the task")
+    if kind not in KINDS:
+        raise ClientMistake(f"kind is {kind[:20]!r}: there are {', '.join(KINDS)}.")
+    return kind, asked.required("id", "The task")
+
+
+def page_of(kind: str, task_id: str) -> str:
+    """Return the path of a task's page."""
+    return f"/tasks/one?{urlencode({'kind': kind, 'id': task_id})}"
+
+
+PAGE: Final = Page("/tasks", "Tasks", "tasks.html", read, entry="Tasks", every_ms=EVERY_MS)
+ONE: Final = Page("/tasks/one", "Task", "task.html", read_one, acts={"stop": stop}, every_ms=EVERY_MS)

@@ -1,0 +1,37 @@
+"""Tasks: listed with their progress, and one that runs stopped."""
+
+from __future__ import annotations
+
+from tests.acceptance.console.test_dead_letters import give_up
+from tests.console_process import Browser
+from tidewheel.testing.process import BrokerProcess
+
+
+def test_no_task_says_how_one_begins(browser: Browser) -> None:
+    page = browser.open("/tasks").text
+    assert "tidewheel timer cancel --all" in page
+    assert "tidewheel dlq redrive" in page
+
+
+def test_tasks_of_all_kinds_are_listed_and_one_is_stopped(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/timers", {"topic": "late", "body": "x", "in": "1h"})
+    cancel = {"verb": "cancel", "filter": {"topic": "late"}, "reason": "<b>over"}
+    done = broker.post("/api/timers/tasks", cancel)["id"]
+    give_up(broker, "slow", 3)
+    redrive = {"verb": "redrive", "group": "slow", "rate_per_second": 0.01, "reason": "mended"}
+    running = broker.post("/api/dead-letters/tasks", redrive)["id"]
+    while browser.model(f"/tasks/one?kind=timers&id={done}")["task"]["state"] == "running":
+        pass
+    listed = browser.model("/tasks")["tasks"]
+    assert [(one["id"], one["kind"], one["state"]) for one in listed] == [
+        (running, "dead-letters", "running"),
+        (done, "timers", "done"),
+    ]
+    page = browser.open("/tasks").text
+    assert "&lt;b&gt;over" in page
+    assert "<progress" in page
+    stopped = browser.post("/tasks/one/stop", kind="dead-letters", id=running)
+    assert f"Task {running} is stopped: it has done" in stopped.text
+    assert browser.open(f"/tasks/one?kind=timers&id={running}").status == 404
+    assert browser.open(f"/tasks/one?kind=nothing&id={running}").status == 400
+    assert browser.post("/tasks/one/stop", kind="timers", id="none").status == 404
