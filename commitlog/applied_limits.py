@@ -7,7 +7,7 @@ whose nodes are upgraded one after the other. The bounds of these tables are the
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        names it                (`services.broker.spine.epoch`)
-    `apply`, from that record on     the row of the highest version that is not above it
+    `apply`, from that record on     the row of the highest version up to the named version
 
 Rules
 1. `apply` reads these limits, but no settings and no constants that may differ between programs

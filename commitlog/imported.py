@@ -3,9 +3,9 @@
 An import copies an Apache RocketMQ log unchanged, and RocketMQ writes a whole-record CRC only if configured
 to. The file `imported` contains the log offset at which the copied log ended:
 
-    below it         a record without the CRC property is sound when its lengths add up, its body matches its
-                     body CRC and it names its own place; what RocketMQ itself checks, and no more is there
-    from it on       every record is ours, and one without a right whole-record CRC is damaged
+    below it         a record without the CRC property is sound if its lengths are consistent, its body
+                     matches the body CRC, and its offset is right, which are the checks of RocketMQ
+    from it on       every record is written by Tidewheel, and is damaged without a right whole-record CRC
 
 A flipped bit in a topic or property of a copied record is therefore not detected, as before the copy. All
 other checks are as strict as elsewhere. If a copied record has the CRC property, it is checked. The file has

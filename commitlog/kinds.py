@@ -1,19 +1,19 @@
 """The kinds of records, for the broker, the tools of a store, the audit and `explain`.
 
     kind          topic                       begins  ends
-    normal        that of the message
-    commit        likewise, of type commit            the half at `half_offset`
-    delivered     likewise, TW_TIMER_OFFSET           that timer: DELIVERED, or FIRED (TW_VERB = FIRE)
+    normal        the topic of the message
+    commit        the same, of type commit            the half at `half_offset`
+    delivered     the same, TW_TIMER_OFFSET           the timer: DELIVERED, or FIRED (TW_VERB = FIRE)
     dead letter   %DLQ% and the group
     half          RMQ_SYS_TRANS_HALF_TOPIC    a half
     outcome       TW_SYS_OUTCOME                      the half at `half_offset`, which was not committed
     check         TW_SYS_CHECK
-    late end      TW_SYS_LATE                         none: its half had expired
+    late end      TW_SYS_LATE                         no half, since its half had expired
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
-    system        another topic that brokers keep for themselves: users and rules (TW_SYS_AUTH),
-                  operators' acts (TW_SYS_JOURNAL), RocketMQ's
+    system        internal topics, for users and rules (TW_SYS_AUTH), for operators' acts
+                  (TW_SYS_JOURNAL), and of RocketMQ
 
 A message of any kind that carries a cancel also ends a timer: TW_CANCELS has the timer's offset, a blank, and
 the due time. A delivered message may still carry the TW_CANCELS of its timer record, whose cancel was applied

@@ -3,28 +3,28 @@
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
-    consumequeue.whole                         says that the queues are as the snapshots say
-    consumequeue.aside-<n>                     put aside, as is keyindex.aside-<n>; nothing reads them, see
+    consumequeue.whole                         the mark that the queues match the snapshots
+    consumequeue.aside-<n>                     put aside and not read, like keyindex.aside-<n>, see
                                                `consumequeue.aside`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
     timers-names/<20 digits>                   names of timers, see `consumequeue.timerindex`
-    timers-ends/<20 digits>                    how timers ended, likewise
+    timers-ends/<20 digits>                    outcomes of timers, see `consumequeue.timerindex`
     keep/<20 digits>                           records that outlive their segment, see `commitlog.keep`
-    reserve                                    an empty segment for when the disk is full
+    reserve                                    an empty segment, deleted when the disk is full
     durable                                    the published durable offset, see below
     imported                                   only after an import: see `commitlog.imported`
-    clock                                      only of a virtual clock: its offset, see below
-    format                                     version and size of segments, see `commitlog.store_format`
-    cluster                                    only of a node: its cluster's id and its name, JSON
-    access/                                    only of a node: how commands reach all nodes
-    fetched/                                   only of a node: a copy on its way, `services.cluster.copies`
-    evidence                                   only of a node: see `services.cluster.evidence_file`
-    aside/<20 digits>                          only of a node: see `services.cluster.tail`
-    holes                                      only of a node: see `services.cluster.holes`
-    refetch                                    only of a node: another's copy is to take its place
+    clock                                      only with a virtual clock: its offset, see below
+    format                                     store version and segment size, see `commitlog.store_format`
+    cluster                                    only on a node: cluster id and node name, JSON
+    access/                                    only on a node: how commands reach all nodes
+    fetched/                                   only on a node: an incomplete copy, `services.cluster.copies`
+    evidence                                   only on a node: see `services.cluster.evidence_file`
+    aside/<20 digits>                          only on a node: see `services.cluster.tail`
+    holes                                      only on a node: see `services.cluster.holes`
+    refetch                                    only on a node: the store is to be replaced by a copy
     lock                                       see `commitlog.lock`
-    tls/, users.key, .gitignore                the broker's certificate; the key of users, hidden from git
+    tls/, users.key, .gitignore                the broker's certificate; the users' key, ignored by git
 
 A live reader stops at the published durable offset, which is never beyond the end of the log on disk. The
 file `durable` has three lines of 32 bytes, `<20 digits> <CRC-32 of the digits, 8 hex digits>`, and the

@@ -1,8 +1,8 @@
 """The limits and the default settings of the product, in one place.
 
-_MAX, _MIN    a bound; the unit stands before it (BODY_BYTES_MAX), else it is a number of things
-_DEFAULT      a setting or an attribute that is not given
-_MS, _BYTES   a span, a size
+_MAX, _MIN    a limit, with the unit before it (BODY_BYTES_MAX), or else a number of items
+_DEFAULT      the value of a setting or an attribute that is not given
+_MS, _BYTES   a duration, a size
 
 A limit that only one module uses is defined in that module. The limits of a message are imported here,
 because user processes check messages by the same limits.

@@ -5,10 +5,10 @@ segment, the rest of the segment stays zero, and the record begins the next segm
 than a segment gets its own segment, which has the length of the record. An append only gathers bytes (see
 `commitlog.flush`), and is visible to readers once its flush has succeeded. There is one writer.
 
-    first_offset      below it segments may be gone, and only what is kept can be read (`commitlog.keep`)
-    synced_offset     below it all is on disk; with `sync` the same as durable_offset
-    durable_offset    below it every flush has succeeded: readers may read;  synced <= durable <= end
-    end_offset        where the next record goes; below it, what is not durable is gathered or in a flush
+    first_offset      below it segments may be deleted, and only kept records are readable (`commitlog.keep`)
+    synced_offset     below it all records are on disk; with `sync` the same as durable_offset
+    durable_offset    below it every flush has succeeded and readers may read;  synced <= durable <= end
+    end_offset        the offset of the next record; records that are not durable are gathered or in a flush
 
 After a sync has failed, a repeated sync of the same bytes must not be trusted. The log is opened again up to
 the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the

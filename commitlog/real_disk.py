@@ -5,9 +5,9 @@ the file again, which would leave an empty segment for the next start, and never
 (`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error names its file. The
 guarantees of each method are in `commitlog.disk`.
 
-    write         pwrite; the page cache has it
-    write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync where the system has none; then the name
-    sync          fdatasync on a description of its own; then the name
+    write         pwrite to the page cache
+    write_synced  pwritev with RWF_DSYNC, or else pwrite and fdatasync; then the name
+    sync          fdatasync on a separate file description; then the name
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 

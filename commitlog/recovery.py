@@ -12,10 +12,10 @@ offset:
 
 The tail is then cut, durably and before the first append, so that no stale record can reappear:
 
-    1. later segments are deleted, the last one first, also those that a dead process had just deleted
-    2. what was read behind the published offset is written once more, and synced
-    3. the segment of the end is truncated there, and allocated to its whole length: the rest is zeros
-    4. the end is published
+    1. later segments are deleted, the last first, and earlier unsynced deletions are made durable
+    2. the bytes after the published offset are written again, and synced
+    3. the last segment is truncated at the end, and allocated to its whole length with zeros
+    4. the end offset is published
 
 The process may die, or the disk may fail, between any two of these steps and within each step. The next
 recovery then finds the same end, because only bytes after the end are deleted or cut. The rest of a short

@@ -1,18 +1,18 @@
 """Deletion of segments, oldest first, but never the last, and only if two snapshots cover the segment.
 
-    wish                        deletes                                     respects lagging groups
-    age                         segments whose newest record is too old     yes, up to group_pin_ms
+    limit                       deletes                                     respects lagging groups
+    age                         segments with only too old records          yes, up to group_pin_ms
     bytes                       the oldest beyond the log's size limit      yes, up to group_pin_ms
-    disk used >= 75 %           the oldest covered one, whatever its age    yes, up to group_pin_ms
-    disk used >= 85 %           the oldest covered one, whatever its age    no
+    disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
+    disk used >= 85 %           the oldest covered segment, of any age      no
 
 Without a limit of age or size, no segments are ever deleted, even if the disk is full. At 90 % new messages
 are refused as well (`services.broker.housekeeping`). Records that are still needed from a deleted segment are
 copied to a keep file first (`commitlog.keep`).
 
-    `Keeping.run`         what is still needed is in a keep file
-    a record of the cut   and durable: every start knows that nothing below is there
-    `Deletion.run`        the segments go, oldest first
+    `Keeping.run`         writes the records that are still needed to a keep file
+    a record of the cut   is made durable, so that no recovery expects the log below
+    `Deletion.run`        deletes the segments, oldest first
 
 Cost: `cut_offset` checks the segments to delete and one more segment, and a keep file is written for each
 cut. Weak spot: a whole segment is deleted by its newest record, so the log may be one segment larger and

@@ -5,7 +5,7 @@
     80 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/256 of the free room
     10 GiB        32 MiB      64 MiB
     < 4 GiB        8 MiB      16 MiB
-    < 32 MiB     refused (`NoRoom`), rather than started and then refusing every message
+    < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
 The size is chosen once, when the store is created, unless `--segment-bytes` is given.
 """

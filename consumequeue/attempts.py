@@ -2,9 +2,9 @@
 
 cause         the lease ended because
 EXPIRED       its time ran out
-SET_ASIDE     its time ran out after its consumer had asked for another one
+SET_ASIDE     its time ran out after its consumer had changed the time
 GONE          its consumer was gone
-GIVEN_UP      its consumer gave the message up: in dead letters, never in a lease record
+GIVEN_UP      its consumer gave up the message (only in dead letters, not in lease records)
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ write of its tail is tried again, and the tail is dropped if it grows too long. 
 for lack of an inode, on a disk with free bytes, is handled in the same way, but does not invalidate the files
 of other queues, so the mark stays. Only one write of entries is under way at a time.
 
-    dispatch --> in a queue's tail --> many: take --> a worker writes --> written: let go of in memory
+    dispatch --> in a queue's tail --> many: take --> a worker writes --> written: dropped from memory
                        ^                                   |
                        +--- the disk is full, or refuses --+
                        |
-                       +--> too long: let go of, reads of its file raise `StoreDamaged`
+                       +--> too long: dropped, reads of its file raise `StoreDamaged`
 
 A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`), and takes a queue
 before it changes. The worker of the checkpoint syncs only the files that were written since the last

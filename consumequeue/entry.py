@@ -4,7 +4,7 @@
     0      8      physical_offset of the record
     8      4      record_bytes
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
-                  Of a message of a lite topic: `lite_code` of that, by which the others are told from it
+                  For a message of a lite topic, the `lite_code` of the lite topic
 
 A gap left by damage to the log is filled with entries for the damaged range, with tags_code 0, so that later
 entries keep their positions. Readers find no record in the range and skip these entries.

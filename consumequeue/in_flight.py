@@ -1,17 +1,17 @@
 """The messages of one queue that a group has in flight, and the next message to deliver.
 
-    ... known to `GroupOffsets` ...|next_offset ... never given out since the start ...
+    ... known to `GroupOffsets` ...|next_offset ... never delivered since startup ...
 
 A message passes through these states in a group; the durable part is in `offsets.py`:
 
     now      event                                            then
-    fresh    a receive comes to it, nothing holds it          leased
-    fresh    a receive comes to it, its message group is out  parked
-    fresh    the filter does not want it, or it is damaged    done
+    fresh    a receive reads it, its message group is free    leased
+    fresh    a receive reads it, its message group is closed  parked
+    fresh    no filter matches it, or it is damaged           done
     leased   acknowledged, or given up                        done
     leased   its lease ended, without a message group         ready
     leased   its lease ended, in a message group              parked, before the later ones
-    parked   its message group has nothing leased: its turn   ready
+    parked   it gets the turn of its message group            ready
     fresh    only other filters of the group match it         set aside
     ready    only other filters of the group match it         set aside
     aside    a receive with a matching filter takes it        leased
@@ -26,7 +26,7 @@ are:
 
     free ---- a message is leased ----> closed ---- the last lease ended ----> its lowest message has the turn
      ^                                    ^                                          |            |
-     +------ nothing of it waits ---------|------------------------------------------+            |
+     +------ no message of it waits ------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
 - While a message group is closed or has the turn, its later messages are parked.

@@ -11,8 +11,8 @@ calls the same function that recovery calls with the content of the record:
 
     finish      acknowledged, passed over, or moved to the dead letters    `acks.py`
     take        a lease began or ended                                     `lease_records.py`
-    reopen      some are to come again after all                           `services.broker.groups.groups`
-    skip_to     the log below was deleted                                  likewise
+    reopen      finished messages are to be delivered again                `services.broker.groups.groups`
+    skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
 A lease of a message without a message group is not recorded; such leases are in `in_flight.py`.
 

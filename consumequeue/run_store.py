@@ -7,10 +7,10 @@ There are two run stores, each with its own schema, structure in memory, and loo
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
-    what counts     every entry, newest first          of a (key, check) the highest offset
-    put in          log order                          any order
-    goes when       below the log's first offset       expired (rule 2)
-    damage          the index is made anew (rule 3)    each sound block still answers (rule 3)
+    valid entries   every entry, newest first          the highest offset of a (key, check)
+    order of puts   log order                          any order
+    expired         below the log's first offset       by the caller (rule 2)
+    damage          the index is rebuilt (rule 3)      sound blocks remain readable (rule 3)
 
 1. Files are written by a checkpoint's worker and named by the snapshot of the checkpoint. A file never
    changes, and its number is used once. A file is deleted when neither the new snapshot nor the previous

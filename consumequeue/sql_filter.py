@@ -9,14 +9,14 @@ If Apache RocketMQ's filter differs from SQL92, this filter follows SQL92; other
 filters are compared in `tests/rocketmq/test_filters.py`, with `tests/vectors/sql_filters.json`:
 
     written                      RocketMQ 5.4                           here
-    a = 1 b, a LIKE 'x'          what it cannot read it leaves out      refused
+    a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
     NOT a = 1                    (NOT a) = 1, never true                NOT (a = 1)
     a, NOT a                     a text is never true                   as a = TRUE, NOT (a = TRUE)
     a = b, one or both missing   true, false or unknown by the side     unknown
-    a > 3 for '3.5'              an error: the message is left out      true: numbers are decimal
-    a > 3 OR b = 1 for 'x'       an error: the message is left out      b decides, the rest is unknown
+    a > 3 for '3.5'              an error, and no match                 true, because numbers are decimal
+    a > 3 OR b = 1 for 'x'       an error, and no match                 b decides, the rest is unknown
     a IN (1, 2), -a, a > 0.0     refused or unknown                     read
-    NOT (a CONTAINS 'x')         true where a is missing                unknown, as a NOT CONTAINS 'x'
+    NOT (a CONTAINS 'x')         true if a is missing                   unknown, as a NOT CONTAINS 'x'
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A fact about a timer, which has 40 bytes, and the rule that selects one of several facts.
 
-    key (8), check (8)    its subject
-    offset (8)            of the record that says so: for one (key, check) the highest is the newest
-    at (8), extra (8)     what it says
+    key (8), check (8)    the subject of the fact
+    offset (8)            the offset of its record; of one (key, check), the highest is the newest
+    at (8), extra (8)     the content of the fact
 
 Arrays of facts are sorted by (key, check), as in runs.
 """

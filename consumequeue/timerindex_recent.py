@@ -1,7 +1,7 @@
 """Facts in memory are in a hash table with chains, in two flat arrays with 48 bytes for each fact.
 
-    heads    2**19 - 1 places, by key modulo their count: where the chain of a slot begins; 0 is nowhere
-    words    key, check, offset, at, extra, and where the chain goes on: six words a fact, the first six none
+    heads    2**19 - 1 slots, by key modulo their number, with the start of each chain, or 0
+    words    key, check, offset, at, extra, and the next fact of the chain; the first six words are unused
 
 A fact replaces an older fact about the same (key, check), so chains stay short even if one timer is set again
 and again. A million facts have two entries in each chain. Many facts at once are added with numpy on the same

@@ -9,12 +9,12 @@
 Each level begins at a boundary (`boundaries`), and boundaries move with the present. When the boundary of a
 level reaches a slot, the slot is handled as follows:
 
-    a slot that                          and then
-    is in memory only                    its timers go to the slots below; no disk
-    has a small file                     it is shared: its file is read beside those below it (`shared`)
+    a slot that                          is handled in this way
+    is in memory only                    its timers move to the slots below, without the disk
+    has a small file                     it is shared, and its file is read beside the files below (`shared`)
     has a large file                     the boundary waits until a checkpoint has split it
-    lies wholly in the past, and large   it passes: it is read as it is, in due order (`passing`)
-    is of level 0                        its file is queued to be read, its timers in memory are near
+    is wholly in the past, and large     it passes, and is read unsplit in due order (`passing`)
+    is of level 0                        its file is queued for a read, and its timers in memory are near
 
 Upper boundaries move first, and no boundary passes the boundary above it.
 

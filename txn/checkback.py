@@ -9,8 +9,8 @@ the half waits without a timer for a producer (`Unasked`):
 
     due ----> asked ----> next check after a pause
      ^  |
-     |  +---> nobody there ----> waits ----+
-     +------ a producer can be asked ------+
+     |  +---> no producer -----> waits ----+
+     +------ a producer connects ----------+
 
 When a producer connects, it wakes `CHECKS_WOKEN_MAX` halves of its topic, and each sent check-back wakes one
 more half. A hundred thousand halves without a producer therefore have no cost while they wait, and cause no

@@ -3,26 +3,26 @@
 A record has one or several facts. For example, a committed half that cancels a timer and sets another timer
 in place of a third timer is one record, so a crash leaves either all of these facts or none.
 
-    fact              told by                                  what it says
-    TimerEnded        message, timer, verb                     a timer is over (`commitlog.kinds`)
-    TimerSet          timer                                    a timer waits, whose offset is the record's
-    HalfStored        half                                     a half waits for its end
+    fact              record                                   meaning
+    TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
+    TimerSet          timer                                    a timer was set, at the offset of the record
+    HalfStored        half                                     a half was stored, and waits for its end
     HalfEnded         message or timer of type commit; outcome a half was committed, rolled back, or expired
-    HalfAsked         check                                    a producer was asked how its half ended
+    HalfAsked         check                                    a check-back was sent to a producer
     HalfEndedLate     late end                                 a producer ended a half that had expired
-    Finished          ack                                      a group is done with ranges of a queue
+    Finished          ack                                      a group has finished ranges of a queue
     LeaseChanged      lease                                    a lease was given, or ended unacknowledged
     PolicySet, GroupLeft, FiltersForgotten, GroupJoined
-                      group                                    how a group receives, and what
+                      group                                    how and from which topics a group receives
     TopicSet, TopicDeleted
-                      topic                                    a topic has a type and queues, or is gone
+                      topic                                    a topic was created or changed, or was deleted
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
-                      schedule                                 what is done to a schedule
+                      schedule                                 a change of a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
-    LogCut            retention                                the log begins later
-    EpochBegun        epoch                                    another node leads
+    LogCut            retention                                the start of the log has moved
+    EpochBegun        epoch                                    an epoch began with a new leader
     UserSet, UserRemoved, TokenMade, TokenRevoked, RulesSet, RulesRemoved
-                      TW_SYS_AUTH                              who may do what
+                      TW_SYS_AUTH                              a change of users and rights
 
 1. `facts_of` reads only the topic, type, properties and body of a record. The time and the offset at which
    the record was stored are not facts.
@@ -253,9 +253,9 @@ class Skipped(NamedTuple):
 class LogCut(NamedTuple):
     """The log is to begin at `cut_offset`, and begins there if `is_done` is true.
 
-    queues     where queues begin, each (topic, queue id, offset); None: the cut is only announced
-    places     where the record of each first entry lies
-    skipped    what groups have missed
+    queues     the starts of queues (topic, queue id, offset), or None if the cut is only announced
+    places     the log offsets of the records of the first entries
+    skipped    the messages that groups have missed
     """
 
     cut_offset: int

@@ -10,16 +10,16 @@ The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until
 
     1      kind: 1 leased, 2 ended
     1      cause, if ended: 0 not counted, else `consumequeue.attempts.Cause`
-    2      attempts so far, this one included if it counts
+    2      attempts so far, including this attempt if it counts
     8      queue_offset
     8      generation if leased
-    8      visible_ms if leased, else when it ended
-    8      when it was leased, if leased
-    1 + c  client length, client id UTF-8: whose it is
-    1      bits: 1 the broker renews it for that client, 2 its consumer asked for another time,
-           4 this attempt is not to be counted, 8 a takeover has moved its end
+    8      visible_ms if leased, else the time of the end
+    8      time of the lease, if leased
+    1 + c  client length, client id UTF-8 of the consumer
+    1      bits: 1 the broker renews the lease, 2 the consumer has changed the time,
+           4 this attempt is not counted, 8 a takeover has moved the end
     1 + m  message group length, message group UTF-8
-    1 + a  attempt id length, attempt id UTF-8: what the receive that leased it called itself
+    1 + a  attempt id length, attempt id UTF-8 of the receive
 
 All leases of one turn of the loop share one record.
 """
