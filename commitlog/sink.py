@@ -1,9 +1,9 @@
 """A sink, such as the segments on the local disk, takes the bytes of flushes in log order.
 
-    append(first_offset, parts, epoch)    parts lie back to back in the log, from `first_offset` on
+    append(first_offset, parts, epoch)    contiguous parts of the log from `first_offset` on
 
-    part     bytes                  one whole record, or several back to back
-             bytes, then `Zeros`    the blank that closes a segment, and the zeros that it leaves unused
+    part     bytes                  one whole record, or several without gaps
+             bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
 1. Parts have no gap, also at the end of a segment. A sink with all parts has the log byte by byte, regardless
    of its own segments, and can compute a chained checksum over the log.

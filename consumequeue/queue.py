@@ -245,7 +245,7 @@ class ConsumeQueue:
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, as far as they lie together.
+        """Return up to `count` entries from `queue_offset` on, at most to the end of a file.
 
         The entries of a gap have `record_bytes` 0.
         """
@@ -317,7 +317,7 @@ class ConsumeQueue:
         return self._physical_offset(first - 1) if first > self.min_offset else -1
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return the bytes of up to `count` entries from `queue_offset` on, as far as they lie together.
+        """Return the bytes of up to `count` entries from `queue_offset` on, at most to the end of a file.
 
         Return no bytes below `min_offset` if the file is not needed. Raise `StoreDamaged` if a needed file is
         missing or too short.

@@ -446,7 +446,7 @@ class LiveBroker:
         self._alarm.stop()
         self._schedule_tick()
 
-    # Life.
+    # Start and stop.
 
     def ask_with(self, asker: Asker) -> None:
         """Add a function that sends check-backs. Functions that reach a producer are called in rotation."""
