@@ -74,17 +74,18 @@ LACKING: Final = {
 def sample(
     language: Annotated[
         Language,
-        typer.Argument(help="The language; its official client, or tidewheel.Client (python-tidewheel)."),
+        typer.Argument(help="The language of the official client, or python-tidewheel for tidewheel.Client."),
     ],
     use: Annotated[Use, typer.Option(help="What the program shows.")] = Use.PLAIN,
     endpoint: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT of the broker, as the program dials it; else 127.0.0.1:8081, and of HTTP 8088."
+            help="HOST:PORT of the broker that the program dials; default: 127.0.0.1:8081, for HTTP 8088."
         ),
     ] = None,
     tls: Annotated[
-        bool | None, typer.Option("--tls/--no-tls", help="Whether it uses TLS; else what its client does.")
+        bool | None,
+        typer.Option("--tls/--no-tls", help="Use TLS or plaintext; default: the default of the client."),
     ] = None,
 ) -> None:
     """Print a program that sends and receives messages; its first lines say how to run it.

@@ -55,7 +55,7 @@ class NewToken(BaseModel):
 
     user: str
     expires: Span | None = Field(
-        None, description="When it is void, such as 30d from now; without it, once it is revoked."
+        None, description="Time of expiry, such as 30d from now; default: the token does not expire."
     )
 
 
@@ -95,13 +95,13 @@ class NewRules(RulesToRemove):
 class RulesQuery(Nothing):
     """Whose rules, or tokens."""
 
-    user: str = Field("", description="Only those of this user.")
+    user: str = Field("", description="Only entries of this user.")
 
 
 class RefusedQuery(Nothing):
     """Which refusals."""
 
-    reason: str = Field("", description="Only those for this reason.")
+    reason: str = Field("", description="Only callers that were refused for this reason.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=limits.REFUSALS_KEPT)
 
 

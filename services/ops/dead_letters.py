@@ -53,18 +53,18 @@ log = structlog.get_logger()
 class DeadLetterFilterQuery(Nothing):
     """Which dead letters: those that match everything that is given."""
 
-    topic: str = Field("", description="The topic they came from.")
+    topic: str = Field("", description="The original topic.")
     key: str = Field("", max_length=NAME_MAX, description="A message key or message id.")
     tag: str = ""
     reason: str = Field("", description="Part of the reason, or of the first or last error.")
-    from_: Moment = Field("", alias="from", description="Given up since: a moment, or 2h ago.")
-    until: Moment = Field("", description="Given up before.")
+    from_: Moment = Field("", alias="from", description="Dead letters since a time, or 2h ago.")
+    until: Moment = Field("", description="Dead letters before this time.")
 
 
 class DeadLettersQuery(DeadLetterFilterQuery):
     """A page of a group's dead letters."""
 
-    after: Number | None = Field(None, description="From the page before.")
+    after: Number | None = Field(None, description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
@@ -84,8 +84,8 @@ class NewDeadLetterTask(BaseModel):
     verb: Literal["redrive", "purge"]
     group: str = Field(min_length=1)
     filter: DeadLetterFilterQuery = Field(default_factory=lambda: DeadLetterFilterQuery.model_validate({}))
-    target: str = Field("", description="A topic; else each goes back to its own, for the group alone.")
-    rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="At most so many; 0: no limit.")
+    target: str = Field("", description="A topic; default: the original topic of each, for this group only.")
+    rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="Highest rate; 0: no limit.")
     reason: Reason = ""
     dry_run: bool = False
 

@@ -67,7 +67,7 @@ log = structlog.get_logger()
 class GroupsQuery(Nothing):
     """What to say of each group."""
 
-    queues: bool = Field(False, description="Every queue of each, too.")
+    queues: bool = Field(False, description="Also return every queue of each group.")
 
 
 class OneTopicOfGroup(Nothing):
@@ -85,7 +85,7 @@ class PolicyFields(BaseModel):
     retry_after_ms: list[RetryAfterMs] | None = Field(None, min_length=1, max_length=RETRIES_MAX)
     fifo_run_max: int | None = Field(None, ge=1, le=limits.RECEIVE_BATCH_MAX)
     is_lite_exclusive: bool | None = Field(
-        None, description="Whether who subscribes to a lite topic takes it from the group's other clients."
+        None, description="Give a lite topic only to its last subscriber in the group."
     )
 
     def given(self) -> dict[str, Any]:
@@ -100,9 +100,9 @@ class NewGroup(PolicyFields):
     """A group, its policy as far as that is not the broker's own, and a topic that it is to receive."""
 
     name: str
-    topic: str = Field("", description="What it receives from now on; else what its consumers ask for.")
+    topic: str = Field("", description="A topic to receive; default: the topics that its consumers request.")
     start: Moment | None = Field(
-        None, description="Where it begins: earliest, latest, offset:1200, a moment, or 30m ago."
+        None, description="First position: earliest, latest, offset:1200, a time, or 30m ago."
     )
 
     def policy(self, policy: GroupPolicy) -> GroupPolicy | None:
@@ -140,8 +140,8 @@ class NewReset(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    to: Moment = Field(description="earliest, latest, offset:1200, a moment with its zone, or 30m ago.")
-    topic: str = Field("", description="One of its topics; else all.")
+    to: Moment = Field(description="earliest, latest, offset:1200, a time with a zone, or 30m ago.")
+    topic: str = Field("", description="One topic of the group; default: all topics.")
     dry_run: bool = False
 
 

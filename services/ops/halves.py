@@ -58,7 +58,7 @@ class NewHalf(NewMessage):
     """The message of a transaction that begins; `check_after` it is asked about, if it has not ended."""
 
     check_after: Span | None = Field(
-        None, description="Such as 1m; else as the topic's check-back or the broker's settings say."
+        None, description="A duration such as 1m; default: the setting of the topic or of the broker."
     )
 
 
@@ -69,11 +69,11 @@ class NewCheckBackPoll(BaseModel):
 
     topics: list[str] = Field(min_length=1, max_length=TOPICS_MAX)
     count: int = Field(16, ge=1, le=limits.CHECKS_WOKEN_MAX)
-    wait: Span = Field(f"{limits.LONG_POLL_MS // 1000}s", description="Such as 5s; cut to 20s.")
+    wait: Span = Field(f"{limits.LONG_POLL_MS // 1000}s", description="A duration such as 5s, at most 20s.")
     client: str = Field(
         "",
         max_length=limits.TOPIC_CHARACTERS_MAX,
-        description="The producer's name in lists; else its address.",
+        description="The producer's name in lists; default: its address.",
     )
 
 

@@ -55,14 +55,14 @@ class MessagesQuery(Nothing):
     """Which messages of which queue."""
 
     queue: Number = 0
-    offset: Number | None = Field(None, description="The first one; else the oldest that is kept.")
+    offset: Number | None = Field(None, description="The first offset; default: the oldest stored offset.")
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
 
 
 class ArrivalsQuery(Nothing):
     """After which positions, and how long to wait."""
 
-    after: str = Field("", description="QUEUE:OFFSET,...; a queue not named starts at its end.")
+    after: str = Field("", description="QUEUE:OFFSET,...; other queues start at their end.")
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
     wait_ms: Number = Field(0, description=f"How long to wait if there is nothing; up to {WAIT_MS_MAX}.")
 

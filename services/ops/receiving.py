@@ -78,8 +78,8 @@ class NewReceive(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     topic: str = Field(min_length=1)
-    filter: str = Field("", description="Tags, such as 'paid || sent'; all messages without it.")
-    sql: str = Field("", description="Instead of filter, an expression over properties.")
+    filter: str = Field("", description="Tags, such as 'paid || sent'; default: all messages.")
+    sql: str = Field("", description="An expression over properties, instead of filter.")
     count: int = Field(16, description=f"1 to {limits.RECEIVE_BATCH_MAX}; the answer may have fewer.")
     wait: Span = Field(
         "0s",
@@ -88,14 +88,12 @@ class NewReceive(BaseModel):
     client: str = Field(
         "",
         max_length=limits.TOPIC_CHARACTERS_MAX,
-        description="The consumer's name in lists; else its address.",
+        description="The consumer's name in lists; default: its address.",
     )
     lease: Span = Field(
-        f"{limits.LEASE_MS_DEFAULT // 1000}s", description="How long others do not get them, such as 30s."
+        f"{limits.LEASE_MS_DEFAULT // 1000}s", description="Duration of the leases, such as 30s."
     )
-    as_text: bool = Field(
-        False, description="Bodies in JSON come as body, too, byte for byte, not as body_json."
-    )
+    as_text: bool = Field(False, description="Return JSON bodies unchanged in body, not in body_json.")
 
     @field_validator("count")
     @classmethod
@@ -127,18 +125,20 @@ class Acknowledged(BaseModel):
 class Refused(Acknowledged):
     """Messages to refuse: delivered again `after` a span, or made dead letters."""
 
-    after: Span | None = Field(None, description="Such as 30s; without it as the group's policy says.")
-    dead_letter: bool = Field(False, description="Give them up now.")
+    after: Span | None = Field(
+        None, description="A delay such as 30s; default: the delay of the group's policy."
+    )
+    dead_letter: bool = Field(False, description="Make the messages dead letters now.")
     reason: ConsumersReason = Field(
         "",
-        description="Why they are given up: a part of the dead letter's reason.",
+        description="Cause of the failure, which becomes part of the dead letter's reason.",
     )
 
 
 class Extended(Acknowledged):
     """Leases to extend: they end `lease` from now."""
 
-    lease: Span = Field(description="Such as 2m.")
+    lease: Span = Field(description="A duration such as 2m.")
 
 
 class ReceivedAnswer(TakenAnswer):

@@ -46,10 +46,10 @@ class Recurring(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    cron: str = Field(description="5 cron fields, 6 with the seconds first, or a name such as @daily.")
-    time_zone: str = Field("UTC", description="A name such as Europe/London.")
-    start_ms: int | None = Field(None, description="The first moment at which it may occur.")
-    end_ms: int | None = Field(None, description="The last one.")
+    cron: str = Field(description="5 cron fields, 6 with seconds first, or a name such as @daily.")
+    time_zone: str = Field("UTC", description="The name of a time zone, such as Europe/London.")
+    start_ms: int | None = Field(None, description="The earliest time of a run.")
+    end_ms: int | None = Field(None, description="The latest time of a run.")
 
 
 class NewSchedule(Recurring):
@@ -62,8 +62,10 @@ class NewSchedule(Recurring):
     keys: list[str] = []
     message_group: str = ""
     properties: dict[str, str] = {}
-    missed: Missed = Field(Missed.ONCE, description="What to do about missed runs.")
-    missed_max: int = Field(limits.SCHEDULE_MISSED_COUNT_DEFAULT, description="With all: so many at most.")
+    missed: Missed = Field(Missed.ONCE, description="The policy for missed runs.")
+    missed_max: int = Field(
+        limits.SCHEDULE_MISSED_COUNT_DEFAULT, description="With all: largest number of missed runs to send."
+    )
 
     def to_schedule(self, name: str) -> Schedule:
         """Return the schedule as the core takes it."""
@@ -105,7 +107,7 @@ class Preview(Recurring):
 class SchedulesQuery(Nothing):
     """A page of schedules."""
 
-    after: str = Field("", description="From the page before.")
+    after: str = Field("", description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 

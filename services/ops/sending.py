@@ -75,13 +75,13 @@ class CarriedTimer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     key: str = Field(min_length=1, max_length=limits.TIMER_NAME_CHARACTERS_MAX)
-    topic: str = Field("", description="The timer's; without it that of the message.")
+    topic: str = Field("", description="The topic of the timer; default: the topic of the message.")
 
 
 class CarriedMove(CarriedTimer):
     """The timer of a move, and when it is due from now on."""
 
-    to: Moment = Field(description="A moment with its zone, milliseconds since 1970, or a span from now.")
+    to: Moment = Field(description="A time with a zone, milliseconds since 1970, or a duration from now.")
 
 
 class NewMessage(BaseModel):
@@ -95,20 +95,20 @@ class NewMessage(BaseModel):
 
     topic: str
     body: str | None = None
-    body_json: Any = Field(None, description="Instead of body, a value in JSON.")
-    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
+    body_json: Any = Field(None, description="A JSON value, instead of body.")
+    body_base64: str | None = Field(None, description="Bytes in base64, instead of body.")
     keys: list[str] = []
     tag: str = ""
     message_group: str = ""
     properties: dict[str, str] = {}
-    in_: Span | None = Field(None, alias="in", description="A span with its unit, such as 30m.")
-    at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    in_: Span | None = Field(None, alias="in", description="A duration with a unit, such as 30m.")
+    at: Moment | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
     in_ms: Number | None = None
     at_ms: Number | None = None
     timer_key: str = ""
     unique: bool = False
     priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
-    lite_topic: str = Field("", description="For a topic of type LITE: the one that it belongs to.")
+    lite_topic: str = Field("", description="For a topic of type LITE: the lite topic of the message.")
     idempotency_key: str = Field("", min_length=1, max_length=limits.MESSAGE_ID_CHARACTERS_MAX)
     cancel: CarriedTimer | None = None
     move: CarriedMove | None = None
@@ -196,8 +196,8 @@ class RawQuery(Nothing):
     tag: str = ""
     key: str = Field("", description="A message key.")
     message_group: str = ""
-    in_: str | None = Field(None, alias="in", description="A span such as 30m.")
-    at: str | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    in_: str | None = Field(None, alias="in", description="A duration such as 30m.")
+    at: str | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
     timer_key: str = ""
     unique: bool = False
     priority: int | None = Field(None, ge=0)

@@ -35,8 +35,10 @@ class NewTask(BaseModel):
 
     verb: Literal["cancel", "move"]
     filter: TaskFilter
-    to: Moment | None = Field(None, description="Where to move them: a moment as above.")
-    by: str | None = Field(None, description="How far to move each: a span such as 1h, or -30m for earlier.")
+    to: Moment | None = Field(None, description="The new time of the timers.")
+    by: str | None = Field(
+        None, description="Duration to move each timer by: 1h, or -30m for an earlier time."
+    )
     reason: Reason = ""
     dry_run: bool = False
 

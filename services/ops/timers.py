@@ -101,15 +101,15 @@ class FilterQuery(Nothing):
     from_: Moment = Field(
         "",
         alias="from",
-        description="Due from then on: a moment with its zone, milliseconds, in 30m, or 30m ago.",
+        description="Due at or after a time with a zone, milliseconds, in 30m, or 30m ago.",
     )
-    until: Moment = Field("", description="Due before then.")
+    until: Moment = Field("", description="Due before this time.")
 
 
 class TimersQuery(FilterQuery):
     """A page of timers."""
 
-    after: str = Field("", description="From the page before.")
+    after: str = Field("", description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 
@@ -122,7 +122,7 @@ class DamagedQuery(Nothing):
 class HistogramQuery(FilterQuery):
     """Timers by windows of time."""
 
-    width: str = Field("1m", description="A span such as 10s, 1m, 1h.")
+    width: str = Field("1m", description="A duration such as 10s, 1m, 1h.")
 
 
 class TimerQuery(Nothing):
@@ -144,12 +144,12 @@ class NewTimer(BaseModel):
 
     topic: str
     body: str | None = None
-    body_base64: str | None = Field(None, description="Instead of body, for bytes that are no text.")
+    body_base64: str | None = Field(None, description="Bytes in base64, instead of body.")
     keys: list[str] = []
     tag: str = ""
     properties: dict[str, str] = {}
-    in_: Span | None = Field(None, alias="in", description="A span with its unit, such as 30m.")
-    at: Moment | None = Field(None, description="A moment with its zone, or milliseconds since 1970.")
+    in_: Span | None = Field(None, alias="in", description="A duration with a unit, such as 30m.")
+    at: Moment | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
     timer_key: str = ""
     unique: bool = False
 
@@ -210,7 +210,7 @@ class NamedTimer(TimerQuery):
 class MovedTimer(NamedTimer):
     """Which timer is to be due when."""
 
-    to: Moment = Field(description="A moment with its zone, milliseconds since 1970, or a span from now.")
+    to: Moment = Field(description="A time with a zone, milliseconds since 1970, or a duration from now.")
 
 
 def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:

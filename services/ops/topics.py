@@ -58,8 +58,10 @@ class TopicsQuery(Nothing):
 class OneTopicQuery(Nothing):
     """What to say of a topic's queues."""
 
-    oldest: bool = Field(False, description="Say when the first message of each queue was stored, too.")
-    since_ms: Number | None = Field(None, description="Say which offset is the first since this time, too.")
+    oldest: bool = Field(
+        False, description="Also return the time at which the first message of each queue was stored."
+    )
+    since_ms: Number | None = Field(None, description="Also return the first offset since this time.")
 
 
 def topic_of(live: LiveBroker, request: Request) -> Topic:

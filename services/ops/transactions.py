@@ -53,9 +53,9 @@ class HalvesQuery(Nothing):
 
     state: Literal["OPEN", "EXPIRED", ""] = ""
     topic: str = ""
-    older_than: str = Field("", alias="older-than", description="A span such as 10m.")
+    older_than: str = Field("", alias="older-than", description="A duration such as 10m.")
     key: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX)
-    after: str = Field("", description="From the page before.")
+    after: str = Field("", description="The value that the previous page returned.")
     limit: int = Field(LIMIT_DEFAULT, ge=1, le=LIMIT_MAX)
 
 

@@ -247,9 +247,7 @@ class ServeSettings:
     )
     lite_topic_bytes: Annotated[
         int,
-        HandedOut(
-            "Largest length of the name of a lite topic, in bytes.", least=1, most=limits.LITE_TOPIC_BYTES_MAX
-        ),
+        HandedOut("Longest name of a lite topic, in bytes.", least=1, most=limits.LITE_TOPIC_BYTES_MAX),
     ] = limits.LITE_TOPIC_BYTES_DEFAULT
     lite_subscriptions: Annotated[
         int, HandedOut("Largest number of lite topics to which one client can subscribe.", least=0)

@@ -21,11 +21,14 @@ app = typer.Typer(
     help="Users, their rights and tokens, for a broker with --auth or --http-token.\n\n"
     "Example: tidewheel auth user add orders",
 )
-users = typer.Typer(no_args_is_help=True, help="Who may call.\n\nExample: tidewheel auth user add orders")
+users = typer.Typer(
+    no_args_is_help=True, help="Users who may call.\n\nExample: tidewheel auth user add orders"
+)
 rules = typer.Typer(
     no_args_is_help=True,
-    help="What users may do. The most specific rule decides: a name, then the longest prefix; without one it "
-    "is denied.\n\nExample: tidewheel auth acl allow orders send receive --topic 'orders*' --group workers",
+    help="Rights of users. The most specific rule decides: a name, then the longest prefix. Without a "
+    "rule, a call is denied.\n\n"
+    "Example: tidewheel auth acl allow orders send receive --topic 'orders*' --group workers",
 )
 tokens = typer.Typer(
     no_args_is_help=True,
@@ -49,12 +52,14 @@ class Verb(StrEnum):
 
 
 UserArgument = Annotated[str, typer.Argument(help="The user: its access key.")]
-VerbsArgument = Annotated[list[Verb], typer.Argument(help="One or more of send, receive, transact, admin.")]
+VerbsArgument = Annotated[
+    list[Verb], typer.Argument(help="One or several of send, receive, transact, admin.")
+]
 TopicOption = Annotated[
-    list[str] | None, typer.Option("--topic", help="A topic, or a prefix such as 'orders*'; may be repeated.")
+    list[str] | None, typer.Option("--topic", help="A topic, or a prefix such as 'orders*'; can be repeated.")
 ]
 GroupOption = Annotated[
-    list[str] | None, typer.Option("--group", help="A consumer group, or a prefix; may be repeated.")
+    list[str] | None, typer.Option("--group", help="A consumer group, or a prefix; can be repeated.")
 ]
 
 
@@ -83,7 +88,7 @@ def whoami(http: HttpOption = None, as_json: JsonOption = False) -> None:
 def add_user(
     name: UserArgument,
     new_secret: Annotated[
-        bool, typer.Option("--new-secret", help="Give a user that there is another secret.")
+        bool, typer.Option("--new-secret", help="Replace the secret of an existing user.")
     ] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -166,7 +171,7 @@ def deny(
 @rules.command("remove")
 def remove_rules(
     user: UserArgument,
-    verbs: Annotated[list[Verb] | None, typer.Argument(help="Which verbs; else all.")] = None,
+    verbs: Annotated[list[Verb] | None, typer.Argument(help="The verbs; default: all verbs.")] = None,
     topic: TopicOption = None,
     group: GroupOption = None,
     http: HttpOption = None,
@@ -184,7 +189,7 @@ def remove_rules(
 
 @lists(rules)
 def list_rules(
-    user: Annotated[str, typer.Argument(help="Only this user's.")] = "",
+    user: Annotated[str, typer.Argument(help="Only entries of this user.")] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -199,7 +204,8 @@ def list_rules(
 def add_token(
     user: UserArgument,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="How long it is good, such as 30d; else until revoked.")
+        str | None,
+        typer.Option("--expires", help="Validity of the token, such as 30d; default: until it is revoked."),
     ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -223,7 +229,7 @@ def add_token(
 
 @lists(tokens)
 def list_tokens(
-    user: Annotated[str, typer.Argument(help="Only this user's.")] = "",
+    user: Annotated[str, typer.Argument(help="Only entries of this user.")] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -244,7 +250,7 @@ def list_tokens(
 
 @tokens.command("revoke")
 def revoke_token(
-    token: Annotated[str, typer.Argument(help="Its id, as ls shows it.")],
+    token: Annotated[str, typer.Argument(help="The id of the token, as shown by ls.")],
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -15,8 +15,10 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def journal(
-    about: Annotated[str, typer.Option(help="Only acts with this text: a topic, a user, a verb.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many acts.")] = 20,
+    about: Annotated[
+        str, typer.Option(help="Only acts that contain this text: a topic, a user, an operation.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Largest number of acts to show.")] = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

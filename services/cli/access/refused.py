@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def refused(
-    why: Annotated[str, typer.Option("--why", help="Only those for this reason.")] = "",
-    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
+    why: Annotated[str, typer.Option("--why", help="Only callers that were refused for this reason.")] = "",
+    limit: Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)] = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -70,16 +70,22 @@ def run(
     pushes: PushesOption = None,
     mapping: MappingOption = None,
     out: OutOption = Path("audit-out"),
-    from_: Annotated[str, span_option("Only orders placed from then on.", "--from")] = "",
-    to: Annotated[str, span_option("Only orders placed before that.", "--to")] = "",
-    as_of: Annotated[str, span_option("Judge as if it were then; else the log's last record's time.")] = "",
+    from_: Annotated[str, span_option("Only orders placed at or after this time.", "--from")] = "",
+    to: Annotated[str, span_option("Only orders placed before this time.", "--to")] = "",
+    as_of: Annotated[str, span_option("Time of the evaluation; default: the time of the last record.")] = "",
     window: Annotated[str, span_option("Width of the windows of event time.")] = "5m",
-    grace: Annotated[str, limit_option("How far the clocks of shop and broker may be apart.")] = "1m",
-    undecided_limit: Annotated[str, limit_option("A half message may wait so long for its outcome.")] = "10m",
-    late_limit: Annotated[str, limit_option("A deadline may be set, or fire, so much late.")] = "1m",
-    unconsumed_limit: Annotated[str, limit_option("A message may wait so long for its consumer.")] = "1h",
+    grace: Annotated[str, limit_option("Largest difference between the clocks of shop and broker.")] = "1m",
+    undecided_limit: Annotated[
+        str, limit_option("Longest time for which a half message may have no outcome.")
+    ] = "10m",
+    late_limit: Annotated[str, limit_option("Longest delay of setting or firing a deadline.")] = "1m",
+    unconsumed_limit: Annotated[
+        str, limit_option("Longest time for which a message may be unacknowledged.")
+    ] = "1h",
     watermark: Annotated[str, limit_option(books.ALLOWANCE)] = books.WATERMARK,
-    has_plan: Annotated[bool, typer.Option("--plan", help="Also write how to repair what is found.")] = False,
+    has_plan: Annotated[
+        bool, typer.Option("--plan", help="Also write a repair plan for the findings.")
+    ] = False,
     has_seal: Annotated[bool, typer.Option("--seal", help="Also seal the windows that have passed.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -119,7 +125,7 @@ def run(
 
 def show_mapping(
     as_table: Annotated[
-        bool, typer.Option("--table", help="As a Markdown table, as docs/audit.md has it.")
+        bool, typer.Option("--table", help="Print the Markdown table of docs/audit.md.")
     ] = False,
 ) -> None:
     """Print every name that a --mapping can give, with what it means: a file to begin with.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_jobs.seals.seals import NextWindow, Sealing
 
 WATERMARK = "10m"
-ALLOWANCE = "An event may be written down so late: a window is sealed so long after its end."
+ALLOWANCE = "Delay of sealing after the end of a window, for events that are recorded late."
 CHANGES = ("window", "seal", "order", "what has changed")
 LIMIT = 20
 
@@ -29,10 +29,10 @@ def seal(
     run_id: RunOption = "newest",
     out: OutOption = Path("audit-out"),
     watermark: Annotated[str, typer.Option(help=ALLOWANCE)] = WATERMARK,
-    window: Annotated[str, typer.Option(help="Width of the windows; that of the seals before.")] = "5m",
+    window: Annotated[str, typer.Option(help="Width of the windows; must be that of earlier seals.")] = "5m",
     accept: Annotated[
         bool,
-        typer.Option("--accept-changes", help="Take what has changed in sealed windows in as corrections."),
+        typer.Option("--accept-changes", help="Accept changes in sealed windows as corrections."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,7 +69,7 @@ def seal_run(out: Path, options: AuditOptions, watermark_ms: int) -> bool:
 def verify_seals(
     run_id: RunOption = "newest",
     out: OutOption = Path("audit-out"),
-    limit: Annotated[int, typer.Option(help="Show at most so many changes.", min=1)] = LIMIT,
+    limit: Annotated[int, typer.Option(help="Largest number of changes to show.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
     """Compare every sealed window with what a run has seen; name each order that has changed, with what it

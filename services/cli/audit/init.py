@@ -41,9 +41,9 @@ def init(
     store: StoreOption,
     mapping: Annotated[Path, typer.Option(help="The file to write the proposal to.")] = Path("audit.toml"),
     out: OutOption = Path("audit-out"),
-    last: Annotated[str, span_option("Audit the orders of so much of the log's end.")] = "1h",
+    last: Annotated[str, span_option("Audit the orders of this last part of the log.")] = "1h",
     is_overwriting: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file of --mapping if it is there.")
+        bool, typer.Option("--overwrite", help="Replace the file of --mapping if it exists.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

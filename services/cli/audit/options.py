@@ -29,36 +29,37 @@ NOT_DONE = 2
 NOT_READ = 141
 """What a shell says of a process that ended by SIGPIPE."""
 
-StoreOption = Annotated[Path, typer.Option(help="The broker's store; it may be in use.")]
+StoreOption = Annotated[Path, typer.Option(help="The store of the broker, which may be running.")]
 OrdersOption = Annotated[str, typer.Option(help="The order database, as an SQLAlchemy URL.")]
 CartsOption = Annotated[
     str | None,
     typer.Option(
-        help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export; else "
-        "no order is judged by a cart, and none needs lines."
+        help="The carts: redis://..., an SQLAlchemy URL, or parquet:FOLDER of an earlier export; without it, "
+        "carts are not checked, and order lines are not read."
     ),
 ]
 PushesOption = Annotated[
-    str | None, typer.Option(help="The push database, as an SQLAlchemy URL; else no push is judged.")
+    str | None,
+    typer.Option(help="The push database, as an SQLAlchemy URL; without it, pushes are not checked."),
 ]
 MappingOption = Annotated[
     Path | None,
     typer.Option(
-        help="TOML file with the names of your tables, columns, topics and groups; else the shop's."
+        help="TOML file with the names of your tables, columns, topics and groups; default: the shop's."
     ),
 ]
-OutOption = Annotated[Path, typer.Option(help="The folder of the audit's runs; each run adds to it.")]
-RunOption = Annotated[str, typer.Option("--run", help="Which run, by its id; else the newest.")]
+OutOption = Annotated[Path, typer.Option(help="The folder for audit runs; each run adds files to it.")]
+RunOption = Annotated[str, typer.Option("--run", help="The id of the run; default: the newest run.")]
 
 
 def span_option(help_text: str, *flags: str) -> Any:
     """Return an option about which time is looked at."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Which time")
+    return typer.Option(*flags, help=help_text, rich_help_panel="Time range")
 
 
 def limit_option(help_text: str) -> Any:
     """Return an option about where waiting ends and a finding begins."""
-    return typer.Option(help=help_text, rich_help_panel="Where a finding begins")
+    return typer.Option(help=help_text, rich_help_panel="Limits of findings")
 
 
 def limits(out: Path, spans: dict[str, str], moments: dict[str, str], has_plan: bool) -> AuditOptions:

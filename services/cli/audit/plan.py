@@ -32,14 +32,16 @@ MEANINGS = {
 def plan(
     run_id: RunArgument = "newest",
     orders: Annotated[
-        str | None, typer.Option(help="The order database: messages then have the lines of their orders.")
+        str | None,
+        typer.Option(help="The order database; with it, messages contain the lines of their orders."),
     ] = None,
-    carts: Annotated[str | None, typer.Option(help="The carts; else they are taken to be in Redis.")] = None,
+    carts: Annotated[str | None, typer.Option(help="The carts; default: carts in Redis.")] = None,
     store: Annotated[
-        Path | None, typer.Option(help="The broker's store: commands then name their transactions.")
+        Path | None,
+        typer.Option(help="The store of the broker; with it, commands contain the transaction ids."),
     ] = None,
     pushes: Annotated[
-        str | None, typer.Option(help="The push database: statements then fit its columns.")
+        str | None, typer.Option(help="The push database; with it, statements match its columns.")
     ] = None,
     mapping: MappingOption = None,
     out: OutOption = Path("audit-out"),

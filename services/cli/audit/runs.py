@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 RUNS = ("run", "when", "orders", "findings", "books", "report")
 LIMIT = 20
 
-RunArgument = Annotated[str, typer.Argument(help="The run's id; else the newest.")]
+RunArgument = Annotated[str, typer.Argument(help="The id of the run; default: the newest run.")]
 
 
 def list_runs(
     out: OutOption = Path("audit-out"),
-    limit: Annotated[int, typer.Option(help="Show at most so many, the newest.", min=1)] = LIMIT,
+    limit: Annotated[int, typer.Option(help="Largest number to show; the newest are shown.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
     """List the runs of a folder, the newest last.
@@ -52,9 +52,9 @@ def list_runs(
 def show(
     run_id: RunArgument = "newest",
     case: Annotated[str, typer.Option(help="Only findings of this case.")] = "",
-    order: Annotated[str, typer.Option(help="One order, with all that is known of it.")] = "",
+    order: Annotated[str, typer.Option(help="Show one order with all its evidence.")] = "",
     out: OutOption = Path("audit-out"),
-    limit: Annotated[int, typer.Option(help="Show at most so many findings.", min=1)] = LIMIT,
+    limit: Annotated[int, typer.Option(help="Largest number of findings to show.", min=1)] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
     """Show one run: its cases, its findings; or one order of it, with its evidence.

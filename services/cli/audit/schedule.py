@@ -19,15 +19,18 @@ WHERE = "The other options are those of `tidewheel audit run`, which it runs."
 
 def schedule(
     context: typer.Context,
-    at: Annotated[str, typer.Option(help="When it runs every day: 02:00.")],
-    zone: Annotated[str, typer.Option(help="The time zone of that: Europe/London.")] = "UTC",
+    at: Annotated[str, typer.Option(help="Time of the daily run: 02:00.")],
+    zone: Annotated[str, typer.Option(help="The time zone of --at: Europe/London.")] = "UTC",
     keep: Annotated[
-        int, typer.Option(help="How many runs stay; older ones are deleted. Seals stay.", min=1)
+        int, typer.Option(help="Number of runs to keep; older runs are deleted. Seals are kept.", min=1)
     ] = 30,
     metrics: Annotated[
-        str, typer.Option(help="HOST:PORT for Prometheus; port 0 picks a free one. Else none are served.")
+        str,
+        typer.Option(
+            help="HOST:PORT of metrics for Prometheus; port 0 selects a free port. Default: no metrics."
+        ),
     ] = "",
-    now: Annotated[bool, typer.Option("--now", help="Also run once at once.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Also run once immediately.")] = False,
 ) -> None:
     """Run the audit every night until Ctrl-C, SIGTERM or SIGHUP; takes the options of `audit run` as well.
 

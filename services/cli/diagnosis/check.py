@@ -72,8 +72,8 @@ class Probe(TyperCommand):
 )
 def check(
     what: Annotated[str, typer.Argument(help=f"One of: {', '.join(CHECKS)}.")],
-    warn: Annotated[str, typer.Option("--warn", help="From here on it is a warning.")] = "",
-    crit: Annotated[str, typer.Option("--crit", help="From here on it is critical.")] = "",
+    warn: Annotated[str, typer.Option("--warn", help="Limit from which on the value is a warning.")] = "",
+    crit: Annotated[str, typer.Option("--crit", help="Limit from which on the value is critical.")] = "",
     audits: AuditsOption = AUDITS,
     http: HttpOption = None,
     as_json: JsonOption = False,

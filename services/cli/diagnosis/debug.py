@@ -38,7 +38,7 @@ from tidewheel.errors import ConfigurationError, TidewheelError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Gather diagnostics for support.\n\nExample: tidewheel debug bundle ./tidewheel.tar.gz",
+    help="Collect diagnostics for support.\n\nExample: tidewheel debug bundle ./tidewheel.tar.gz",
 )
 
 REFUSALS: Final = 100
@@ -67,17 +67,19 @@ class Place(NamedTuple):
 
 @app.callback()
 def debug() -> None:
-    """Gather diagnostics for support."""
+    """Collect diagnostics for support."""
 
 
 @app.command()
 def bundle(
-    file: Annotated[Path, typer.Argument(help="The file to make: FILE.tar.gz; one that is there stays.")],
+    file: Annotated[
+        Path, typer.Argument(help="The file to create: FILE.tar.gz; an existing file is not replaced.")
+    ],
     endpoint: Annotated[
-        str, typer.Option("--endpoint", help="HOST:PORT that clients dial; else the setting listen.")
+        str, typer.Option("--endpoint", help="HOST:PORT that clients dial; default: the setting listen.")
     ] = "",
     store: Annotated[
-        Path | None, typer.Option("--store", help="Folder of the broker's store; else the setting store.")
+        Path | None, typer.Option("--store", help="Folder of the broker's store; default: the setting store.")
     ] = None,
     audits: AuditsOption = AUDITS,
     config: ConfigOption = None,

@@ -30,13 +30,14 @@ def doctor() -> None:
 def client(
     endpoint: Annotated[str, typer.Argument(help="HOST:PORT that the client dials.")],
     topic: Annotated[
-        str, typer.Option(help="The topic that it uses; asked for as a client does, so it may be made.")
+        str, typer.Option(help="The topic of the client; queried as by a client, so it may be created.")
     ] = "",
     ca: Annotated[
-        Path | None, typer.Option(help="PEM file of the authority that the client trusts; else the system's.")
+        Path | None,
+        typer.Option(help="PEM file of the authority that the client trusts; default: the system's."),
     ] = None,
-    access_key: Annotated[str | None, typer.Option(help="The user that the client is.")] = None,
-    secret_key_file: Annotated[Path | None, typer.Option(help="File with that user's secret.")] = None,
+    access_key: Annotated[str | None, typer.Option(help="The access key of the client's user.")] = None,
+    secret_key_file: Annotated[Path | None, typer.Option(help="File with the secret of this user.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go the way that a client goes: name, port, protocol, TLS; with --topic its endpoints, rights and type.

@@ -17,7 +17,7 @@ from tidewheel.errors import AnswerLate, BrokerUnreachable
 app = typer.Typer(add_completion=False)
 
 AuditsOption = Annotated[
-    Path, typer.Option("--audits", help="Folder of audits: what tidewheel audit was given as --out.")
+    Path, typer.Option("--audits", help="Folder of audits: the --out of tidewheel audit.")
 ]
 AUDITS: Final = Path("audit-out")
 EXIT_CODES: Final = {State.OK: 0, State.WARN: 1, State.UNKNOWN: 1, State.CRIT: 2}

@@ -31,7 +31,7 @@ HOME, REST_OF_LINE, REST_OF_SCREEN = "\033[H", "\033[K", "\033[J"
 
 @app.command()
 def top(
-    every: Annotated[str, typer.Option("--every", help="How often to ask.")] = "2s",
+    every: Annotated[str, typer.Option("--every", help="Interval between queries.")] = "2s",
     audits: AuditsOption = AUDITS,
     http: HttpOption = None,
 ) -> None:

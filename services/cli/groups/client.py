@@ -13,7 +13,7 @@ from services.times.display import exactly
 
 app = typer.Typer(add_completion=False)
 
-ClientArgument = Annotated[str, typer.Argument(help="A client's id, as `tidewheel client ls` shows it.")]
+ClientArgument = Annotated[str, typer.Argument(help="The id of a client, as shown by `tidewheel client ls`.")]
 
 
 @app.callback()
@@ -104,9 +104,9 @@ def stack(client: ClientArgument, http: HttpOption = None, as_json: JsonOption =
 @app.command()
 def verify(
     client: ClientArgument,
-    topic: Annotated[str, typer.Option(help="The message's topic.")],
-    queue: Annotated[int, typer.Option(help="Its queue.")],
-    offset: Annotated[int, typer.Option(help="Its place in the queue.")],
+    topic: Annotated[str, typer.Option(help="The topic of the message.")],
+    queue: Annotated[int, typer.Option(help="The queue of the message.")],
+    offset: Annotated[int, typer.Option(help="The offset of the message in the queue.")],
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

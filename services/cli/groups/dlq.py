@@ -36,37 +36,35 @@ RATE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(/s|/m|/h)?")
 SECONDS = {"": 1, "/s": 1, "/m": 60, "/h": 3_600}
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
 
-GroupArgument = Annotated[str, typer.Argument(help="The consumer group that gave them up.")]
+GroupArgument = Annotated[str, typer.Argument(help="The consumer group of the dead letters.")]
 
 
 def filter_option(help_text: str, *flags: str) -> Any:
     """Return an option that says which dead letters."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Which ones")
+    return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
 
 
-TopicOption = Annotated[str, filter_option("The topic they came from.", "--topic")]
+TopicOption = Annotated[str, filter_option("The original topic.", "--topic")]
 KeyOption = Annotated[str, filter_option("A message key or message id.", "--key")]
-TagOption = Annotated[str, filter_option("Their tag.", "--tag")]
-CauseOption = Annotated[
-    str, filter_option("Part of why they were given up, or of the first or last error.", "--died-of")
-]
-FromOption = Annotated[str, filter_option(f"Given up since: {MOMENTS}", "--from")]
-UntilOption = Annotated[str, filter_option("Given up before.", "--until")]
-RateOption = Annotated[str, many_option("At most so many: 50/s, 600/m; else as fast as it goes.", "--rate")]
-ReasonOption = Annotated[str, many_option("Why you do it; shown with the task and logged.", "--reason")]
+TagOption = Annotated[str, filter_option("The tag of the messages.", "--tag")]
+CauseOption = Annotated[str, filter_option("Part of the cause, or of the first or last error.", "--died-of")]
+FromOption = Annotated[str, filter_option(f"Dead letters since: {MOMENTS}", "--from")]
+UntilOption = Annotated[str, filter_option("Dead letters before this time.", "--until")]
+RateOption = Annotated[str, many_option("Highest rate: 50/s, 600/m; default: no limit.", "--rate")]
+ReasonOption = Annotated[str, many_option("Reason, which is shown with the task and logged.", "--reason")]
 
 
 @lists(app)
 def list_dead_letters(
-    group: Annotated[str, typer.Argument(help="The group; else which groups have dead letters.")] = "",
+    group: Annotated[str, typer.Argument(help="The group; default: list the groups with dead letters.")] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",
     died_of: CauseOption = "",
     from_: FromOption = "",
     until: UntilOption = "",
-    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
-    after: Annotated[str, typer.Option(help="Go on behind a page: what that said.")] = "",
+    limit: Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)] = 20,
+    after: Annotated[str, typer.Option(help="Continue after a page, with the value that it printed.")] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,7 +91,7 @@ def list_dead_letters(
 @app.command()
 def show(
     group: GroupArgument,
-    offset: Annotated[int, typer.Argument(help="Which one: its offset, as listed.", min=0)],
+    offset: Annotated[int, typer.Argument(help="The offset of the dead letter, as listed.", min=0)],
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -108,8 +106,12 @@ def show(
 @app.command()
 def redrive(
     group: GroupArgument,
-    offset: Annotated[int | None, typer.Argument(help="One of them; else all that match.", min=0)] = None,
-    to: Annotated[str, typer.Option(help="Another topic; else its own, for this group alone.")] = "",
+    offset: Annotated[
+        int | None, typer.Argument(help="The offset of one dead letter; default: all that match.", min=0)
+    ] = None,
+    to: Annotated[
+        str, typer.Option(help="Another topic; default: the original topic, for this group only.")
+    ] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",
@@ -142,7 +144,9 @@ def redrive(
 @app.command()
 def purge(
     group: GroupArgument,
-    offset: Annotated[int | None, typer.Argument(help="One of them; else all that match.", min=0)] = None,
+    offset: Annotated[
+        int | None, typer.Argument(help="The offset of one dead letter; default: all that match.", min=0)
+    ] = None,
     topic: TopicOption = "",
     key: KeyOption = "",
     tag: TagOption = "",

@@ -44,19 +44,20 @@ AttemptsOption = Annotated[
     int | None, typer.Option("--attempts", help="Attempts before a message is a dead letter.", min=1)
 ]
 RetryAfterOption = Annotated[
-    str, typer.Option("--retry-after", help="Pauses between attempts, the last again and again: 1s,5s,1m")
+    str, typer.Option("--retry-after", help="Delays between attempts; the last delay is repeated: 1s,5s,1m")
 ]
 FifoRunOption = Annotated[
-    int | None, typer.Option("--fifo-run", help="How many of one message group a receive may take.", min=1)
+    int | None,
+    typer.Option("--fifo-run", help="Largest number of messages of one message group in a receive.", min=1),
 ]
 LiteExclusiveOption = Annotated[
     bool | None,
     typer.Option(
         "--lite-exclusive/--lite-shared",
-        help="Whether who subscribes to a lite topic takes it from the group's others.",
+        help="Give a lite topic only to its last subscriber in the group.",
     ),
 ]
-TopicOption = Annotated[str, typer.Option(help="One of its topics; else all.")]
+TopicOption = Annotated[str, typer.Option(help="One topic of the group; default: all topics.")]
 
 
 @lists(app)
@@ -86,7 +87,9 @@ def show(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fals
 
 @app.command()
 def lag(
-    name: Annotated[str, typer.Argument(help="The consumer group, queue by queue; else all, by topic.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="A consumer group, shown by queue; default: all groups, by topic.")
+    ] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -133,10 +136,17 @@ def clients(name: NameArgument, http: HttpOption = None, as_json: JsonOption = F
 def create(
     name: NameArgument,
     topic: Annotated[
-        str, typer.Argument(help="The topic that it is to receive; else what its consumers ask for.")
+        str,
+        typer.Argument(
+            help="A topic that the group receives; default: the topics that its consumers request."
+        ),
     ] = "",
     start: Annotated[
-        str, typer.Option("--from", help=f"Where it begins in the topic, at first earliest: {PLACES}")
+        str,
+        typer.Option(
+            "--from",
+            help=f"Position at which the group begins in the topic; default: earliest. One of: {PLACES}",
+        ),
     ] = "",
     attempts: AttemptsOption = None,
     retry_after: RetryAfterOption = "",
@@ -217,10 +227,12 @@ def resume(name: NameArgument, http: HttpOption = None, as_json: JsonOption = Fa
 @app.command()
 def reset(
     name: NameArgument,
-    to: Annotated[str, typer.Option(help=f"Where it goes on: {PLACES}")],
+    to: Annotated[str, typer.Option(help=f"New position: {PLACES}")],
     topic: TopicOption = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make the change; without this option, it is only shown.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the change.")] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -246,7 +258,7 @@ def reset(
 def delete(
     name: NameArgument,
     topic: TopicOption = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Make the change.")] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

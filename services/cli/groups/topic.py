@@ -42,7 +42,9 @@ class TopicType(StrEnum):
 TypeOption = Annotated[
     TopicType,
     typer.Option(
-        "--type", help="What it takes; mixed takes all but priority and lite.", case_sensitive=False
+        "--type",
+        help="Messages that the topic accepts; mixed accepts all except priority and lite.",
+        case_sensitive=False,
     ),
 ]
 
@@ -73,11 +75,13 @@ def create(
         list[str],
         typer.Argument(
             metavar="NAME...",
-            help="Letters, digits, %, | - and _; @FILE for names from a file, one a line, - for stdin.",
+            help="Letters, digits, %, | - and _; @FILE reads names from a file, one per line, - from stdin.",
         ),
     ],
     message_type: TypeOption = TopicType.MIXED,
-    queues: Annotated[int | None, typer.Option(help="How many queues; else as the broker is set.")] = None,
+    queues: Annotated[
+        int | None, typer.Option(help="Number of queues; default: the setting of the broker.")
+    ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,11 +164,13 @@ def show(
     output.print_table(("queue", "first", "end", "first stored"), rows)
 
 
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it; without it, show what it concerns.")]
-DiscardOption = Annotated[
-    bool, typer.Option("--discard", help="Discard messages that groups have not finished, too.")
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Make the change; without this option, only show its extent.")
 ]
-ReasonOption = Annotated[str, typer.Option(help="Why, for the journal.")]
+DiscardOption = Annotated[
+    bool, typer.Option("--discard", help="Also discard messages that groups have not finished.")
+]
+ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored in the journal.")]
 NameArgument = Annotated[str, typer.Argument(help="The topic.")]
 
 
@@ -173,9 +179,13 @@ def alter(
     name: NameArgument,
     message_type: Annotated[
         TopicType | None,
-        typer.Option("--type", help="To mixed, or from mixed to another type.", case_sensitive=False),
+        typer.Option(
+            "--type", help="The new type: mixed, or, for a mixed topic, another type.", case_sensitive=False
+        ),
     ] = None,
-    queues: Annotated[int | None, typer.Option(help="The new number of queues, more than now.")] = None,
+    queues: Annotated[
+        int | None, typer.Option(help="The new number of queues, which must be larger.")
+    ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -22,7 +22,8 @@ def explain(
     ],
     topic: Annotated[str, typer.Option(help="Only messages of this topic.")] = "",
     store: Annotated[
-        Path | None, typer.Option(help="Search the store in this folder, in use or not; else ask a broker.")
+        Path | None,
+        typer.Option(help="Search the store in this folder, in use or not; default: query a broker."),
     ] = None,
     http: HttpOption = None,
     as_json: JsonOption = False,

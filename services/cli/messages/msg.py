@@ -27,9 +27,9 @@ def msg() -> None:
 
 @app.command()
 def show(
-    key: Annotated[str, typer.Argument(help="A key of the message, its message id, or its timer key.")],
-    topic: Annotated[str, typer.Option(help="The topic it was sent to.")],
-    limit: Annotated[int, typer.Option(help="Show at most so many, the newest.", min=1)] = 20,
+    key: Annotated[str, typer.Argument(help="A message key, a message id, or a timer key.")],
+    topic: Annotated[str, typer.Option(help="The topic of the message.")],
+    limit: Annotated[int, typer.Option(help="Largest number to show; the newest are shown.", min=1)] = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,32 +20,37 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def send(
-    topic: Annotated[str, typer.Argument(help="Where to.")],
+    topic: Annotated[str, typer.Argument(help="The topic.")],
     body: Annotated[str, typer.Argument(help=bodies.HELP)],
-    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="A message key; can be repeated.")] = None,
     tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
+        list[str] | None, typer.Option("--property", help="A property NAME=VALUE; can be repeated.")
     ] = None,
     in_: Annotated[
-        str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d; else at once.")
+        str | None, typer.Option("--in", help="Deliver after 500ms, 30s, 1h30m, 2d; default: immediately.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Deliver at 2026-11-22T09:00 (local), with a zone, or in 30m.")
+        str | None,
+        typer.Option(help="Deliver at 2026-11-22T09:00 (local), at a time with a zone, or in 30m."),
     ] = None,
     timer_key: Annotated[
-        str, typer.Option(help="Name it until it is due; one that waits with that name is replaced.")
+        str, typer.Option(help="Timer key until delivery; a pending message with the same key is replaced.")
     ] = "",
     unique: Annotated[
-        bool, typer.Option("--unique", help="Refuse it if one waits with its --timer-key.")
+        bool, typer.Option("--unique", help="Refuse the message if another with its --timer-key is pending.")
     ] = False,
-    group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
+    group: Annotated[
+        str, typer.Option(help="Message group; messages of a message group are delivered in order.")
+    ] = "",
     priority: Annotated[
         int | None,
-        typer.Option(help="For a topic of type priority: higher goes out first; 0 is lowest.", min=0),
+        typer.Option(
+            help="For a topic of type priority: higher values are delivered first; 0 is lowest.", min=0
+        ),
     ] = None,
     lite_topic: Annotated[
-        str, typer.Option(help="For a topic of type lite: the lite topic that it belongs to.")
+        str, typer.Option(help="For a topic of type lite: the lite topic of the message.")
     ] = "",
     http: HttpOption = None,
     as_json: JsonOption = False,

@@ -27,16 +27,17 @@ LAST_MAX = 1_000
 def tail(
     topic: Annotated[str, typer.Argument(help="The topic to watch.")],
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Show what is stored already, too.")
+        bool, typer.Option("--from-start", help="Also show messages that are already stored.")
     ] = False,
     since: Annotated[
-        str, typer.Option(help="Show what was stored since 10m (ago), 09:30 or 2026-11-22T09:00, too.")
+        str, typer.Option(help="Also show messages stored since 10m (ago), 09:30 or 2026-11-22T09:00.")
     ] = "",
     last: Annotated[int, typer.Option("--last", help="Show the last so many, too.", min=0, max=LAST_MAX)] = 0,
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
     limit: Annotated[
-        int | None, typer.Option(help="Stop after so many messages; else go on until Ctrl-C.", min=1)
+        int | None,
+        typer.Option(help="Stop after this number of messages; default: continue until Ctrl-C.", min=1),
     ] = None,
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,

@@ -18,15 +18,17 @@ PORT_USUAL = 8089
 def console(
     http: Annotated[
         str | None,
-        typer.Option(
-            "--http", "-e", help="[https://]HOST:PORT of the broker's HTTP interface, of nodes with commas."
-        ),
+        typer.Option("--http", "-e", help="[https://]HOST:PORT of the broker, or of nodes, with commas."),
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where; loopback only. Port 0: a free one.")
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Address on loopback; port 0 selects a free port."
+        ),
     ] = f"127.0.0.1:{PORT_USUAL}",
     child: Annotated[
-        bool, typer.Option("--child", hidden=True, help="Take one-time keys on stdin, and end with it.")
+        bool,
+        typer.Option("--child", hidden=True, help="Read one-time keys from stdin, and end when stdin ends."),
     ] = False,
 ) -> None:
     """Show a broker in a browser, until Ctrl-C; prints a link that signs in once.

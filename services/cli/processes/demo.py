@@ -34,36 +34,36 @@ EXIT_BY_SIGNAL = 128
 def demo(
     orders: Annotated[
         Path | None,
-        typer.Option(help="CSV with the columns of Online Retail; without it, orders are made up."),
+        typer.Option(help="CSV with the columns of Online Retail; default: generated orders."),
     ] = None,
-    count: Annotated[int | None, typer.Option(help="How many invoices to replay.", min=1)] = None,
+    count: Annotated[int | None, typer.Option(help="Number of invoices to replay.", min=1)] = None,
     pay_ratio: Annotated[float, typer.Option(help="Share of the orders that are paid.", min=0, max=1)] = 0.7,
     timeout: Annotated[float, typer.Option(help="Seconds until an unpaid order times out.", min=1)] = 8,
-    seed: Annotated[int, typer.Option(help="Decides who pays, and what is made up.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of payments and of generated orders.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="New folder for everything; else under ./tidewheel-demo.")
+        Path | None, typer.Option(help="New folder for all files; default: a folder in ./tidewheel-demo.")
     ] = None,
     faults: Annotated[
-        bool, typer.Option("--faults", help="Kill services and repeat sends on the way.")
+        bool, typer.Option("--faults", help="Kill services and repeat sends during the run.")
     ] = False,
     sabotage: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CASE",
-            help="Spoil one order before the audit: cart-not-cleared, order-without-message, "
-            "message-without-order or paid-but-timed-out. May be given again.",
+            help="Corrupt one order before the audit: cart-not-cleared, order-without-message, "
+            "message-without-order or paid-but-timed-out. Can be repeated.",
         ),
     ] = None,
     bugs: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CASE",
-            help="Let services do wrong things to some orders, and compare what the audit finds with what "
-            "was done: a case such as effect-twice or fired-late, or all. May be given again.",
+            help="Let services make errors in some orders, and compare the findings of the audit with these "
+            "errors: a case such as effect-twice or fired-late, or all. Can be repeated.",
         ),
     ] = None,
     redis: Annotated[
-        str | None, typer.Option(help="Another Redis than the bundled one, as redis:// URL.")
+        str | None, typer.Option(help="A Redis to use instead of the bundled one, as a redis:// URL.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

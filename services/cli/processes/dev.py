@@ -38,13 +38,17 @@ EVERY_TEN_SECONDS: Final = {
 
 @app.command()
 def dev(
-    store: Annotated[Path, typer.Option("--store", help="Folder of the data; made if missing.")] = FOLDER,
+    store: Annotated[Path, typer.Option("--store", help="Folder of the data; created if missing.")] = FOLDER,
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="For RocketMQ 5 clients; port 0 is a free one."),
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Address for RocketMQ 5 clients; port 0 selects a free port.",
+        ),
     ] = str(LISTEN_USUAL),
     http: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="For HTTP and the commands.")
+        str, typer.Option("--http", metavar="HOST:PORT", help="Address for HTTP and the commands.")
     ] = str(HTTP_USUAL),
 ) -> None:
     """Run a broker to try things with, until Ctrl-C; the data stays in its folder.

@@ -17,10 +17,11 @@ app = typer.Typer(
     "Example: tidewheel shop orders --broker 127.0.0.1:8081 --listen 127.0.0.1:9001",
 )
 
-Broker = Annotated[str, typer.Option(help="The broker's HOST:PORT.")]
-Listen = Annotated[str, typer.Option(help="HOST:PORT to serve on; port 0 picks a free one.")]
+Broker = Annotated[str, typer.Option(help="HOST:PORT of the broker.")]
+Listen = Annotated[str, typer.Option(help="HOST:PORT to serve on; port 0 selects a free port.")]
 ReadyFile = Annotated[
-    Path | None, typer.Option(help="Write the address and process id here once ready, as JSON.")
+    Path | None,
+    typer.Option(help="File for the address and process id, as JSON, written when the service is ready."),
 ]
 Database = Annotated[str, typer.Option(help="The database, as an SQLAlchemy URL.")]
 
@@ -30,7 +31,9 @@ def orders(
     broker: Broker = "127.0.0.1:8081",
     database: Database = "sqlite:///orders.db",
     listen: Listen = "127.0.0.1:9001",
-    timeout: Annotated[float, typer.Option(help="Seconds to pay, where an order names none.", min=1)] = 1800,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds until the payment deadline, if an order has none.", min=1)
+    ] = 1800,
     ready_file: ReadyFile = None,
 ) -> None:
     """Take orders; those not paid in time are timed out.
@@ -49,7 +52,9 @@ def carts(
     redis: Annotated[
         str | None, typer.Option(help="The Redis database, as redis:// URL. [default: bundled]")
     ] = None,
-    data: Annotated[Path, typer.Option(help="Where the bundled Redis keeps its data.")] = Path("carts-data"),
+    data: Annotated[Path, typer.Option(help="Folder for the data of the bundled Redis.")] = Path(
+        "carts-data"
+    ),
     listen: Listen = "127.0.0.1:9002",
     ready_file: ReadyFile = None,
 ) -> None:

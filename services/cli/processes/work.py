@@ -17,9 +17,10 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def work(
-    worker: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A tidewheel.Worker of a module.")],
+    worker: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="A tidewheel.Worker in a module.")],
     concurrency: Annotated[
-        int | None, typer.Option(help="How many messages each of its functions runs at once.", min=1)
+        int | None,
+        typer.Option(help="Number of messages that each function processes at the same time.", min=1),
     ] = None,
 ) -> None:
     """Run an application's functions for messages, until SIGTERM or Ctrl-C; what was begun is finished.

@@ -30,7 +30,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="TOML file of settings; else TIDEWHEEL_CONFIG, else tidewheel.toml of this folder, if there.",
+        help="TOML file of settings; default: TIDEWHEEL_CONFIG, or tidewheel.toml in this folder.",
     ),
 ]
 

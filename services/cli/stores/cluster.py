@@ -33,7 +33,7 @@ NodeOption = Annotated[str, typer.Option("--node", help="The name of the first n
 UrlArgument = Annotated[
     str | None,
     typer.Argument(
-        help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC; else TIDEWHEEL_CLUSTER."
+        help="postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC; default: TIDEWHEEL_CLUSTER."
     ),
 ]
 
@@ -46,7 +46,8 @@ def create(
         int, typer.Option("--segment-bytes", help="Size of one log file, the same on all nodes.", min=4 << 20)
     ] = 256 << 20,
     store: Annotated[
-        Path | None, typer.Option("--from", help="A store that was a broker's alone: it becomes a node's.")
+        Path | None,
+        typer.Option("--from", help="The store of a single broker, which becomes the store of a node."),
     ] = None,
     node: NodeOption = "a",
 ) -> None:
@@ -77,13 +78,13 @@ def restore(
     *,
     store: Annotated[Path, typer.Option("--from", help="The store of a stopped node.")],
     node: Annotated[
-        str | None, typer.Option("--node", help="The name of the node; that of the store by default.")
+        str | None, typer.Option("--node", help="The name of the node; default: the name in the store.")
     ] = None,
     accepted_loss: Annotated[
-        int | None, typer.Option("--accept-loss-after", help="The offset after which all is lost.")
+        int | None, typer.Option("--accept-loss-after", help="The offset after which all records are lost.")
     ] = None,
     accepted_damage: Annotated[
-        int | None, typer.Option("--accept-damaged", help="How many bytes before that are damaged.")
+        int | None, typer.Option("--accept-damaged", help="The number of damaged bytes before this offset.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -118,7 +119,9 @@ def restore(
 def rejoin(
     url: UrlArgument = None,
     *,
-    store: Annotated[Path, typer.Option("--from", help="A copy of a node's store: it becomes NODE's.")],
+    store: Annotated[
+        Path, typer.Option("--from", help="A copy of the store of a node, which becomes the store of NODE.")
+    ],
     node: NodeOption = "a",
 ) -> None:
     """Make a copy that `store snapshot` took of a node a node's store again; it reads on in the shared log.
@@ -216,7 +219,7 @@ def nodes(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def move(
-    node: Annotated[str, typer.Argument(help="The node that is to lead; any other if none is given.")] = "",
+    node: Annotated[str, typer.Argument(help="The next leader; default: any other node.")] = "",
     http: HttpOption = None,
 ) -> None:
     """Let another node lead. Clients wait a moment; no call fails.
@@ -229,7 +232,7 @@ def move(
 
 @app.command()
 def forget(
-    node: Annotated[str, typer.Argument(help="A node that will not come back with its store.")],
+    node: Annotated[str, typer.Argument(help="A node that will not return with its store.")],
     http: HttpOption = None,
 ) -> None:
     """Keep nothing in the shared log for a node any more; one that comes back copies from another.
@@ -244,7 +247,7 @@ def forget(
 def set_version(
     version: Annotated[
         int | None,
-        typer.Argument(help="The version; the highest that all nodes support if none is given.", min=1),
+        typer.Argument(help="The version; default: the highest version that all nodes support.", min=1),
     ] = None,
     http: HttpOption = None,
 ) -> None:
@@ -264,7 +267,9 @@ def refetch(
     store: StoreOption,
     accepted_loss: Annotated[
         int | None,
-        typer.Option("--accept-loss-of", help="Give up what only this node has, up to this byte of the log."),
+        typer.Option(
+            "--accept-loss-of", help="Discard records that only this node has, up to this byte of the log."
+        ),
     ] = None,
 ) -> None:
     """Let a stopped node replace its copy: at its next start it gets another node's, or reads the log anew.

@@ -45,11 +45,11 @@ def chosen_store(context: typer.Context, value: Path) -> Path:
 
 StoreOption = Annotated[
     Path,
-    typer.Option("--store", callback=chosen_store, help="Folder of the store; it may be in use."),
+    typer.Option("--store", callback=chosen_store, help="Folder of the store, which may be in use."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", help="Only what belongs to this topic.")]
-LimitOption = Annotated[int, typer.Option("--limit", min=0, help="At most so many lines; 0 for all.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Only entries of this topic.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=0, help="Largest number of lines; 0 for all.")]
 STORE_DEFAULT = Path("tidewheel-store")
 
 
@@ -97,7 +97,7 @@ def show_verify(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False)
 @dump_app.command("log")
 def dump_log(
     store: StoreOption = STORE_DEFAULT,
-    from_offset: Annotated[int, typer.Option("--from", min=0, help="Log offset to begin at.")] = 0,
+    from_offset: Annotated[int, typer.Option("--from", min=0, help="First log offset.")] = 0,
     topic: TopicOption = None,
     limit: LimitOption = LIMIT_DEFAULT,
 ) -> None:
@@ -114,9 +114,9 @@ def dump_log(
 @dump_app.command("queue")
 def dump_queue(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    queue_id: Annotated[int, typer.Argument(min=0, help="Which of its queues.")] = 0,
+    queue_id: Annotated[int, typer.Argument(min=0, help="The queue of the topic.")] = 0,
     store: StoreOption = STORE_DEFAULT,
-    from_offset: Annotated[int, typer.Option("--from", min=0, help="Queue offset to begin at.")] = 0,
+    from_offset: Annotated[int, typer.Option("--from", min=0, help="First queue offset.")] = 0,
     limit: LimitOption = LIMIT_DEFAULT,
 ) -> None:
     """Print the entries of one queue: where each of its records lies in the log.
@@ -173,12 +173,14 @@ def dump_groups(
 def run_repair(
     store: StoreOption = STORE_DEFAULT,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+        bool, typer.Option("--dry-run", help="Report the changes without writing them.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Make the change; without this option, it is only shown.")
+    ] = False,
     gives_up: Annotated[
         bool,
-        typer.Option("--give-up-lost-names", help="Go on without names and ends of timers that are lost."),
+        typer.Option("--give-up-lost-names", help="Continue without lost names and ends of timers."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -211,10 +213,13 @@ def run_repair(
 
 @app.command("snapshot")
 def run_snapshot(
-    target: Annotated[Path, typer.Argument(help="Folder for the copy; empty or not there.")],
+    target: Annotated[Path, typer.Argument(help="Folder for the copy; must be empty or missing.")],
     store: StoreOption = STORE_DEFAULT,
     with_key: Annotated[
-        bool, typer.Option("--with-key", help="Copy the key of users too; without it no secret opens.")
+        bool,
+        typer.Option(
+            "--with-key", help="Also copy the users' key, without which secrets cannot be decrypted."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -240,7 +245,9 @@ def run_snapshot(
 
 @app.command("import")
 def run_import(
-    source: Annotated[Path, typer.Argument(help="Folder of an Apache RocketMQ store; its broker stopped.")],
+    source: Annotated[
+        Path, typer.Argument(help="Folder of an Apache RocketMQ store; its broker must be stopped.")
+    ],
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
@@ -263,7 +270,7 @@ def run_import(
 
 @app.command("export")
 def run_export(
-    target: Annotated[Path, typer.Argument(help="Folder for the RocketMQ store; empty or not there.")],
+    target: Annotated[Path, typer.Argument(help="Folder for the RocketMQ store; must be empty or missing.")],
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
@@ -286,7 +293,7 @@ def run_export(
 
 @app.command("export-queues")
 def run_export_queues(
-    target: Annotated[Path, typer.Argument(help="Folder for the files; empty or not there.")],
+    target: Annotated[Path, typer.Argument(help="Folder for the files; must be empty or missing.")],
     store: StoreOption = STORE_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:

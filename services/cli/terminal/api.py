@@ -44,7 +44,7 @@ HttpOption = Annotated[
     str | None,
     typer.Option(
         "--http",
-        help="[https://]HOST:PORT of the broker's HTTP interface, of nodes with commas; else TIDEWHEEL_HTTP.",
+        help="[https://]HOST:PORT of the broker, or of nodes, with commas; default: TIDEWHEEL_HTTP.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

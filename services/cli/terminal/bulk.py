@@ -56,14 +56,16 @@ class Line:
 
 def many_option(help_text: str, *flags: str) -> Any:
     """Return an option for the verbs on many items."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Many at once")
+    return typer.Option(*flags, help=help_text, rich_help_panel="Bulk changes")
 
 
-YesOption = Annotated[bool, many_option("Do it; without this they are only counted.", "--yes")]
-DryRunOption = Annotated[bool, many_option("Only count them.", "--dry-run")]
-DetachOption = Annotated[bool, many_option("Do not wait for the end.", "--detach")]
-TaskArgument = Annotated[str, typer.Argument(help="One task; else all.")]
-StopOption = Annotated[bool, typer.Option("--stop", help="Stop it.")]
+YesOption = Annotated[
+    bool, many_option("Make the change; without this option, matches are only counted.", "--yes")
+]
+DryRunOption = Annotated[bool, many_option("Only count the matches.", "--dry-run")]
+DetachOption = Annotated[bool, many_option("Do not wait for the end of the task.", "--detach")]
+TaskArgument = Annotated[str, typer.Argument(help="The id of a task; default: all tasks.")]
+StopOption = Annotated[bool, typer.Option("--stop", help="Stop the task.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,12 @@ class MissedRuns(StrEnum):
     ALL = "all"
 
 
-NameArgument = Annotated[str, typer.Argument(help="The schedule.")]
-ZoneOption = Annotated[str, typer.Option("--zone", help="The time zone, a name such as Europe/London.")]
+NameArgument = Annotated[str, typer.Argument(help="The name of the schedule.")]
+ZoneOption = Annotated[str, typer.Option("--zone", help="The name of the time zone, such as Europe/London.")]
 MOMENT = "2026-12-01T09:00, 2026-12-01 or 2026-12, in its zone; in 90d, 30m ago, or milliseconds."
-StartOption = Annotated[str | None, typer.Option(help=f"Not before then: {MOMENT}")]
-EndOption = Annotated[str | None, typer.Option(help=f"Not after then: {MOMENT}")]
-CountOption = Annotated[int, typer.Option(help="How many occurrences to show.", min=1, max=100)]
+StartOption = Annotated[str | None, typer.Option(help=f"Not before this time: {MOMENT}")]
+EndOption = Annotated[str | None, typer.Option(help=f"Not after this time: {MOMENT}")]
+CountOption = Annotated[int, typer.Option(help="Number of occurrences to show.", min=1, max=100)]
 
 
 @lists(app)
@@ -77,19 +77,23 @@ def show(
 def set_schedule(
     name: Annotated[str, typer.Argument(help="Up to 100 ASCII letters, digits and signs, without /.")],
     cron: Annotated[str, typer.Option(help="5 fields, 6 with seconds first, or @daily: '0 9 * * 1-5'.")],
-    topic: Annotated[str, typer.Option(help="Where its messages go.")],
+    topic: Annotated[str, typer.Option(help="The topic of its messages.")],
     body: Annotated[str, typer.Option(help=bodies.HELP)],
     zone: ZoneOption = "UTC",
-    key: Annotated[list[str] | None, typer.Option(help="A business key; may be repeated.")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="A message key; can be repeated.")] = None,
     tag: Annotated[str, typer.Option(help="The tag that consumers filter by.")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated.")
+        list[str] | None, typer.Option("--property", help="A property NAME=VALUE; can be repeated.")
     ] = None,
-    group: Annotated[str, typer.Option(help="Message group: messages of one group stay in order.")] = "",
+    group: Annotated[
+        str, typer.Option(help="Message group; messages of a message group are delivered in order.")
+    ] = "",
     missed: Annotated[
-        MissedRuns, typer.Option(help="Of runs missed while the broker was away: send none, one, or all.")
+        MissedRuns, typer.Option(help="Of runs missed while the broker was down, send none, one, or all.")
     ] = MissedRuns.ONCE,
-    missed_max: Annotated[int, typer.Option(help="With --missed all: the newest so many.")] = 100,
+    missed_max: Annotated[
+        int, typer.Option(help="With --missed all, the number of newest runs to send.")
+    ] = 100,
     start: StartOption = None,
     end: EndOption = None,
     http: HttpOption = None,

@@ -39,22 +39,22 @@ LOST_TABLE = ("due", "", "topic", "log offset", "ended")
 TASKS = Bulk("timers", "timer", "cancel --all ... --yes")
 
 MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
-TopicOption = Annotated[str, typer.Option(help="The topic it is for.")]
-PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics that begin so.")]
-FilterKeyOption = Annotated[str, typer.Option("--key", help="Its timer key, or one of its message keys.")]
-TagOption = Annotated[str, typer.Option(help="Its tag.")]
-FromOption = Annotated[str, typer.Option("--from", help=f"Due from then on: {MOMENTS}")]
-UntilOption = Annotated[str, typer.Option(help="Due before then.")]
-KeyOption = Annotated[str, typer.Option(help="Its timer key, as in: send --timer-key.")]
-IdOption = Annotated[str, typer.Option("--id", help="Its message id.")]
-HandleOption = Annotated[str, typer.Option(help="Its recall handle; says the topic, too.")]
-ReasonOption = Annotated[str, typer.Option(help="Why; it is kept with the timer.")]
+TopicOption = Annotated[str, typer.Option(help="The topic of the message.")]
+PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics with this prefix.")]
+FilterKeyOption = Annotated[str, typer.Option("--key", help="The timer key, or one of the message keys.")]
+TagOption = Annotated[str, typer.Option(help="The tag of the message.")]
+FromOption = Annotated[str, typer.Option("--from", help=f"Due at or after this time: {MOMENTS}")]
+UntilOption = Annotated[str, typer.Option(help="Due before this time.")]
+KeyOption = Annotated[str, typer.Option(help="The timer key, as in send --timer-key.")]
+IdOption = Annotated[str, typer.Option("--id", help="The message id.")]
+HandleOption = Annotated[str, typer.Option(help="The recall handle, which contains the topic.")]
+ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored with the timer.")]
 
-AllOption = Annotated[bool, many_option("All that match, not one: a task that can be watched.", "--all")]
-ManyPrefixOption = Annotated[str, many_option("Topics that begin so.", "--topic-prefix")]
-ManyTagOption = Annotated[str, many_option("Their tag.", "--tag")]
-ManyFromOption = Annotated[str, many_option(f"Due from then on: {MOMENTS}", "--from")]
-ManyUntilOption = Annotated[str, many_option("Due before then.", "--until")]
+AllOption = Annotated[bool, many_option("Change all that match, as a task, instead of one.", "--all")]
+ManyPrefixOption = Annotated[str, many_option("Topics with this prefix.", "--topic-prefix")]
+ManyTagOption = Annotated[str, many_option("The tag of the messages.", "--tag")]
+ManyFromOption = Annotated[str, many_option(f"Due at or after this time: {MOMENTS}", "--from")]
+ManyUntilOption = Annotated[str, many_option("Due before this time.", "--until")]
 
 
 @app.command()
@@ -69,8 +69,8 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def histogram(
-    width: Annotated[str, typer.Option(help="How long a window is: 10s, 1m, 1h.")] = "1m",
-    limit: Annotated[int, typer.Option(help="Show at most so many windows.", min=1)] = 60,
+    width: Annotated[str, typer.Option(help="Width of a window: 10s, 1m, 1h.")] = "1m",
+    limit: Annotated[int, typer.Option(help="Largest number of windows to show.", min=1)] = 60,
     topic: TopicOption = "",
     prefix: PrefixOption = "",
     key: FilterKeyOption = "",
@@ -109,11 +109,11 @@ def list_timers(
     from_: FromOption = "",
     until: UntilOption = "",
     limit: Annotated[
-        int, typer.Option(help="Show at most so many, the first due first.", min=1, max=1000)
+        int, typer.Option(help="Largest number to show; the earliest are shown.", min=1, max=1000)
     ] = 20,
-    after: Annotated[str, typer.Option(help="Go on behind a page: what that said.")] = "",
+    after: Annotated[str, typer.Option(help="Continue after a page, with the value that it printed.")] = "",
     damaged: Annotated[
-        bool, typer.Option("--damaged", help="What is damaged, and the timers that nobody has any more.")
+        bool, typer.Option("--damaged", help="Show damage, and timers that cannot be recovered.")
     ] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -213,7 +213,7 @@ def cancel(
 @app.command()
 def move(
     to: Annotated[str, typer.Option(help=f"The new time: {MOMENTS}")] = "",
-    by: Annotated[str, many_option("So much later, or with a minus earlier: 1h, -30m.", "--by")] = "",
+    by: Annotated[str, many_option("Duration to move by: 1h, or -30m for an earlier time.", "--by")] = "",
     topic: TopicOption = "",
     key: KeyOption = "",
     id_: IdOption = "",

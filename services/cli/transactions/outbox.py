@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Look at an application's outbox; bring parked messages back.\n\n"
+    help="Show the outbox of an application; replay parked messages.\n\n"
     "Example: tidewheel outbox ls --db sqlite:///shop.db",
 )
 
@@ -43,7 +43,7 @@ DatabaseOption = Annotated[
         "--db",
         envvar="TIDEWHEEL_OUTBOX_DB",
         show_envvar=True,
-        help="The database, as SQLAlchemy names it: postgresql+psycopg://shop@host/shop.",
+        help="The database, as an SQLAlchemy URL: postgresql+psycopg://shop@host/shop.",
     ),
 ]
 
@@ -51,8 +51,10 @@ DatabaseOption = Annotated[
 @lists(app)
 def list_rows(
     db: DatabaseOption,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Those that wait for a relay, too.")] = False,
-    limit: Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)] = 20,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Also show messages that wait for a relay.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List parked messages, the oldest first.
@@ -76,7 +78,7 @@ def list_rows(
 
 @app.command()
 def show(
-    row_id: Annotated[int, typer.Argument(metavar="ID", help="The row's id, as ls shows it.")],
+    row_id: Annotated[int, typer.Argument(metavar="ID", help="The id of the row, as shown by ls.")],
     db: DatabaseOption,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,9 +104,9 @@ def show(
 def replay(
     db: DatabaseOption,
     row_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="Rows, as ls shows them.")
+        list[int] | None, typer.Argument(metavar="[ID]...", help="The ids of rows, as shown by ls.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All that are parked, up to 1,000.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All parked rows, up to 1,000.")] = False,
 ) -> None:
     """Let parked messages be sent again, after what passed them in their key.
 

@@ -46,8 +46,8 @@ class ResolutionChoice(StrEnum):
 
 
 IdArgument = Annotated[str, typer.Argument(help="The transaction id, 24 hex digits; or a key, with --topic.")]
-TopicOption = Annotated[str, typer.Option(help="The topic of their messages.")]
-LimitOption = Annotated[int, typer.Option(help="Show at most so many.", min=1, max=1000)]
+TopicOption = Annotated[str, typer.Option(help="The topic of the messages.")]
+LimitOption = Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)]
 
 
 @app.command()
@@ -72,10 +72,12 @@ def summary(http: HttpOption = None, as_json: JsonOption = False) -> None:
 
 @lists(app)
 def list_transactions(
-    state: Annotated[StateChoice, typer.Option(help="Which ones.", case_sensitive=False)] = StateChoice.ALL,
+    state: Annotated[
+        StateChoice, typer.Option(help="The state of the transactions.", case_sensitive=False)
+    ] = StateChoice.ALL,
     topic: TopicOption = "",
-    key: Annotated[str, typer.Option(help="One of their keys, however they ended; with --topic.")] = "",
-    older_than: Annotated[str, typer.Option("--older-than", help="A span such as 10m.")] = "",
+    key: Annotated[str, typer.Option(help="A message key, in any state; requires --topic.")] = "",
+    older_than: Annotated[str, typer.Option("--older-than", help="A duration such as 10m.")] = "",
     limit: LimitOption = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -149,8 +151,8 @@ def check(
 @app.command()
 def resolve(
     transaction_id: IdArgument,
-    resolution: Annotated[ResolutionChoice, typer.Argument(help="How it ends.", case_sensitive=False)],
-    reason: Annotated[str, typer.Option(help="Why; it is kept with the outcome.")],
+    resolution: Annotated[ResolutionChoice, typer.Argument(help="The outcome.", case_sensitive=False)],
+    reason: Annotated[str, typer.Option(help="Reason, which is stored with the outcome.")],
     topic: TopicOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,
@@ -217,11 +219,13 @@ def producers(topic: TopicOption = "", http: HttpOption = None, as_json: JsonOpt
 @app.command()
 def policy(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    immunity: Annotated[str, typer.Option(help="How long a half is left alone: 10s.")] = "",
-    interval: Annotated[str, typer.Option(help="Pause after the first check; it doubles.")] = "",
+    immunity: Annotated[str, typer.Option(help="Time before the first check-back: 10s.")] = "",
+    interval: Annotated[str, typer.Option(help="Pause after the first check-back; it doubles.")] = "",
     interval_max: Annotated[str, typer.Option("--interval-max", help="The longest pause.")] = "",
-    count: Annotated[int | None, typer.Option(help="Checks before a half expires.", min=1)] = None,
-    default: Annotated[bool, typer.Option("--default", help="As the broker's settings say, again.")] = False,
+    count: Annotated[
+        int | None, typer.Option(help="Number of check-backs before a half expires.", min=1)
+    ] = None,
+    default: Annotated[bool, typer.Option("--default", help="Use the settings of the broker again.")] = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -66,7 +66,7 @@ def test_reason_is_the_note_that_is_kept_wherever_it_is() -> None:
     }
     assert ("dlq", "redrive") in reasons
     assert ("timer", "cancel") in reasons
-    assert all(said.startswith("Why") for said in reasons.values()), reasons
+    assert all(said.startswith("Reason") for said in reasons.values()), reasons
 
 
 def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
