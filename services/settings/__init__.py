@@ -1,1 +1,1 @@
-"""Every setting of broker and commands, and where its value comes from."""
+"""The settings of the broker and the commands, and the sources of their values."""

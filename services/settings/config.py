@@ -1,9 +1,9 @@
-"""Settings of `tidewheel serve`, of the commands that talk to a broker, and of clients: one declaration each.
+"""Settings of `tidewheel serve`, of the commands that call a broker, and of clients.
 
-A setting is added here and nowhere else: flag, variable, key of the file, help, documented example and table
-derive from its field (`setting.py`). A flag goes before the environment (`TIDEWHEEL_LISTEN`, ...), that
-before the file (`tidewheel.toml`), that before the default, field by field (`sources.py`). A value that
-cannot be used is a `ConfigurationError` that names its source.
+A setting is declared only here: its flag, variable, key of the file, help, documented example and row of the
+table are derived from its field (`setting.py`). For each field, a flag takes precedence over the environment
+(`TIDEWHEEL_LISTEN`, ...), the environment over the file (`tidewheel.toml`), and the file over the default
+(`sources.py`). An invalid value raises a `ConfigurationError` that names its source.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PORT_MAX = 65_535
 
 
 class Address(NamedTuple):
-    """A host and a port; port 0 lets the system choose."""
+    """A host and a port; for port 0, the system selects a free port."""
 
     host: str
     port: int
@@ -40,12 +40,12 @@ class Address(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> Address:
-        """Read HOST:PORT; raise ValueError with a sentence that says what is missing."""
+        """Read HOST:PORT. Raise a ValueError with a sentence that describes the valid form."""
         return parse_address(text)
 
 
 def parse_address(text: object, usual_port: int = 8081) -> Address:
-    """Read HOST:PORT (IPv6 in brackets), also as http://HOST:PORT/; raise ValueError that says how."""
+    """Read HOST:PORT (IPv6 in brackets) or http://HOST:PORT/. Raise a ValueError that describes the form."""
     if isinstance(text, Address):
         return text
     host, _, port = str(text).removeprefix("http://").removesuffix("/").rpartition(":")
@@ -64,7 +64,7 @@ def parse_address(text: object, usual_port: int = 8081) -> Address:
 
 
 class HttpAddress(NamedTuple):
-    """Where an HTTP interface is, and whether it is spoken to over TLS (`https://`)."""
+    """The address of an HTTP interface; `is_tls` states whether it uses TLS (`https://`)."""
 
     host: str
     port: int
@@ -75,17 +75,17 @@ class HttpAddress(NamedTuple):
 
     @property
     def bare(self) -> Address:
-        """Its host and port."""
+        """The host and port of the interface."""
         return Address(self.host, self.port)
 
     @property
     def url(self) -> str:
-        """Its address as a URL without a path."""
+        """The address of the interface as a URL without a path."""
         return f"{'https' if self.is_tls else 'http'}://{self}"
 
     @staticmethod
     def parse(text: object) -> HttpAddress:
-        """Read [http[s]://]HOST:PORT[/]; raise ValueError with a sentence that says what is missing."""
+        """Read [http[s]://]HOST:PORT[/]. Raise a ValueError with a sentence that describes the valid form."""
         if isinstance(text, HttpAddress):
             return text
         scheme, marked, rest = str(text).rpartition("://")
@@ -96,7 +96,7 @@ class HttpAddress(NamedTuple):
 
 
 class HttpAddresses(NamedTuple):
-    """Where HTTP interfaces are of which any will do: the nodes of a cluster."""
+    """The addresses of alternative HTTP interfaces, such as those of the nodes of a cluster."""
 
     all: tuple[HttpAddress, ...]
 
@@ -105,7 +105,7 @@ class HttpAddresses(NamedTuple):
 
     @staticmethod
     def parse(text: object) -> HttpAddresses:
-        """Read addresses with commas between; raise ValueError with a sentence that says what is missing."""
+        """Read addresses separated by commas. Raise a ValueError with a sentence on the valid form."""
         if isinstance(text, HttpAddresses):
             return text
         if isinstance(text, HttpAddress):
@@ -299,13 +299,13 @@ class ServeSettings:
 
     @property
     def is_tls_only(self) -> bool:
-        """Whether plaintext is kept out of the protocol port."""
+        """Whether the protocol port refuses plaintext."""
         return (self.plaintext or ("off" if self.tls_clients else "on")) == "off"
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Which broker the commands talk to, the file with the token that it wants, and who vouches for it."""
+    """The broker that commands call, the file with its token, and the authorities for its certificate."""
 
     http: Annotated[
         HttpAddresses,
@@ -322,14 +322,14 @@ class ClientSettings:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which shared log the commands of a cluster begin, or look at."""
+    """The shared log that the commands for a cluster create or read."""
 
     cluster: Annotated[str, Calling("URL of the cluster's shared log.")] = ""
 
 
 @dataclass(frozen=True)
 class UserSettings:
-    """Who a client is, for a broker that asks: its access key, and the file with its secret."""
+    """The access key of a client and the file with its secret, for a broker with --auth."""
 
     access_key: Annotated[str, Calling("Access key of a client, for a broker with --auth.")] = ""
     secret_key_file: Annotated[Path | None, Calling("File with the secret of the access key.")] = None
@@ -343,7 +343,7 @@ Settings = TypeVar("Settings", bound="DataclassInstance")
 def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Settings:
     """Return settings from flags (None: not given), environment, file and defaults.
 
-    `config` is the file that was named by a flag. Raise `ConfigurationError`.
+    `config` is the file that a flag names. Raise `ConfigurationError`.
     """
     found = look_up(settings_of(kind), flags, config)
     return kind(**{name: one.value for name, one in found.items()})
@@ -352,22 +352,22 @@ def load(kind: type[Settings], config: Path | None = None, **flags: Any) -> Sett
 def look_up(
     settings: Mapping[str, Setting], flags: Mapping[str, Any], config: Path | None = None
 ) -> dict[str, Found]:
-    """Return each setting's value and where it is from; raise `ConfigurationError`."""
+    """Return the value and the origin of each setting. Raise `ConfigurationError`."""
     return resolve(settings, all_settings(), flags, os.environ, file_to_read(config, os.environ))
 
 
 def ignored_variables() -> list[str]:
-    """Return a sentence for each variable of the environment that looks like a setting and is none."""
+    """Return a sentence for each variable of the environment that is named like a setting but is not one."""
     return unknown_variables(os.environ, all_settings())
 
 
 def all_settings() -> dict[str, Setting]:
-    """Return everything that a file or the environment may set, by name."""
+    """Return all settings that a file or the environment can set, by name."""
     return settings_of(*ALL_KINDS)
 
 
 def secret_in(path: Path | None, name: str) -> str:
-    """Return what a small file holds, nothing without one; raise `ConfigurationError`."""
+    """Return the stripped text of a small file, or "" without a file. Raise `ConfigurationError`."""
     try:
         return path.read_text().strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:

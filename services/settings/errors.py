@@ -1,4 +1,4 @@
-"""What a setting or an input file may have wrong."""
+"""Errors of settings and of input files."""
 
 from __future__ import annotations
 

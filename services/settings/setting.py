@@ -1,9 +1,9 @@
-"""A setting, declared once: its name, type, default, bounds and meaning.
+"""A setting: its name, type, default, bounds and meaning, declared in one place.
 
-A class of settings is a frozen dataclass whose fields are `Annotated[type, Meta(...)]`. From that come the
-flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file (`queue_count`), the help
-of the command, the documented example and the table in docs/configuration.md. Whatever its source, a value is
-read by `Setting.parse`: text as people type it, or a number or truth value as TOML has them.
+A class of settings is a frozen dataclass whose fields are `Annotated[type, Meta(...)]`. The field
+determines the flag (`--queue-count`), the variable (`TIDEWHEEL_QUEUE_COUNT`), the key of the file
+(`queue_count`), the help of the command, the documented example and the table in docs/configuration.md.
+`Setting.parse` reads values of all sources: text, or numbers and booleans of TOML.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The flag that sets it."""
+        """The flag that sets the setting."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable that sets the setting."""
         return f"{VARIABLE_PREFIX}{self.name.upper()}"
 
     def parse(self, value: object) -> Any:
-        """Return a value of the setting's type; raise ValueError that says what it must be."""
+        """Return a value of the setting's type. Raise a ValueError that states the valid values."""
         if self.choices:
             if value not in self.choices:
                 raise ValueError(f"it must be {' or '.join(map(repr, self.choices))}")
@@ -74,7 +74,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(*kinds: type) -> dict[str, Setting]:
-    """Return the settings of classes by name, in the order of declaration; of two alike the first counts."""
+    """Return the settings of classes by name, in order of declaration; of equal names, the first is used."""
     found: dict[str, Setting] = {}
     for setting in (setting for kind in kinds for setting in declared(kind)):
         found.setdefault(setting.name, setting)
@@ -82,7 +82,7 @@ def settings_of(*kinds: type) -> dict[str, Setting]:
 
 
 def declared(kind: type) -> Iterable[Setting]:
-    """Yield what a class of settings declares."""
+    """Yield the settings that a class declares."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         assert get_origin(hints[field.name]) is Annotated, f"{field.name} does not say what it is about"
@@ -102,12 +102,12 @@ def without_none(type_: Any) -> Any:
 
 
 def plain(number: float) -> str:
-    """Return a number without a needless point."""
+    """Return a number as text, without a decimal point if it is whole."""
     return str(int(number)) if number == int(number) else str(number)
 
 
 def truth(value: object) -> bool:
-    """Read a truth value."""
+    """Read a boolean."""
     if isinstance(value, bool):
         return value
     if str(value).lower() in TRUE | FALSE:
@@ -116,7 +116,7 @@ def truth(value: object) -> bool:
 
 
 def whole(value: object) -> int:
-    """Read a whole number; 1_000 is one, too."""
+    """Read a whole number; underscores such as in 1_000 are allowed."""
     try:
         if isinstance(value, str) or type(value) is int:
             return int(value)
@@ -126,7 +126,7 @@ def whole(value: object) -> int:
 
 
 def number(value: object) -> float:
-    """Read a number; infinity and NaN are none."""
+    """Read a number; infinity and NaN are refused."""
     found = math.nan
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         with suppress(ValueError):

@@ -1,11 +1,11 @@
-"""Where the values of settings come from: a flag goes before the environment, that before the file, that
-before the default, setting by setting.
+"""Sources of the values of settings: for each setting, a flag takes precedence over a variable, a variable
+over the file, and the file over the default.
 
-The file is TOML with one key a setting: the one that is named (`--config`, `TIDEWHEEL_CONFIG`), else
-`tidewheel.toml` of the working directory, if there is one. A relative path in it is relative to the file.
-A variable that is set to nothing counts as not set. An unknown key of a file is refused with the nearest
-name, because a setting that is silently not in force is worse than a broker that does not start. An unknown
-`TIDEWHEEL_*` variable may be an application's own: each command warns of it (`unknown_variables`).
+The file is a TOML file with one key per setting. It is given by `--config` or `TIDEWHEEL_CONFIG`; the default
+is `tidewheel.toml` in the working directory, if it exists. A relative path in the file is relative to the
+file. An empty variable counts as unset. An unknown key of the file is refused with the nearest name, because
+a setting that is silently ignored is worse than a broker that does not start. An unknown `TIDEWHEEL_*`
+variable may belong to an application: each command warns about the variable (`unknown_variables`).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ OTHER_VARIABLES: Final = {
     "TIDEWHEEL_OUTBOX_DB": "The database whose outbox `tidewheel outbox` shows.",
     "TIDEWHEEL_BENCH_PYVOY": "A benchmark's server finds its part.",
 }
-"""Variables that are no settings, and what each is for; others that begin so are warned of."""
+"""Variables that are not settings, with their purpose; other variables with the prefix cause a warning."""
 
 KUBERNETES: Final = re.compile(
     r"TIDEWHEEL_([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""What Kubernetes sets in every pod beside a Service whose name begins with `tidewheel`."""
+"""Variables that Kubernetes sets in pods if the name of a Service begins with `tidewheel`."""
 
 _PASSWORD: Final = re.compile(r"://.*@|^[^/]*@", re.DOTALL)
 
@@ -50,7 +50,7 @@ DEFAULT: Final = "default"
 
 
 class Found(NamedTuple):
-    """A value, and where it is from: a flag, a variable, a key of a file, or `default`."""
+    """A value and its origin: a flag, a variable, a key of a file, or `default`."""
 
     value: Any
     origin: str
@@ -63,9 +63,9 @@ def resolve(
     environ: Mapping[str, str],
     file: Path | None,
 ) -> dict[str, Found]:
-    """Return the value of each setting; raise `ConfigurationError` that names every source that is wrong.
+    """Return the value of each setting. Raise a `ConfigurationError` that names every invalid source.
 
-    `flags` hold what was given (None: not given); `known` are all names that a file or variable may have.
+    `flags` contains the flags (None: not given); `known` contains all valid names of a file or variable.
     """
     assert flags.keys() <= settings.keys(), "a flag of no setting"
     in_file = read_file(file, known) if file else {}
@@ -84,7 +84,7 @@ def resolve(
 
 
 def shown(value: object) -> str:
-    """Return a wrong value as an error shows it: without a user, a password or the query of an address."""
+    """Return an invalid value for an error message, without the user, password and query of an address."""
     text = str(value)
     return repr(_PASSWORD.sub("://...@", text.partition("?")[0] + "?..." * ("?" in text)))
 
@@ -96,7 +96,7 @@ def first_given(
     in_file: Mapping[str, Any],
     file: Path | None,
 ) -> tuple[Any, str, Path | None]:
-    """Return the raw value that goes before the others, its origin, and the folder its paths start from."""
+    """Return the raw value with the highest precedence, its origin, and the base folder of its paths."""
     if flags.get(setting.name) is not None:
         return flags[setting.name], setting.flag, None
     if environ.get(setting.variable):
@@ -108,12 +108,12 @@ def first_given(
 
 
 def anchored(value: Any, base: Path | None) -> Any:
-    """Return a value; a relative path from `base`, if there is one."""
+    """Return a value; if it is a relative path and `base` is given, join it to `base`."""
     return base / value if base is not None and isinstance(value, Path) else value
 
 
 def file_to_read(named: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the file of settings: the named one, or the one of the working directory, or None."""
+    """Return the file of settings: the given file, the file in the working directory, or None."""
     if named is not None:
         return named
     if environ.get(FILE_VARIABLE):
@@ -122,7 +122,7 @@ def file_to_read(named: Path | None, environ: Mapping[str, str]) -> Path | None:
 
 
 def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
-    """Return the keys and values of a file; raise `InputUnreadable`, or `UnknownSetting` for a key."""
+    """Return the keys and values of a file. Raise `InputUnreadable`, or `UnknownSetting` for a key."""
     import tomllib
 
     try:
@@ -139,7 +139,7 @@ def read_file(file: Path, known: Iterable[str]) -> dict[str, Any]:
 
 
 def unknown_variables(environ: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return a sentence for each variable that looks like a setting and is none."""
+    """Return a sentence for each variable that has the prefix of settings but is not a setting."""
     others = (name.removeprefix(VARIABLE_PREFIX) for name in OTHER_VARIABLES)
     names = {*map(str.upper, known), *others}
     given = (name for name in environ if name.startswith(VARIABLE_PREFIX) and not KUBERNETES.fullmatch(name))
@@ -150,7 +150,7 @@ def unknown_variables(environ: Iterable[str], known: Iterable[str]) -> list[str]
 
 
 def unknown(where: str, name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Return the sentence about a name that is none, with the nearest one that is, behind a prefix."""
+    """Return the sentence about an unknown name, with the nearest known name after a prefix."""
     (nearest, *_) = [*get_close_matches(name, names, 1), ""]
     return f"{where} is no setting; " + (
         f"did you mean {prefix}{nearest}?" if nearest else "tidewheel config example lists all."
