@@ -11,7 +11,6 @@ from commitlog import limits, properties
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
 from consumequeue.filter import parse_tags
-from services.broker.broker import Broker
 from services.broker.spine.errors import (
     IllegalDeliveryTime,
     IllegalKey,
@@ -31,13 +30,12 @@ from services.broker.spine.values import (
     Delivery,
     Notify,
     PendingTimer,
-    ReadTimers,
     Resolution,
     SendReceipt,
     TimerName,
     Verdict,
 )
-from tests.memory_disk import MemoryDisk
+from tests.flushed_broker import NOW_MS, FlushedBroker
 from tidewheel import property_names
 from tidewheel.errors import (
     BodyEmpty,
@@ -49,7 +47,6 @@ from tidewheel.errors import (
 )
 from txn.checkback import CheckBackPolicy
 
-NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(
     segment_bytes=64 * 1024,
     attempts_max=2,
@@ -57,15 +54,11 @@ SETTINGS = BrokerSettings(
 )
 
 
-class Bench:
+class Bench(FlushedBroker):
     """A broker with everything flushed after each call."""
 
     def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
-        self.disk = MemoryDisk()
-        self.settings = settings
-        self.now_ms = NOW_MS
-        self.count = 0
-        self.broker = Broker.open(self.disk, settings, self.now_ms)
+        super().__init__(settings)
 
     def message(self, **attributes: object) -> Message:
         self.count += 1
@@ -77,13 +70,6 @@ class Bench:
         self.flush()
         return receipt
 
-    def flush(self) -> list[object]:
-        effects: list[object] = []
-        while flush := self.broker.take_flush():
-            flush.write()
-            effects += self.broker.flushed(flush, self.now_ms)
-        return effects
-
     def receive(
         self, group: str = "g", topic: str = "t", tags: str = "*", batch: int = 32, **options: object
     ) -> list[Delivery]:
@@ -91,28 +77,6 @@ class Bench:
         return self.broker.receiving.receive(
             group, topic, parse_tags(tags), batch, now_ms=self.now_ms, **arguments
         ).deliveries
-
-    def advance(self, milliseconds: int) -> list[object]:
-        end_ms, effects = self.now_ms + milliseconds, []
-        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            effects += self._tick() + self.flush()
-        self.now_ms = end_ms
-        return effects
-
-    def _tick(self) -> list[object]:
-        """What a tick wants done, but for reading files of timers, which is done at once."""
-        effects: list[object] = []
-        for effect in self.broker.tick(self.now_ms):
-            if isinstance(effect, ReadTimers):
-                effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
-            else:
-                effects.append(effect)
-        return effects
-
-    def reopen(self) -> None:
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 
 
 @pytest.fixture

@@ -23,21 +23,19 @@ from services.broker.spine.errors import (
 )
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, From, Subscriber
-from tests.memory_disk import MemoryDisk
+from tests.flushed_broker import NOW_MS, FlushedBroker
 from tests.unit.services.broker.test_retention import Asked
 from tests.unit.services.woken import woken
 from tidewheel.errors import ClientMistake, InvalidReceiptHandle
 
-NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=2)
 
 
-class Bench:
+class Bench(FlushedBroker):
     """A broker with a topic of lite topics, everything flushed after each call."""
 
     def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
-        self.disk, self.settings, self.now_ms, self.count = MemoryDisk(), settings, NOW_MS, 0
-        self.broker = Broker.open(self.disk, settings, self.now_ms)
+        super().__init__(settings)
         self.broker.topics.create("t", MessageType.LITE, settings.queue_count, self.now_ms)
         self.flush()
 
@@ -47,13 +45,6 @@ class Bench:
         self.broker.sending.send(Message(**given | attributes), self.now_ms)
         self.effects = self.flush()
         return f"M{self.count}"
-
-    def flush(self) -> list[object]:
-        effects: list[object] = []
-        while flush := self.broker.take_flush():
-            flush.write()
-            effects += self.broker.flushed(flush, self.now_ms)
-        return effects
 
     def subscribe(
         self,
@@ -101,22 +92,6 @@ class Bench:
                 self.ack(one, group)
                 ids.append(one.message.message_id)
         return ids
-
-    def advance(self, by_ms: int) -> list[object]:
-        end_ms, effects = self.now_ms + by_ms, []
-        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            effects += self.broker.tick(self.now_ms) + self.flush()
-        self.now_ms = end_ms
-        return effects
-
-    def checkpoint(self) -> None:
-        checkpoint = self.broker.checkpoint(self.now_ms)
-        checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
-
-    def reopen(self) -> None:
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 
     def lag(self, group: str = "g") -> int:
         return sum(queue.lag for queue in self.broker.group_views.one(group).queues)

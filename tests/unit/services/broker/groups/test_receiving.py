@@ -14,21 +14,19 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, Start
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, From, Notify, ReadTimers
-from tests.memory_disk import MemoryDisk
+from services.broker.spine.values import Delivery, From, Notify
+from tests.flushed_broker import NOW_MS, FlushedBroker
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
 
-NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, attempts_max=2, queue_count=1)
 
 
-class Bench:
+class Bench(FlushedBroker):
     """A broker with everything flushed after each call, and clients that know what they hold."""
 
     def __init__(self, settings: BrokerSettings = SETTINGS) -> None:
-        self.disk, self.settings, self.now_ms, self.count = MemoryDisk(), settings, NOW_MS, 0
-        self.broker = Broker.open(self.disk, settings, self.now_ms)
+        super().__init__(settings)
 
     def send(self, message_group: str = "", **attributes: object) -> str:
         self.count += 1
@@ -36,13 +34,6 @@ class Bench:
         self.broker.sending.send(Message(**given | attributes), self.now_ms)
         self.flush()
         return f"M{self.count}"
-
-    def flush(self) -> list[object]:
-        effects: list[object] = []
-        while flush := self.broker.take_flush():
-            flush.write()
-            effects += self.broker.flushed(flush, self.now_ms)
-        return effects
 
     def receive(self, group: str = "g", tags: str = "*", batch: int = 32, **more: object) -> list[Delivery]:
         options = {
@@ -64,33 +55,6 @@ class Bench:
     def ack(self, delivery: Delivery, group: str = "g") -> list[object]:
         self.broker.receiving.ack(group, delivery.message.topic, delivery.receipt_handle, self.now_ms)
         return self.flush()
-
-    def advance(self, by_ms: int) -> list[object]:
-        end_ms, effects = self.now_ms + by_ms, []
-        while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            effects += self._tick() + self.flush()
-        self.now_ms = end_ms
-        return effects
-
-    def _tick(self) -> list[object]:
-        """What a tick wants done, but for reading files of timers, which is done at once."""
-        effects: list[object] = []
-        for effect in self.broker.tick(self.now_ms):
-            if isinstance(effect, ReadTimers):
-                effect.job.run(self.disk)
-                self.broker.read_ahead(effect.job)
-            else:
-                effects.append(effect)
-        return effects
-
-    def checkpoint(self) -> None:
-        checkpoint = self.broker.checkpoint(self.now_ms)
-        checkpoint.write(self.disk)
-        self.broker.checkpointed(checkpoint)
-
-    def reopen(self) -> None:
-        self.broker = Broker.open(self.disk, self.settings, self.now_ms)
 
 
 @pytest.fixture
