@@ -12,7 +12,8 @@ Rules:
 - A user's task needs the user's token and rights until its end (`Watch`), like a long poll. When the token is
   revoked, the task finishes the slice under way and ends.
 - Tasks are kept in memory, so a restart stops all tasks. Finished slices are durable, and the remaining items
-  are unchanged.
+  are unchanged. The result of an ended task is in the journal, which survives a restart; a task that has no
+  result there was interrupted by a crash.
 
 `services.live.timer_tasks` and `services.live.dead_letter_tasks` define the actions and their items.
 """
@@ -23,6 +24,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
@@ -31,6 +33,7 @@ from uuid import uuid4
 import structlog
 
 from commitlog import limits
+from services.broker.journal import Entry
 from services.live.live_broker import LiveBroker
 from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
 
@@ -141,8 +144,9 @@ class Tasks(ABC, Generic[Order]):
         task = self._tasks.get(task_id)
         if task is None:
             raise NotFound(
-                f"There is no task {task_id[:80]!r}. Tasks end with the broker's process: after a restart,"
-                f" count the {self.what} of the filter to see what is left, and begin a new task for them."
+                f"There is no task {task_id[:80]!r}. Tasks end with the broker's process. Its start and "
+                f"result are in the journal: tidewheel journal --about {task_id[:80]}. Without a result, "
+                f"a crash interrupted it: count the {self.what} of the filter, and begin a new task for them."
             )
         return task
 
@@ -187,6 +191,15 @@ class Tasks(ABC, Generic[Order]):
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
+        with suppress(TidewheelError):  # without a core the store is rebuilt, and this entry is lost
+            self._live.decide(self._live.core.journal.note, self._entry_of(task))
+
+    def _entry_of(self, task: Task[Order]) -> Entry:
+        """Return the journal entry for the end of a task; the entry for its start has the user and filter."""
+        counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
+        about = f"id={task.id} matched={task.matched} {counts}"
+        verb = f"{self.what}: task ended ({task.order.verb.value})"
+        return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _forget(self) -> None:
         """Remove the oldest ended tasks beyond the limit."""

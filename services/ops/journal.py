@@ -56,6 +56,8 @@ BY_BOTH: Final = frozenset(
 OPERATORS: Final = ("tidewheel-cli", "tidewheel-console")
 """The User-Agents of operators."""
 _SECRET: Final = "/api/auth"
+STARTED: Final = 202
+"""The status of an answer that shows a task."""
 _UNSAID: Final = ("body", "body_base64", "reason")
 """Fields of a request that an entry does not repeat."""
 
@@ -137,7 +139,8 @@ def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
         except TidewheelError as error:
             await live.call(live.core.journal.note, entry_of(one, request, said, error.code, str(error)))
             raise
-        await live.call(live.core.journal.note, entry_of(one, request, said, verdict_of(one, response)))
+        verdict, made = result_of(one, response)
+        await live.call(live.core.journal.note, entry_of(one, request, said, verdict, made=made))
         return response
 
     return endpoint
@@ -149,8 +152,10 @@ def is_of_operator(request: Request, said: Any) -> bool:
     return program.startswith(OPERATORS) or (isinstance(said, dict) and bool(said.get("reason")))
 
 
-def entry_of(one: Operation, request: Request, said: Any, verdict: str, detail: str = "") -> Entry:
-    """Return the entry of an act."""
+def entry_of(
+    one: Operation, request: Request, said: Any, verdict: str, detail: str = "", made: str = ""
+) -> Entry:
+    """Return the entry of an act; `made` is the id of the task that it started."""
     caller, fields = caller_of(request), said if isinstance(said, dict) else {}
     given = {**request.path_params, **request.query_params}
     reason = given.pop("reason", "") or fields.get("reason", "")
@@ -158,6 +163,7 @@ def entry_of(one: Operation, request: Request, said: Any, verdict: str, detail: 
         given |= {name: value for name, value in fields.items() if name not in _UNSAID}
     elif "name" in fields or "user" in fields:
         given |= {name: fields[name] for name in ("name", "user") if name in fields}
+    given |= {"id": made} if made else {}
     return Entry(
         user="" if caller is None else caller.user,
         host="" if request.client is None else request.client.host,
@@ -170,14 +176,17 @@ def entry_of(one: Operation, request: Request, said: Any, verdict: str, detail: 
     )
 
 
-def verdict_of(one: Operation, response: Response) -> str:
-    """Return the result of an act: the verdict of its answer, or "done"."""
+def result_of(one: Operation, response: Response) -> tuple[str, str]:
+    """Return the result of an act: the verdict of its answer, or "done"; and the id of a started task."""
     body = getattr(response, "body", b"")
     if one.path.startswith(_SECRET) or not body:
-        return "done"
+        return "done", ""
     answer = json.loads(bytes(body))
-    found = answer.get("verdict") or answer.get("state") if isinstance(answer, dict) else None
-    return found if isinstance(found, str) else "done"
+    if not isinstance(answer, dict):
+        return "done", ""
+    found = answer.get("verdict") or answer.get("state")
+    made = answer.get("id") if response.status_code == STARTED else ""
+    return found if isinstance(found, str) else "done", made if isinstance(made, str) else ""
 
 
 def _text(value: Any) -> str:

@@ -62,3 +62,21 @@ def test_secrets_are_not_noted(at_desk: Play) -> None:
             assert not any(secret in text for secret in secrets)
 
     at_desk(scenario)
+
+
+def test_the_result_of_a_task_is_found_by_its_id(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        for number in range(3):
+            await desk.set("orders", "1h", timer_key=f"k{number}")
+        order = {"verb": "cancel", "filter": {"topic": "orders"}, "reason": "wrong price"}
+        task = await desk.post("/tasks", order, 202)
+        await desk.ended(task["id"])
+        await desk.live.all_durable()
+        found = (await desk.http.get("/api/journal", params={"about": task["id"]})).json()["entries"]
+        ended, started = found
+        assert (started["verb"], started["verdict"]) == ("timers start task", "running")
+        assert '"topic": "orders"' in started["about"]
+        assert (ended["verdict"], ended["reason"]) == ("done", "wrong price")
+        assert "matched=3 CANCELLED=3" in ended["about"]
+
+    at_desk(scenario)

@@ -431,10 +431,10 @@ def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> Non
     at_desk(scenario)
 
 
-def test_an_unknown_task_is_said_to_have_ended_with_a_restart(at_desk: Any) -> None:
+def test_an_unknown_task_is_to_be_looked_for_in_the_journal(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         refused = await desk.get("/tasks/0123456789ab", 404)
-        assert "after a restart, count" in refused["message"]
+        assert "tidewheel journal --about 0123456789ab" in refused["message"]
         assert (await desk.http.delete("/api/timers/tasks/0123456789ab")).status_code == 404
         assert (await desk.get("/tasks")) == {"tasks": []}
 
