@@ -455,7 +455,7 @@ class Broker:
         self._lease_clock.step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
             self.statistics.clock_jumps["forward"] += 1
-            self._delivery.jumped(from_ms, until_ms)
+            self._delivery.record_clock_jump(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
         """Check the free disk space next at `until_ms`, so that a virtual clock can jump to that time."""
@@ -564,7 +564,7 @@ class Broker:
         if checkpoint.log_sync is not None:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
-        self.timers.written(checkpoint.timers)
+        self.timers.complete_checkpoint(checkpoint.timers)
         self.mending.note_indexes()
         self.store.dispatch.unmark_again()  # on a follower this is the only call
 
@@ -579,7 +579,7 @@ class Broker:
             self.store.dispatch.may_be_marked()
         self.store.dispatch.doubt(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
-        self.timers.failed(checkpoint.timers)
+        self.timers.abandon_checkpoint(checkpoint.timers)
         if checkpoint.log_sync is not None:
             self._log.not_synced(checkpoint.log_sync)
 

@@ -39,7 +39,7 @@ from services.broker.spine.verb_properties import CarriedVerb, carried_verb
 from services.broker.timers import recall
 from services.broker.timers.carrying import Carrying
 from services.broker.timers.timer_ends import Named, NameWords, key_words
-from services.broker.timers.timer_records import Replaced, new_timer, replaced_by, timer_record
+from services.broker.timers.timer_records import Replaced, new_timer, replaced_offset_of, timer_record
 from services.broker.timers.timers import Timers
 from tidewheel import property_names
 from tidewheel.errors import TidewheelError
@@ -131,7 +131,7 @@ class Sending:
         if first is not None:
             return first
         if carried is not None:
-            self._carrying.prepare(carried, record, now_ms)
+            self._carrying.execute(carried, record, now_ms)
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
 
@@ -160,9 +160,9 @@ class Sending:
         else:
             new = timer_record(message, queue_id, replaced)
             if carried:
-                self._carrying.prepare(carried, new, now_ms)
+                self._carrying.execute(carried, new, now_ms)
                 self._timers.mark_replaced(new, now_ms)
-            replaced_offset = replaced_by(new.properties)
+            replaced_offset = replaced_offset_of(new.properties)
         appended = self._store.append(new, now_ms)
         handle = self._recall_handle(message.topic, message.delivery_ms, message.message_id)
         self._count(message)
@@ -194,7 +194,7 @@ class Sending:
         return None if found is None else receipt_of(found, message)
 
     def _first_timer(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
-        found = self._timers.ends.named_by(named)
+        found = self._timers.ends.find_by_hash(named)
         if found is not None and found.stored_ms <= now_ms - self._settings.dedupe_ms:
             found = None
         if found is not None:
@@ -208,7 +208,7 @@ class Sending:
             return None
         due_ms = int(properties.value_of(same.properties, property_names.DUE_MS))
         handle = self._recall_handle(message.topic, due_ms, message.message_id)
-        replaced_offset = replaced_by(same.properties)
+        replaced_offset = replaced_offset_of(same.properties)
         return receipt_of(same, message)._replace(recall_handle=handle, replaced_offset=replaced_offset)
 
     def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
@@ -264,7 +264,7 @@ class Sending:
             transaction_id="",
             recall_handle=self._recall_handle(message.topic, found.due_ms, message.message_id),
             durable_at=found.timer_offset + 1,
-            replaced_offset=-1 if record is None else replaced_by(record.properties),
+            replaced_offset=-1 if record is None else replaced_offset_of(record.properties),
         )
 
     def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
@@ -274,7 +274,7 @@ class Sending:
         pending.
         """
         self._timers.check_room(message.topic)
-        found = None if keyed is None else self._timers.ends.named_by(keyed)
+        found = None if keyed is None else self._timers.ends.find_by_hash(keyed)
         if found is None or not self._timers.is_pending(found, now_ms):
             return None
         if message.properties.get(property_names.TIMER_UNIQUE, "").lower() == "true":

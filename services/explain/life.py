@@ -53,7 +53,7 @@ from commitlog.kinds import (
 )
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.attempts import Cause
-from services.broker.timers.timer_records import moved_because
+from services.broker.timers.timer_records import move_reason
 from tidewheel import property_names
 
 EXPIRED: Final = "EXPIRED"
@@ -282,7 +282,7 @@ def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
     stored = properties.decode(one.properties)
     what, note = _what(one, stored, facts)
     place = place_of(one)
-    is_of_operator = what in ("committed", "armed") and moved_because(stored) is None  # he ended the half
+    is_of_operator = what in ("committed", "armed") and move_reason(stored) is None  # he ended the half
     return Event(
         one.physical_offset,
         one.store_ms,

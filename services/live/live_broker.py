@@ -373,7 +373,7 @@ class LiveBroker:
 
     def timer_ended(self, timer: Delivery) -> TimerVerdict | None:
         """Return the outcome of the timer of a timer record, or None while the timer is pending."""
-        return self.query(self._broker.timers.ended, timer, self.clock.now_ms())
+        return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Return a page of pending timers by due time."""

@@ -8,7 +8,7 @@ other calls between pieces. The number of timers in a piece is adapted to the ti
 return concurrent changes. Unchanged timers are returned once.
 
 Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
-by its bytes (`TimerViews.look`), also within one millisecond, although such a window cannot be split. Weak
+by its bytes (`TimerViews.search`), also within one millisecond, although such a window cannot be split. Weak
 spot: each query scans the rows of its file once more.
 """
 
@@ -132,7 +132,7 @@ async def _looks_at(
     """Yield the timers of a piece, in several pages if there are many records."""
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-        look = live.query(live.core.timer_views.look, wanted, place)
+        look = live.query(live.core.timer_views.search, wanted, place)
         yield look
         await asyncio.sleep(0)
         if look.after is None:

@@ -38,7 +38,7 @@ from services.broker.spine import verb_properties
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.values import SendReceipt
 from services.broker.spine.verb_properties import VerbKind
-from services.broker.timers.delays import dated
+from services.broker.timers.delays import with_absolute_times
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.answers import written
@@ -133,7 +133,7 @@ class NewMessage(BaseModel):
             priority=self.priority,
             lite_topic=self.lite_topic,
         )
-        return dated(message, now_ms)
+        return with_absolute_times(message, now_ms)
 
     @property
     def _has_json(self) -> bool:

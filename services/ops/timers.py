@@ -53,7 +53,7 @@ from services.broker.spine.values import (
     Verdict,
 )
 from services.broker.timers import recall
-from services.broker.timers.delays import dated
+from services.broker.timers.delays import with_absolute_times
 from services.explain.life import waiting
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
@@ -165,7 +165,7 @@ class NewTimer(BaseModel):
             properties=self.properties | self._marks(),
             born_ms=now_ms,
         )
-        return dated(message, now_ms)
+        return with_absolute_times(message, now_ms)
 
     def _due_ms(self, now_ms: int) -> int:
         if (self.in_ is None) == (self.at is None):

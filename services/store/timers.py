@@ -31,7 +31,7 @@ from consumequeue.timerindex import FACTS
 from consumequeue.timerindex_fact import Facts, newest_of
 from services.broker.timers.timer_ends import ENDS, NAMES
 from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
-from services.broker.timers.timer_records import due_ms_of, undelivered
+from services.broker.timers.timer_records import due_ms_of, to_timer_record
 from services.store.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
@@ -156,7 +156,7 @@ class StoredTimers:
         stored = self.disk.read(path, position, record_bytes)
         if not records.is_sound(stored, may_lack_crc=False):
             raise StoreDamaged(f"The timer at byte {position} of {path} does not match its CRC.")
-        return undelivered(records.decode(stored))
+        return to_timer_record(records.decode(stored))
 
 
 def timer_files(found: Snapshot) -> dict[str, int | None]:

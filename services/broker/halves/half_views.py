@@ -11,7 +11,7 @@ from services.broker.halves.transactions import Transactions
 from services.broker.spine import verb_properties
 from services.broker.spine.store import Store
 from services.broker.spine.values import HalfFilter, HalfPage, HalfView
-from services.broker.timers.timer_records import replaced_by
+from services.broker.timers.timer_records import replaced_offset_of
 from tidewheel import property_names
 from txn import half
 from txn.outcomes import Ended, OpenHalf
@@ -99,7 +99,7 @@ class HalfViews:
             verdict=properties.value_of(ending, verb_properties.VERDICT),
             late=expired.late if expired else (),
             message=message if with_message else None,
-            replaced_offset=replaced_by(ending),
+            replaced_offset=replaced_offset_of(ending),
         )
 
     def _ending(self, ended: Ended) -> bytes:

@@ -455,7 +455,7 @@ class Transactions:
         if ending.type == TYPE_COMMIT and may_carry(ending.properties):
             carried = carried_verb(properties.to_message(ending), now_ms)
             if carried:
-                self._carrying.prepare(carried, ending, now_ms)
+                self._carrying.execute(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms).end_offset

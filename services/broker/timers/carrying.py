@@ -47,26 +47,26 @@ class Carrying:
                 "stored, with the verdict NEVER_SET."
             )
 
-    def prepare(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
+    def execute(self, carried: CarriedVerb, carrier: Record, now_ms: int) -> None:
         """Execute the verb of a message record, and write the verdict into the record before its append."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
-            self._mark(carrier, "CANCELLED", {
+            self._add_verdict(carrier, "CANCELLED", {
                 property_names.CANCELS: f"{found.timer_offset} {found.due_ms}",
                 property_names.CANCELS_TOPIC: carried.topic,
             })  # fmt: skip
             self._timers.statistics.verdicts[Verdict.CANCELLED.value] += 1
             self._count(carrier, Verdict.CANCELLED)
         else:
-            verdict = self._carry_out(carried, name, now_ms)
-            self._mark(carrier, _text(verdict), {})
+            verdict = self._run_verb(carried, name, now_ms)
+            self._add_verdict(carrier, _text(verdict), {})
             self._count(carrier, verdict.verdict)
 
     def _name(self, carried: CarriedVerb) -> TimerName:
         by_key = TimerName(carried.topic, key=carried.name)
         return by_key if self._timers.find_timer(by_key) else TimerName(carried.topic, carried.name)
 
-    def _carry_out(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
+    def _run_verb(self, carried: CarriedVerb, name: TimerName, now_ms: int) -> TimerVerdict:
         if carried.kind is VerbKind.MOVE:
             return self._timers.move_accepted(name, carried.to_ms, now_ms)
         if carried.kind is VerbKind.FIRE:
@@ -77,7 +77,7 @@ class Carrying:
         topic = properties.value_of(carrier.properties, property_names.REAL_TOPIC) or carrier.topic
         self._timers.statistics.carried_verdicts[topic, verdict.value] += 1
 
-    def _mark(self, carrier: Record, verdict: str, marks: dict[str, str]) -> None:
+    def _add_verdict(self, carrier: Record, verdict: str, marks: dict[str, str]) -> None:
         kept = properties.decode(carrier.properties)
         carrier.properties = properties.encode(kept | {verb_properties.VERDICT: verdict} | marks)
 

@@ -21,7 +21,7 @@ from tidewheel.delay_properties import without_delay as without_delay
 _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
-def dated(message: Message, now_ms: int) -> Message:
+def with_absolute_times(message: Message, now_ms: int) -> Message:
     """Return a received message with all relative times converted to absolute times.
 
     `now_ms` is the caller's time. Raise `IllegalDeliveryTime` if a time is illegal, or if two times

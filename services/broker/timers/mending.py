@@ -482,7 +482,7 @@ class Mending:
     def is_wanted(self) -> bool:
         """Whether a job can begin or a repair can continue now."""
         if self._applying is not None:
-            return not self._timers.is_held()
+            return not self._timers.is_waiting_for_disk()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
     def doubt(self) -> Doubt:
@@ -561,7 +561,11 @@ class Mending:
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
-            while self._left and count < limits.DELIVERIES_PER_TICK_MAX and not self._timers.is_held():
+            while (
+                self._left
+                and count < limits.DELIVERIES_PER_TICK_MAX
+                and not self._timers.is_waiting_for_disk()
+            ):
                 self._mend(*self._left.popleft(), now_ms)
                 count += 1
         except StoreDamaged as error:  # the next start rebuilds unreadable ends
@@ -661,7 +665,7 @@ class Mending:
         self._bare = job.bare + self._bare
 
     def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
-        if self._timers.ends.ended(timer_offset) is not None:
+        if self._timers.ends.find_end(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
             return  # cancelled, moved or fired since the rescue began
         timer = self._record(timer_offset)
@@ -713,7 +717,7 @@ class Mending:
 
     def note_indexes(self) -> None:
         """Report the known damage to names, ends, and keys."""
-        self._timers.ends.note_damage()
+        self._timers.ends.report_damage()
         if self._store.keys.damage:
             self._store.note_key_index(self._store.keys.damage)
 

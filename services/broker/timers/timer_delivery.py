@@ -72,7 +72,7 @@ class TimerDelivery:
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
         """Due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
-    def jumped(self, from_ms: int, until_ms: int) -> None:
+    def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a forward jump of the clock, which explains the lateness of timers due within the jump."""
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
@@ -82,14 +82,14 @@ class TimerDelivery:
         A timer of a due run counts once; a timer that is delivered singly or from the wheel counts
         `_ALONE_COUNTS` times, in proportion to the processor time that it takes.
         """
-        if self._timers.is_held():
+        if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
             return 0
         if self._partitions.is_waiting:
             self._cold_until_ms = now_ms
         until_ms = min(now_ms, self._partitions.near_until_ms - 1)
         left = count_max
-        while left > 0 and (count := self._step(now_ms, until_ms, left)):
+        while left > 0 and (count := self._deliver_next(now_ms, until_ms, left)):
             left -= count
         if self._delivered:
             since_ms, store_ms = np.array([time for times in self._delivered.values() for time in times]).T
@@ -103,7 +103,7 @@ class TimerDelivery:
 
         `seen_ms` is the time of the last call.
         """
-        if self._timers.is_held():
+        if self._timers.is_waiting_for_disk():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
         # The next timer of the wheel must wait while an earlier head of the partitions is being read, so the
@@ -112,7 +112,7 @@ class TimerDelivery:
             near_ms = None
         return earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
 
-    def _step(self, now_ms: int, until_ms: int, count_max: int) -> int:
+    def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
 
         This method merges two sorted sources: each source delivers its timers before the head of the other
@@ -189,7 +189,7 @@ class TimerDelivery:
         last = rows[-1]
         sort_key = (int(last["due_ms"]), int(last["timer_offset"]))
         self._partitions.watermark = max(self._partitions.watermark, sort_key)
-        waiting = self._not_ended(rows, path) if self._partitions.damage else rows
+        waiting = self._waiting_rows(rows, path) if self._partitions.damage else rows
         if len(waiting) < limits.TIMER_RUN_MIN:
             for row in waiting:
                 self._deliver_row(row, path, now_ms)
@@ -216,7 +216,7 @@ class TimerDelivery:
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
         if not sound.all():
-            content, rows = self._without_damaged(content, rows, path, ends, sound, now_ms)
+            content, rows = self._remove_damaged(content, rows, path, ends, sound, now_ms)
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
@@ -246,7 +246,7 @@ class TimerDelivery:
             done += len(run.copies)
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
-    def _not_ended(self, rows: Rows, path: str) -> Rows:
+    def _waiting_rows(self, rows: Rows, path: str) -> Rows:
         """Return the rows of waiting timers in a case where damage may have destroyed tombstones.
 
         If the end of a timer is unreadable as well, the timer is put in doubt for a rescue.
@@ -259,7 +259,7 @@ class TimerDelivery:
             zip(offsets.tolist(), rows["due_ms"].tolist(), strict=True)
         ):
             try:
-                is_waiting[place] = ends.ended(timer_offset) is None
+                is_waiting[place] = ends.find_end(timer_offset) is None
             except StoreDamaged:
                 self._timers.register_damaged(timer_offset, due_ms, self._topic(rows[place]), path)
         return rows[is_waiting]
@@ -311,7 +311,7 @@ class TimerDelivery:
         spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         return bytearray(b"".join([stored[start:end] for start, end in spans]))
 
-    def _without_damaged(
+    def _remove_damaged(
         self, content: bytearray, rows: Rows, path: str, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:

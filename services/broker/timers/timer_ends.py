@@ -132,30 +132,30 @@ class TimerEnds:
         """Whether a checkpoint is due because of the number of facts in memory."""
         return self.names.is_full or self.ends.is_full
 
-    def named(self, name: TimerName) -> Named | None:
+    def find_named(self, name: TimerName) -> Named | None:
         """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` if unreadable."""
-        return self.named_by(name_hash(name))
+        return self.find_by_hash(name_hash(name))
 
-    def named_by(self, words: NameWords) -> Named | None:
+    def find_by_hash(self, words: NameWords) -> Named | None:
         """Return the newest timer with a name, given by the two words of its hash (`name_hash`)."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
-            self.note_damage()
+            self.report_damage()
             raise
         return None if found is None else Named(*found)
 
-    def name(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
+    def add_names(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
         """Add the names of a timer to the index."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
-    def ended(self, timer_offset: int) -> TimerEnd | None:
+    def find_end(self, timer_offset: int) -> TimerEnd | None:
         """Return the end of a timer, or None while the timer is pending. Raise `StoreDamaged`."""
         try:
             found = self.ends.newest(timer_offset, 0)
         except StoreDamaged:
-            self.note_damage()
+            self.report_damage()
             raise
         if found is None:
             return None
@@ -167,20 +167,20 @@ class TimerEnds:
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
-            self.note_damage()
+            self.report_damage()
             raise
 
-    def note_damage(self) -> None:
+    def report_damage(self) -> None:
         """Report the known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.note(Damaged(part, "", index.damage))
 
-    def end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
+    def add_end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Add the end of a timer to the index."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
-    def delivered(
+    def add_delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
         """Add the ends of delivered timers, given as columns of equal length and a common store time."""
@@ -200,7 +200,7 @@ class TimerEnds:
 
     def spill(self, now_ms: int) -> None:
         """Write facts that exceed the memory limit during log replay. See `to_write` for `now_ms`."""
-        self._forget(now_ms)
+        self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
@@ -210,16 +210,16 @@ class TimerEnds:
         `now_ms` is the newest store time rather than a clock reading, which may be wrong, and is never later
         than the earliest waiting timer.
         """
-        self._forget(now_ms)
+        self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
         return EndsToWrite(names, ends, self.forgotten_ms)
 
-    def written(self, done: EndsToWrite) -> None:
+    def complete_checkpoint(self, done: EndsToWrite) -> None:
         """Replace the facts and runs that a durable checkpoint has written or merged."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
-    def failed(self, done: EndsToWrite) -> None:
+    def abandon_checkpoint(self, done: EndsToWrite) -> None:
         """Keep the runs that a failed checkpoint has written, because a snapshot may list them."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
@@ -241,7 +241,7 @@ class TimerEnds:
         self.names.drop()
         self.ends.drop()
 
-    def _forget(self, now_ms: int) -> None:
+    def _advance_forgotten(self, now_ms: int) -> None:
         """Advance `forgotten_ms`, because merges may now drop facts that expired before `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 

@@ -48,8 +48,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     if not (has_names or has_ends):
         return []
     told = [
-        *(_taken_out(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
-        *(_taken_out(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
+        *(_remove_run(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
+        *(_remove_run(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
     # The fact with the highest log offset is valid regardless of the order of insertion, so the partitions
     # can be read after the log, although their timers are older.
@@ -57,18 +57,18 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         for fact in facts_of(found.record):
             if isinstance(fact, TimerEnded) and has_ends:
                 ended = TimerEnd(fact.end, found.record.store_ms, found.record.physical_offset)
-                ends.end(fact.timer_offset, fact.due_ms, ended)
+                ends.add_end(fact.timer_offset, fact.due_ms, ended)
             elif isinstance(fact, TimerSet) and has_names:
-                timers.ends.name(fact, found.record.physical_offset, found.record.store_ms)
+                timers.ends.add_names(fact, found.record.physical_offset, found.record.store_ms)
         ends.spill(min(found.record.store_ms, timers.partitions.watermark[0]))
-    for timer in _waiting(timers, log_from) if has_names else ():
-        timers.ends.name(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
+    for timer in _waiting_records(timers, log_from) if has_names else ():
+        timers.ends.add_names(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
     if has_ends:
-        _close(timers, disk)
+        _end_unknown(timers, disk)
     return told
 
 
-def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
+def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
     read_count = index.take_out(run)
     left = "what it said is made again from the log"
     if run.first_offset < log_from and read_count < run.entry_count:
@@ -79,7 +79,7 @@ def _taken_out(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged:
     return Damaged(part, run.path, f"{run.wrong.removesuffix('.')}; {left}.")
 
 
-def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
+def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
     """Yield the records of timers in the partitions that were set before the first record of the log."""
     for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
         for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
@@ -90,18 +90,18 @@ def _waiting(timers: Timers, before_offset: int) -> Iterator[Record]:
                     continue
 
 
-def _close(timers: Timers, disk: Disk) -> None:
+def _end_unknown(timers: Timers, disk: Disk) -> None:
     """End each timer that has a name, is not waiting, and has no known end."""
-    waiting, gaps = _places(timers, disk)
+    waiting, gaps = _live_offsets(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
-            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+            _end_unknown_among(timers, facts["offset"], facts["at"], waiting, gaps)
     for recent in timers.ends.names.recents():
         for facts in recent.chunks():
-            _close_some(timers, facts["offset"], facts["at"], waiting, gaps)
+            _end_unknown_among(timers, facts["offset"], facts["at"], waiting, gaps)
 
 
-def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
+def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
     # For a file that was split, only the snapshot lists the damage.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
@@ -113,11 +113,13 @@ def _places(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     return np.sort(np.concatenate(found)), gaps
 
 
-def _close_some(timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]) -> None:
+def _end_unknown_among(
+    timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]
+) -> None:
     if gaps:
         return  # a timer may wait in a damaged batch, and an end would prevent its delivery
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)
     for offset, ms in zip(offsets[~ended].tolist(), due_ms[~ended].tolist(), strict=True):
-        timers.ends.end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))
+        timers.ends.add_end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))

@@ -108,11 +108,11 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
-    go_by(new, names)
+    restrict_names(new, names)
     return new
 
 
-def go_by(new: Record, names: list[TimerName]) -> None:
+def restrict_names(new: Record, names: list[TimerName]) -> None:
     """Restrict the names of a timer record to `names` before the append."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({property_names.TIMER_NAMES: said})
@@ -129,7 +129,7 @@ def names_of(timer: TimerSet) -> list[TimerName]:
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
-def moved_because(stored: dict[str, str]) -> str | None:
+def move_reason(stored: dict[str, str]) -> str | None:
     """Return the reason for the move that created a record with these properties, or None if no move did."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
@@ -154,7 +154,7 @@ def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: s
     )
 
 
-def undelivered(ready: Record) -> Record:
+def to_timer_record(ready: Record) -> Record:
     """Convert a ready record (`services.broker.timers.timer_source`) back to a timer record."""
     stored = properties.decode(ready.properties)
     timer_offset = int(stored.pop(property_names.TIMER_OFFSET))
@@ -192,7 +192,7 @@ def _verb_record(
     return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
 
 
-def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
+def with_replaced(stored: bytes, replaced: Replaced | None) -> bytes:
     """Return timer properties, changed so that the timer replaces `replaced`, or no timer if it is None."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
@@ -200,7 +200,7 @@ def replacing(stored: bytes, replaced: Replaced | None) -> bytes:
     return properties.encode(kept if replaced is None else kept | _replaces(replaced))
 
 
-def replaced_by(stored: bytes) -> int:
+def replaced_offset_of(stored: bytes) -> int:
     """Return the offset of the timer that a timer with these properties replaced, or -1 if there is none.
 
     For a moved or rebuilt timer, which replaces only itself, the result is -1.

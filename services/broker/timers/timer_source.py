@@ -95,7 +95,7 @@ class TimerSource:
         `timer_offsets` (u64) must be sorted. The due time and the record position of each row are left at 0.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
-        offsets, stored = self._sound(timer_offsets.tolist())
+        offsets, stored = self._read_sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
         # Imported records are parsed, because they may lack the CRC that cutting requires.
@@ -107,7 +107,7 @@ class TimerSource:
         rows["queue"][places] = [self._queues.number(*name) for name in cut.queues]
         rows["id_hash"][places] = cut.id_hashes()
         for place, kept in cut.named:
-            self._name(rows[first_own + place], kept)
+            self._set_hashes(rows[first_own + place], kept)
         for place in set(range(len(offsets))).difference(places):
             ready[place] = self._decode(rows[place], stored[place], offsets[place])
         assert all(ready), "a timer was neither cut nor decoded"
@@ -118,19 +118,19 @@ class TimerSource:
         """Return the ready record of any timer, and fill in the row of the timer."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number(ready.topic, ready.queue_id)
-        self._name(row, ready.properties)
+        self._set_hashes(row, ready.properties)
         return record.encode(ready)
 
-    def _name(self, row: Any, kept: bytes) -> None:
+    def _set_hashes(self, row: Any, kept: bytes) -> None:
         """Set the tag hash and name hashes of a message in its row, which already contains the queue."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
-    def _sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
+    def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
         """Return the offsets and bytes of the records with a matching CRC."""
-        stored = list(self._records(timer_offsets))
+        stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
         ends = np.cumsum(lengths)
@@ -139,7 +139,7 @@ class TimerSource:
         sound = sound[bulk.are_sound(content, (ends - lengths)[sound], ends[sound])].tolist()
         return [timer_offsets[place] for place in sound], [stored[place] for place in sound]
 
-    def _records(self, timer_offsets: list[int]) -> Iterator[bytes]:
+    def _read_records(self, timer_offsets: list[int]) -> Iterator[bytes]:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from

@@ -52,7 +52,7 @@ class TimerViews:
         found: list[PendingTimer] = []
         place: tuple[int, int] | None = None
         for candidate in self._candidates(wanted, after):
-            timer = self._look(candidate)
+            timer = self._read_timer(candidate)
             if not _matches(timer, wanted):
                 continue
             if len(found) == count_max:
@@ -61,7 +61,7 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
-    def look(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
+    def search(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
         """Return the matching timers of a bounded search, and the cursor of the next call or None.
 
         The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
@@ -72,7 +72,7 @@ class TimerViews:
         for candidate in self._candidates(wanted, after):
             if work >= limits.TIMERS_LOOK_WORK_MAX:
                 return TimerPage(found, place)
-            timer = self._look(candidate)
+            timer = self._read_timer(candidate)
             body_bytes = 0 if timer.message is None else len(timer.message.body)
             work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
             if _matches(timer, wanted):
@@ -123,7 +123,7 @@ class TimerViews:
         matching = self._may_match(rows, path, wanted)
         unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
-            matching[place] = _matches(self._look(_candidate(rows[place], path)), wanted)
+            matching[place] = _matches(self._read_timer(_candidate(rows[place], path)), wanted)
         return matching
 
     def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
@@ -142,7 +142,7 @@ class TimerViews:
             matching &= rows["tags_code"] == tags_code(wanted.tag)
         return matching | (rows["record_at"] == np.uint64(IN_LOG))
 
-    def _look(self, candidate: Candidate) -> PendingTimer:
+    def _read_timer(self, candidate: Candidate) -> PendingTimer:
         timers = self._timers
         try:
             if candidate.path is None:

@@ -62,7 +62,7 @@ from services.broker.spine.values import Delivery, LostTimer, PendingTimer, Time
 from services.broker.timers import recall, timer_records
 from services.broker.timers.timer_ends import Named, TimerEnd, TimerEnds
 from services.broker.timers.timer_files import Doubt, TimersToWrite
-from services.broker.timers.timer_records import Replaced, due_ms_of, undelivered
+from services.broker.timers.timer_records import Replaced, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
 from timingwheel import sectors
@@ -128,7 +128,7 @@ class Timers:
         """The number of waiting delayed messages."""
         return self.pending_by_topic.total()
 
-    def is_held(self) -> bool:
+    def is_waiting_for_disk(self) -> bool:
         """Return whether delivery waits for the disk."""
         return self._store.is_behind
 
@@ -145,17 +145,17 @@ class Timers:
 
     def find_waiting(self, name: TimerName, now_ms: int) -> Named | None:
         """Return the current timer with a name if the timer is waiting, or None."""
-        found = self.ends.named(name)
+        found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: Named, now_ms: int) -> bool:
         """Return whether a timer that was found by name is still waiting."""
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
-        return not is_forgotten and self.ends.ended(found.timer_offset) is None
+        return not is_forgotten and self.ends.find_end(found.timer_offset) is None
 
     def find_timer(self, name: TimerName) -> Named | None:
         """Return the current timer with a name, waiting or ended, or None."""
-        return self.ends.named(name)
+        return self.ends.find_named(name)
 
     def queue_offset(self, named: Named) -> int:
         """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
@@ -170,7 +170,7 @@ class Timers:
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
         """Mark a timer record with the waiting timer of the same key, which the record replaces.
 
-        Call this before the append and after `Carrying.prepare`: a timer that is cancelled by the verb of the
+        Call this before the append and after `Carrying.execute`: a timer that is cancelled by the verb of the
         record is not replaced as well, since a timer ends once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
@@ -179,7 +179,7 @@ class Timers:
         cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
         is_over = found is None or found.timer_offset in cancelled
         replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
-        timer.properties = timer_records.replacing(timer.properties, replaced)
+        timer.properties = timer_records.with_replaced(timer.properties, replaced)
 
     # Records.
 
@@ -187,7 +187,7 @@ class Timers:
         """Set a timer, end a timer, or end a run of delivered timers."""
         match fact:
             case TimerSet():
-                self.ends.name(fact, stamp.offset, stamp.store_ms)
+                self.ends.add_names(fact, stamp.offset, stamp.store_ms)
                 self._unarmed.add(stamp.offset, stamp.stored)
                 self.pending_by_topic[fact.topic] += 1
             case TimerEnded():
@@ -197,7 +197,7 @@ class Timers:
 
     def _apply_delivered(self, run: TimersDelivered) -> None:
         copies, offsets = run.copies, run.physical_offsets
-        self.ends.delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+        self.ends.add_delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
         for timer_offset in copies.ended.tolist() if self.in_doubt else ():
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
@@ -268,7 +268,7 @@ class Timers:
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
         names = self._names_kept(timer, found.timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
-            timer_records.go_by(new, names)
+            timer_records.restrict_names(new, names)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         verdict = self._append_verb(Verdict.MOVED, message_id, new, found.due_ms, now_ms)
         return replace(verdict, ended_ms=due_ms)
@@ -314,7 +314,7 @@ class Timers:
     def has_surely_ended(self, timer_offset: int) -> bool:
         """Return whether a timer has ended; an unreadable end is reported as damage and gives False."""
         with suppress(StoreDamaged):
-            return self.ends.ended(timer_offset) is not None
+            return self.ends.find_end(timer_offset) is not None
         return False
 
     def read_logged(self, timer_offset: int) -> Record:
@@ -342,7 +342,7 @@ class Timers:
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
 
-    def ended(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
+    def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on the timer of a timer record, or None while the timer waits."""
         record = timer.record
         found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
@@ -350,7 +350,7 @@ class Timers:
 
     def message_id_of_key(self, topic: str, key: str) -> str:
         """Return the id of the newest message with a timer key, or "" if its record is missing."""
-        found = self.ends.named(TimerName(topic, key=key))
+        found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read(self, named: Named) -> Record:
@@ -384,7 +384,7 @@ class Timers:
         stored = self.read_spans(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.report_damaged_row(path, position)
-        return undelivered(records.decode(stored))
+        return to_timer_record(records.decode(stored))
 
     def read_spans(self, path: str, spans: list[tuple[int, int]]) -> bytes:
         """Return spans (position, length) of a partition, padded with zeros. Raise OSError except EIO.
@@ -438,10 +438,10 @@ class Timers:
         partitions = self.partitions.to_write(now_ms)
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
-    def written(self, done: TimersToWrite) -> None:
+    def complete_checkpoint(self, done: TimersToWrite) -> None:
         """Adopt the files of a durable checkpoint, and register timers with damaged records for a rescue."""
         self.partitions.written(done.partitions)
-        self.ends.written(done.ends)
+        self.ends.complete_checkpoint(done.ends)
         # Timers that became near or ended after the checkpoint began are handled by their delivery or end.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
@@ -449,10 +449,10 @@ class Timers:
                     self.read_logged(one.timer_offset)
                 self._register_copied_damage(one)
 
-    def failed(self, done: TimersToWrite) -> None:
+    def abandon_checkpoint(self, done: TimersToWrite) -> None:
         """Process the failure of a checkpoint."""
         self.partitions.failed(done.partitions)
-        self.ends.failed(done.ends)
+        self.ends.abandon_checkpoint(done.ends)
 
     def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
         """Adopt the files that a snapshot lists, and return descriptions of their damage.
@@ -485,7 +485,7 @@ class Timers:
         """End a timer, and remove it from its location before the flush, so that the timer ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
-        self.ends.end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
+        self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
         if end is End.UNREADABLE:
             self.lost.append(LostTimer(timer_offset, topic, due_ms, store_ms))
             while len(self.lost) > self._store.applied.lost_timers_max:
@@ -525,7 +525,7 @@ class Timers:
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
         """Return whether a name belongs to the timer at an offset, or to no remembered timer."""
         with suppress(StoreDamaged):
-            found = self.ends.named(name)
+            found = self.ends.find_named(name)
             if found is not None and found.timer_offset != old_offset:
                 return self.ends.is_forgotten(found.known_ms, store_ms)
         return True
@@ -534,7 +534,7 @@ class Timers:
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> Named | TimerVerdict:
         """Return the waiting timer with a name, or else the verdict, which is counted if `is_verb` is set."""
-        found = self.ends.named(name)
+        found = self.ends.find_named(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
         else:
@@ -546,7 +546,7 @@ class Timers:
 
     def _verdict_of(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None while the timer waits."""
-        ended = self.ends.ended(found.timer_offset)
+        ended = self.ends.find_end(found.timer_offset)
         if self.ends.is_forgotten(found.known_ms, now_ms):
             return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
         if ended is None:
@@ -595,7 +595,7 @@ def pending_timer(timer: Record) -> PendingTimer:
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,
-        moved_because=timer_records.moved_because(properties.of_record(timer)),
+        moved_because=timer_records.move_reason(properties.of_record(timer)),
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from services.broker.sending import Sending
 from services.broker.spine.errors import TimerEnded
 from services.broker.spine.values import Resolution, SendReceipt, TimerVerdict, Verdict
-from services.broker.timers.delays import dated
+from services.broker.timers.delays import with_absolute_times
 from services.live.durability import rests_on
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.producers import Producers
@@ -82,7 +82,7 @@ class Producing:
         `offset_ms` is how far the broker's time is ahead of the caller's.
         """
         try:
-            message = dated(from_wire(sent, caller), now_ms - offset_ms)
+            message = with_absolute_times(from_wire(sent, caller), now_ms - offset_ms)
             if offset_ms:
                 message = self._live.clock.inward(message)
             receipt = sending.send(message, now_ms)

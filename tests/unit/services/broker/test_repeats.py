@@ -18,7 +18,7 @@ from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
 from services.broker.repeats import TURN_MS, TURNS_KEPT, WINDOW_MS, Repeats
 from services.broker.spine.settings import BrokerSettings
-from services.broker.timers.delays import dated
+from services.broker.timers.delays import with_absolute_times
 from services.cluster.errors import EngineTrouble
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
@@ -224,12 +224,12 @@ def test_what_every_try_says_anew_makes_no_other_message(
     for number in range(3):
         said = {name: value.format(number) for name, value in given.items()}
         message = replace(PLAIN, properties=said, transactional=is_half, trace_context=f"span {number}")
-        offsets.append(bench.send(dated(message, bench.now_ms)))
+        offsets.append(bench.send(with_absolute_times(message, bench.now_ms)))
         bench.flush()
         bench.now_ms += 3_000
     assert len(set(offsets)) == 1
     another = replace(message, properties=said | {"p": "w"})
-    assert bench.send(dated(another, bench.now_ms)) != offsets[0]
+    assert bench.send(with_absolute_times(another, bench.now_ms)) != offsets[0]
 
 
 def test_a_message_is_another_topics_or_kinds(bench: Bench) -> None:

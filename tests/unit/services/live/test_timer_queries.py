@@ -151,13 +151,13 @@ def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
 def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 14)
     looked = [0]
-    look = TimerViews._look
+    look = TimerViews._read_timer
 
     def counted(self: TimerViews, candidate: Any) -> Any:
         looked[-1] += 1
         return look(self, candidate)
 
-    monkeypatch.setattr(TimerViews, "_look", counted)
+    monkeypatch.setattr(TimerViews, "_read_timer", counted)
 
     async def scenario(live: LiveBroker) -> None:
         due_ms = NOW_MS + 90_000_000

@@ -8,7 +8,7 @@ from commitlog import limits
 from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.verb_properties import CarriedVerb, VerbKind, carried_verb, with_shifted_time
-from services.broker.timers.delays import dated
+from services.broker.timers.delays import with_absolute_times
 from services.live.clock import Clock, KeptOffset
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import ClientMistake
@@ -65,7 +65,11 @@ def test_what_is_no_verb_is_refused(given: dict[str, str], complaint: str) -> No
 )
 def test_a_move_to_what_is_no_time_is_refused(to: str) -> None:
     with pytest.raises(IllegalDeliveryTime, match="TW_TIMER_TO is"):
-        carried_verb(dated(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS), NOW_MS, limits.DELAY_MS_MAX)
+        carried_verb(
+            with_absolute_times(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS),
+            NOW_MS,
+            limits.DELAY_MS_MAX,
+        )
 
 
 def test_a_move_that_no_timer_can_make_is_refused_by_whoever_takes_it() -> None:
@@ -82,7 +86,7 @@ def test_the_brokers_own_limit_holds_for_a_move() -> None:
 
 def test_a_span_counts_from_when_the_message_came_in() -> None:
     """A half may be committed long after: the move means the time that its producer meant."""
-    came = dated(message(TW_TIMER_MOVE="k", TW_TIMER_TO="30m"), NOW_MS)
+    came = with_absolute_times(message(TW_TIMER_MOVE="k", TW_TIMER_TO="30m"), NOW_MS)
     assert came.properties["TW_TIMER_TO"] == str(LATER_MS)
     verb = carried_verb(came, NOW_MS + 600_000)
     assert verb is not None

@@ -12,7 +12,7 @@ from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.verb_properties import carried_verb
 from services.broker.timers import recall
-from services.broker.timers.delays import LEVELS_MS, dated, without_delay
+from services.broker.timers.delays import LEVELS_MS, with_absolute_times, without_delay
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake
@@ -59,8 +59,8 @@ def test_the_levels_are_those_of_rocketmq() -> None:
 
 def test_a_message_that_says_nothing_of_time_stays_the_same_object() -> None:
     plain, protocol = message(colour="blue"), message(LATER_MS, colour="blue")
-    assert dated(plain, NOW_MS) is plain
-    assert dated(protocol, NOW_MS) is protocol
+    assert with_absolute_times(plain, NOW_MS) is plain
+    assert with_absolute_times(protocol, NOW_MS) is protocol
 
 
 @pytest.mark.parametrize("value", ["", "soon", "-1", "+1", "1.5", "1e3", " 1", "٣", "²", "0x10", "9" * 19])
@@ -69,12 +69,12 @@ def test_a_message_that_says_nothing_of_time_stays_the_same_object() -> None:
 )
 def test_what_is_no_number_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(IllegalDeliveryTime, match=f"{name} is .* whole number"):
-        dated(message(**{name: value}), NOW_MS)
+        with_absolute_times(message(**{name: value}), NOW_MS)
 
 
 def test_an_error_does_not_repeat_a_whole_book() -> None:
     with pytest.raises(IllegalDeliveryTime) as refused:
-        dated(message(DELAY="x" * 10_000), NOW_MS)
+        with_absolute_times(message(DELAY="x" * 10_000), NOW_MS)
     assert len(str(refused.value)) < 200
 
 
@@ -82,7 +82,7 @@ def test_an_error_does_not_repeat_a_whole_book() -> None:
 @pytest.mark.parametrize("value", ["0", "1763700090", str(limits.WALL_MS_MIN - 1)])
 def test_seconds_where_milliseconds_are_meant_are_refused(name: str, value: str) -> None:
     with pytest.raises(IllegalDeliveryTime, match=f"{name} is {value}.*seconds"):
-        dated(message(**{name: value}), NOW_MS)
+        with_absolute_times(message(**{name: value}), NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_seconds_where_milliseconds_are_meant_are_refused(name: str, value: str)
 )
 def test_times_that_contradict_each_other_are_refused(delivery_ms: int | None, given: dict[str, str]) -> None:
     with pytest.raises(IllegalDeliveryTime, match=f"means {LATER_MS} ms.*Give one of them"):
-        dated(message(delivery_ms, **given, colour="blue"), NOW_MS)
+        with_absolute_times(message(delivery_ms, **given, colour="blue"), NOW_MS)
 
 
 def test_the_protocols_time_may_be_said_again() -> None:
-    assert dated(message(LATER_MS, TIMER_DELAY_SEC="90"), NOW_MS) == message(LATER_MS)
-    assert dated(message(LATER_MS, DELAY="0"), NOW_MS) == message(LATER_MS)
+    assert with_absolute_times(message(LATER_MS, TIMER_DELAY_SEC="90"), NOW_MS) == message(LATER_MS)
+    assert with_absolute_times(message(LATER_MS, DELAY="0"), NOW_MS) == message(LATER_MS)
 
 
 NAMES = ["__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"]
@@ -127,7 +127,7 @@ VALUES = strategies.one_of(
 )
 def test_whatever_is_given_is_read_or_refused(given: dict[str, str], delivery_ms: int | None) -> None:
     try:
-        read = dated(message(delivery_ms, **given), NOW_MS)
+        read = with_absolute_times(message(delivery_ms, **given), NOW_MS)
         verb = carried_verb(read, NOW_MS)
     except ClientMistake:
         return
@@ -158,12 +158,14 @@ def test_a_time_too_far_ahead_is_refused_and_nothing_is_stored(broker: Broker, g
     broker.topics.create("t", MessageType.MIXED, 1, NOW_MS)
     end = broker.gauges()
     with pytest.raises(IllegalDeliveryTime, match="the limit is"):
-        broker.sending.send(dated(message(**given), NOW_MS), NOW_MS)
+        broker.sending.send(with_absolute_times(message(**given), NOW_MS), NOW_MS)
     assert broker.gauges() == end
 
 
 def test_the_farthest_time_is_taken(broker: Broker) -> None:
-    receipt = broker.sending.send(dated(message(TIMER_DELAY_MS=str(limits.DELAY_MS_MAX)), NOW_MS), NOW_MS)
+    receipt = broker.sending.send(
+        with_absolute_times(message(TIMER_DELAY_MS=str(limits.DELAY_MS_MAX)), NOW_MS), NOW_MS
+    )
     assert recall.decode(receipt.recall_handle).due_ms == NOW_MS + limits.DELAY_MS_MAX
 
 

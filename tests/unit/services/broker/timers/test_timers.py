@@ -175,14 +175,14 @@ def test_a_commit_that_cannot_read_who_has_its_key_appends_no_verb(monkeypatch: 
     half.transactional = True
     receipt = store.broker.sending.send(half, store.now_ms)
     store.flush()
-    before, named = store.broker.end_offset, store.broker.timers.ends.named
+    before, named = store.broker.end_offset, store.broker.timers.ends.find_named
 
     def damaged(name: TimerName) -> object:
         if name.key == "own":
             raise StoreDamaged("names cannot be read")
         return named(name)
 
-    monkeypatch.setattr(store.broker.timers.ends, "named", damaged)
+    monkeypatch.setattr(store.broker.timers.ends, "find_named", damaged)
     with pytest.raises(StoreDamaged):
         store.broker.transactions.end("t", receipt.transaction_id, "half", Resolution.COMMIT, store.now_ms)
     assert store.broker.end_offset == before
@@ -465,13 +465,13 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     store.send("m", SECOND)
     store.go(2 * SECOND)
     ends = store.broker.timers.ends
-    named = ends.named(by_id("m"))
+    named = ends.find_named(by_id("m"))
     assert named is not None
-    ended = ends.ended(named.timer_offset)
+    ended = ends.find_end(named.timer_offset)
     assert ended is not None
     until_ms = ended.ended_ms + HOUR
     ends.ends.put(named.timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, until_ms))
-    assert ends.ended(named.timer_offset) == ended
+    assert ends.find_end(named.timer_offset) == ended
     store.checkpoint()
     store.go(HOUR + MINUTE)
     store.send("other", None)
@@ -479,4 +479,4 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     found = store.broker.timers.get(by_id("m"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
-    assert ends.ended(named.timer_offset) == ended, "its end is there an hour longer than its name"
+    assert ends.find_end(named.timer_offset) == ended, "its end is there an hour longer than its name"
