@@ -151,7 +151,7 @@ class Acts:
                 break
             self.compared.led(one, step.record)
             self._tell(RecordTaken(step), read_ms)
-        self._health.pace.read(found, lambda: self.engine.bounds()[1])
+        self._health.pace.record_read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None
         return ReadDone(
             len(found), read_progress_of(fold), fold.is_founded, is_listed, self._health.unfit_reason()

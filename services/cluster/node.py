@@ -38,7 +38,7 @@ from services.cluster.election import inputs
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import Input
 from services.cluster.election.machine import FAILURES, Election
-from services.cluster.election.pace import Pace
+from services.cluster.election.pace import LagAndSkew
 from services.cluster.election.table import BESIDE, Act, Line, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
@@ -87,7 +87,7 @@ class ClusterNode:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self.election = Election(me, monotonic_ms(), partial(secrets.token_bytes, HOLDER_BYTES))
-        self.health = Health(Pace(clock, monotonic_ms))
+        self.health = Health(LagAndSkew(clock, monotonic_ms))
         clocks = Clocks(clock, monotonic_ms)
         self.acts = Acts(me, began, engine, disk, settings, clocks, show, self.health, self._tell)
         self.own_copy, self.clocks = self.acts.own_copy, self.acts.compared
@@ -135,7 +135,7 @@ class ClusterNode:
 
     def _take(self, given: Input, now_ms: int) -> None:
         election, before = self.election, self._observed_state()
-        outputs = election.take(given, now_ms)
+        outputs = election.handle_input(given, now_ms)
         if self._observed_state() != before:
             self._changed.set()
             self._changed = asyncio.Event()
@@ -197,7 +197,7 @@ class ClusterNode:
             if self._has_opened:
                 self.on_replica_replaced()
             self._has_opened = True
-            self.health.pace.follows()
+            self.health.pace.drop_append_bounds()
             self._tasks.start(self._tell_leader(), is_concurrent=True)
         elif isinstance(answer, inputs.ReadDone):
             self.read_ms = monotonic_ms()

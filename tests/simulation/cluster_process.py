@@ -27,7 +27,7 @@ from services.cluster.election.inputs import (
     Tick,
 )
 from services.cluster.election.machine import FAILURES, Election
-from services.cluster.election.pace import Pace
+from services.cluster.election.pace import LagAndSkew
 from services.cluster.election.table import BESIDE, STANDING, Act, Output, Role, Stage
 from services.cluster.identity import Member
 from services.cluster.peers import Identity
@@ -58,7 +58,7 @@ class Process:
         """The time of the election, which does not go back."""
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
-        health = Health(Pace(clock, clocks.monotonic))
+        health = Health(LagAndSkew(clock, clocks.monotonic))
         self.acts = Acts(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
         self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
         self.beat: Order | None = None
@@ -100,7 +100,7 @@ class Process:
 
     def take(self, given: Input) -> None:
         """Give the election an input; keep what it says is to be done."""
-        for output in self.election.take(given, self.now_ms):
+        for output in self.election.handle_input(given, self.now_ms):
             self._keep(output)
 
     def _keep(self, output: Output) -> None:
@@ -110,7 +110,7 @@ class Process:
             self._due = output
 
     def _tell(self, given: Input, now_ms: int) -> None:
-        for output in self.election.take(given, now_ms):
+        for output in self.election.handle_input(given, now_ms):
             self._keep(output)
 
     def carry_out(self) -> Exception | None:

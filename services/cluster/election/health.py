@@ -23,7 +23,7 @@ import structlog
 
 from commitlog.disk import Disk
 from services.broker.housekeeping import DISK_USED_REFUSE
-from services.cluster.election.pace import Pace
+from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
 """The time after which an unfit leader repeats a hand-over, as the previous hand-over may have failed."""
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 class Health:
     """The fitness of one node: its clock, compared with the engine's (`pace`), and the space on its disk."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: LagAndSkew) -> None:
         self.pace = pace
         self.has_room = True
         self._is_off_told = False

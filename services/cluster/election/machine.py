@@ -88,8 +88,8 @@ class Election:
         self.me, self._draw = me, draw
         self.stage, self.role = Stage.OPENING, Role.OPENING
         self.leadership, self.reachability = Leadership(me, now_ms), LeaderReachability()
-        self.duties = LeaderDuties(me.node, self._put, self._say)
-        self.answers = LogAnswers(self._say)
+        self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
+        self.answers = LogAnswers(self._add_log_line)
         self.halted = self._ways_on = ""
         """The reason why this node has halted, or "" if the node has not halted."""
         self.copying = ""
@@ -114,17 +114,17 @@ class Election:
         """Return the first act of the node."""
         return [Output(Act.OPEN)]
 
-    def take(self, given: Input, now_ms: int) -> list[Output]:
+    def handle_input(self, given: Input, now_ms: int) -> list[Output]:
         """Apply an input, and return the resulting acts in order."""
         kind = type(given)
         if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
             return []
         if self.stage in AWAITED.get(kind, Stage):
-            _TAKES[kind](self, given, now_ms)
+            _HANDLERS[kind](self, given, now_ms)
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def _on(self, event: Event, argument: Any = None) -> None:
+    def _apply_event(self, event: Event, argument: Any = None) -> None:
         """Apply the row of the table for an event, or ignore an event without a row."""
         row = TABLE.get((self.stage, event))
         if row is None:
@@ -137,43 +137,45 @@ class Election:
             argument = SECONDS[row.wait]
         elif row.act is Act.READ:
             argument = self._must_check
-        self._put(row.act, argument)
+        self._add_act(row.act, argument)
 
-    def _put(self, act: Act, argument: Any) -> None:
+    def _add_act(self, act: Act, argument: Any) -> None:
         self._outputs.append(Output(act, argument))
 
-    def _say(self, level: str, event: str, **facts: Any) -> None:
-        self._put(Act.SAY, Line(level, event, facts))
+    def _add_log_line(self, level: str, event: str, **facts: Any) -> None:
+        self._add_act(Act.SAY, Line(level, event, facts))
 
     # Following.
 
-    def _opened(self, given: inputs.Opened, now_ms: int) -> None:
+    def _on_opened(self, given: inputs.Opened, now_ms: int) -> None:
         self.leadership.record_epoch(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.candidacy_timer.restart(now_ms)
         self.copying, self._failure, self._where, self.answers.seen = "", None, None, given.seen
-        self.duties.look_ended()
-        self._on(Event.OPENED)
+        self.duties.end_look()
+        self._apply_event(Event.OPENED)
 
-    def _record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
+    def _on_record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
         if self.leadership.record_taken(given.step, now_ms):
             self.answers.stood_in_vain = ""
-            self._say("info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"])
+            self._add_log_line(
+                "info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"]
+            )
 
-    def _read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
+    def _on_read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
         self.answers.note_seen(given.seen)
         if self.stage is Stage.READING:
             self._must_check = False
             self.answers.note_answered(now_ms)
-            self._follow(given, now_ms)
+            self._continue_following(given, now_ms)
         elif given.records or not given.is_founded:
-            self._on(Event.MORE if given.records else Event.LOST)
+            self._apply_event(Event.MORE if given.records else Event.LOST)
         else:
             holder = self._draw()
             self.leadership.duplicate_name.record_own_holder(holder)
-            self._on(Event.CURRENT, holder)
+            self._apply_event(Event.CURRENT, holder)
 
-    def _follow(self, given: inputs.ReadDone, now_ms: int) -> None:
+    def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
         """Start a look or a complaint if it is due; then read on, wait, or stand for election."""
         leadership = self.leadership
         try:
@@ -181,186 +183,186 @@ class Election:
         except (DuplicateNodeName, KeyMismatch) as error:
             self._failure = error
         if self._failure is not None:
-            self._fail(self._failure, now_ms)
+            self._handle_failure(self._failure, now_ms)
             return
         self.duties.look_if_due(now_ms, has_read_all=leadership.has_read_all)
         # Until the whole log is read, the holding of this node may be that of a discarded copy.
         if given.is_listed and leadership.has_read_all:
-            self._complain(now_ms)
+            self._complain_if_due(now_ms)
         if not given.records:
             leadership.has_read_all, self.reopened = True, ""
         if given.records:
-            self._on(Event.MORE)
+            self._apply_event(Event.MORE)
         elif now_ms >= leadership.candidacy_timer.candidacy_ms(leadership.rank, is_unfit=bool(given.unfit)):
             self._why_stood = leadership.candidacy_reason
             leadership.candidacy_timer.record_candidacy(now_ms)
-            self._on(Event.SILENT)
+            self._apply_event(Event.SILENT)
         else:
-            self._on(Event.CAUGHT_UP)
+            self._apply_event(Event.CAUGHT_UP)
 
-    def _complain(self, now_ms: int) -> None:
+    def _complain_if_due(self, now_ms: int) -> None:
         """Append a complaint to the shared log if the leader does not answer the calls of clients."""
         epoch = self.leadership.epoch
-        if (number := self.reachability.complain(epoch, now_ms)) is not None:
-            self._say("warning", "the leader does not answer what clients ask", epoch=epoch)
-            self._put(Act.COMPLAIN, (epoch, number))
+        if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
+            self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)
+            self._add_act(Act.COMPLAIN, (epoch, number))
 
     # Standing.
 
-    def _appended(self, given: inputs.Appended, now_ms: int) -> None:
+    def _on_appended(self, given: inputs.Appended, now_ms: int) -> None:
         self._epoch_until_ms = now_ms + int(election_table.EPOCH_SECONDS * 1000)
         self._candidacy = given.candidacy
-        self._on(Event.LOST if given.candidacy is None else Event.APPENDED, given.candidacy)
+        self._apply_event(Event.LOST if given.candidacy is None else Event.APPENDED, given.candidacy)
 
-    def _confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
+    def _on_confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
         if given.has_won:
             self.answers.stood_in_vain = ""
             self.takeovers += 1
             self._is_void, self._failure = False, None
-            self._on(Event.WON, self._why_stood)
+            self._apply_event(Event.WON, self._why_stood)
         elif given.has_won is None and now_ms < self._epoch_until_ms:
-            self._on(Event.MORE, self._candidacy)
+            self._apply_event(Event.MORE, self._candidacy)
         else:
-            self._on(Event.LOST)
+            self._apply_event(Event.LOST)
 
     # Leading.
 
-    def _begun(self, given: inputs.Begun, now_ms: int) -> None:
+    def _on_begun(self, given: inputs.Begun, now_ms: int) -> None:
         epoch = self.leadership.epoch
         self.duties.begin(epoch, given.proven_ms, now_ms)
-        self._on(Event.SERVED)
-        self._say("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
+        self._apply_event(Event.SERVED)
+        self._add_log_line("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
         if self.is_leaving or self._is_void:
-            self._on(Event.OVER, "")
+            self._apply_event(Event.OVER, "")
 
-    def _tick(self, given: inputs.Tick, now_ms: int) -> None:
-        self._on(Event.TICK)
+    def _on_tick(self, given: inputs.Tick, now_ms: int) -> None:
+        self._apply_event(Event.TICK)
         if self.stage is Stage.LEADING:
             self.duties.tick(given, now_ms)
             if self.duties.is_proven:
                 self.leadership.candidacy_timer.record_success()
 
-    def _look_done(self, given: inputs.LookDone, now_ms: int) -> None:
+    def _on_look_done(self, given: inputs.LookDone, now_ms: int) -> None:
         is_leading = self.stage is Stage.LEADING
-        self.duties.look_ended(now_ms if is_leading else None)
+        self.duties.end_look(now_ms if is_leading else None)
         if is_leading:
             self.answers.note_seen(given.seen)
-            if successor := self.duties.successor(given, now_ms):
-                self._on(Event.OVER, successor)
+            if successor := self.duties.choose_successor(given, now_ms):
+                self._apply_event(Event.OVER, successor)
 
-    def _clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
-        if self.duties.is_unreached(given, now_ms):
-            self._on(Event.OVER, given.node)
+    def _on_clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
+        if self.duties.leave_unless_reached(given, now_ms):
+            self._apply_event(Event.OVER, given.node)
 
-    def _stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
-        self._say("warning", "stepped down", reason=str(given.error))
+    def _on_stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
+        self._add_log_line("warning", "stepped down", reason=str(given.error))
         self._is_void = True
-        self._on(Event.OVER, "")
+        self._apply_event(Event.OVER, "")
 
-    def _moved(self, given: inputs.Move, _: int) -> None:
-        self._on(Event.OVER, given.to)
+    def _on_move(self, given: inputs.Move, _: int) -> None:
+        self._apply_event(Event.OVER, given.to)
 
-    def _ended(self, _: inputs.Ended, now_ms: int) -> None:
+    def _on_ended(self, _: inputs.Ended, now_ms: int) -> None:
         if self._failure is not None:
-            self._fail(self._failure, now_ms)
+            self._handle_failure(self._failure, now_ms)
         else:
-            self._on(Event.CLOSED)
+            self._apply_event(Event.CLOSED)
 
     # Copying.
 
-    def _copies_found(self, given: inputs.CopiesFound, _: int) -> None:
+    def _on_copies_found(self, given: inputs.CopiesFound, _: int) -> None:
         self.leadership.record_epoch(given.epoch, given.leads)
 
-    def _copied(self, given: inputs.Copied, now_ms: int) -> None:
+    def _on_copied(self, given: inputs.Copied, now_ms: int) -> None:
         self._copied_ms = now_ms
-        self._say("info", "copied", source=given.source)
-        self._on(Event.COPIED)
+        self._add_log_line("info", "copied", source=given.source)
+        self._apply_event(Event.COPIED)
 
-    def _no_copy(self, error: Exception) -> None:
+    def _wait_for_copy(self, error: Exception) -> None:
         self.copying = f"{self.copying} {error}"
-        self._say("error", "no copy yet", reason=str(error))
-        self._on(Event.NO_COPY)
+        self._add_log_line("error", "no copy yet", reason=str(error))
+        self._apply_event(Event.NO_COPY)
 
     # Failures, and the end.
 
-    def _failed(self, given: inputs.Failed, now_ms: int) -> None:
+    def _on_failed(self, given: inputs.Failed, now_ms: int) -> None:
         act, error, recovery_advice, where = given
         if act is not Act.LOOK and self.stage not in AWAITED_ACTS.get(act, ()):
             return
         self._ways_on, self._where = recovery_advice, where
         if act is Act.LOOK:
-            self.duties.look_ended()
+            self.duties.end_look()
             self._failure = error
             if self.stage is Stage.LEADING:
-                self._on(Event.OVER, "")
+                self._apply_event(Event.OVER, "")
         elif self.stage in STANDING and isinstance(error, (Unknown, Refused)):
-            self._not_elected(error)
+            self._handle_lost_election(error)
         elif self.stage is Stage.COPYING and not isinstance(error, (Halted, KeyMismatch, DuplicateNodeName)):
-            self._no_copy(error)
+            self._wait_for_copy(error)
         elif self.stage is Stage.READING and isinstance(error, Unknown):
             self.leadership.candidacy_timer.restart(now_ms)
             self.answers.note_refusal(error.detail, now_ms)
-            self._on(Event.UNANSWERED)
+            self._apply_event(Event.UNANSWERED)
         else:
-            self._fail(self._failure or error if act is Act.HAND_OVER else error, now_ms)
+            self._handle_failure(self._failure or error if act is Act.HAND_OVER else error, now_ms)
 
-    def _not_elected(self, error: Unknown | Refused) -> None:
+    def _handle_lost_election(self, error: Unknown | Refused) -> None:
         if isinstance(error, Unknown):
-            self._say("warning", "stood, and nobody knows what came of it", reason=error.detail)
+            self._add_log_line("warning", "stood, and nobody knows what came of it", reason=error.detail)
             self.answers.stood_in_vain = error.detail
         else:
-            self._say("info", "stood, and another was first", reason=str(error))
+            self._add_log_line("info", "stood, and another was first", reason=str(error))
             self.leadership.candidacy_timer.record_defeat()
         self._must_check = True  # the engine may have lost records that this node has read
-        self._on(Event.LOST)
+        self._apply_event(Event.LOST)
 
-    def _fail(self, error: Exception, now_ms: int) -> None:
+    def _handle_failure(self, error: Exception, now_ms: int) -> None:
         is_beyond = isinstance(error, LogDamaged) and self._where is not None
         if is_beyond or isinstance(error, (Trimmed, StoreDamaged)):
             self.copying = str(error)
-            self._say("warning", "needs a copy", reason=self.copying)
+            self._add_log_line("warning", "needs a copy", reason=self.copying)
             again_ms = int(SECONDS[Wait.COPY_AGAIN] * 1000)
             if self._copied_ms is not None and now_ms < self._copied_ms + again_ms:
-                self._no_copy(CopyRefused("The copy before was no better."))
+                self._wait_for_copy(CopyRefused("The copy before was no better."))
             else:
-                self._on(Event.NEEDS_COPY, self._where)
+                self._apply_event(Event.NEEDS_COPY, self._where)
         elif isinstance(error, _HALTING):
             self.halted = f"{error} {self._ways_on}".rstrip()
-            self._on(Event.HALT, self.halted)
+            self._apply_event(Event.HALT, self.halted)
         else:
             self.reopened = str(error)
-            self._say("error", "the replica is opened again", reason=self.reopened)
-            self._on(Event.VOID)
+            self._add_log_line("error", "the replica is opened again", reason=self.reopened)
+            self._apply_event(Event.VOID)
 
-    def _leave(self, _: inputs.Leave, __: int) -> None:
+    def _on_leave(self, _: inputs.Leave, __: int) -> None:
         self.is_leaving = True
-        self._on(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
+        self._apply_event(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
 
 
 def _apply_duty_input(
     election: Election, given: inputs.ProofWanted | inputs.Order | inputs.Beaten, now_ms: int
 ) -> None:
-    election.duties.take(given, now_ms)
+    election.duties.handle_input(given, now_ms)
 
 
-_TAKES: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
-    inputs.Opened: Election._opened,
-    inputs.RecordTaken: Election._record_taken,
-    inputs.ReadDone: Election._read_done,
-    inputs.Appended: Election._appended,
-    inputs.Confirmed: Election._confirmed,
-    inputs.Begun: Election._begun,
-    inputs.Tick: Election._tick,
+_HANDLERS: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
+    inputs.Opened: Election._on_opened,
+    inputs.RecordTaken: Election._on_record_taken,
+    inputs.ReadDone: Election._on_read_done,
+    inputs.Appended: Election._on_appended,
+    inputs.Confirmed: Election._on_confirmed,
+    inputs.Begun: Election._on_begun,
+    inputs.Tick: Election._on_tick,
     inputs.ProofWanted: _apply_duty_input,
     inputs.Order: _apply_duty_input,
     inputs.Beaten: _apply_duty_input,
-    inputs.LookDone: Election._look_done,
-    inputs.ClientsAsked: Election._clients_asked,
-    inputs.SteppedDown: Election._stepped_down,
-    inputs.Move: Election._moved,
-    inputs.Ended: Election._ended,
-    inputs.CopiesFound: Election._copies_found,
-    inputs.Copied: Election._copied,
-    inputs.Failed: Election._failed,
-    inputs.Leave: Election._leave,
+    inputs.LookDone: Election._on_look_done,
+    inputs.ClientsAsked: Election._on_clients_asked,
+    inputs.SteppedDown: Election._on_stepped_down,
+    inputs.Move: Election._on_move,
+    inputs.Ended: Election._on_ended,
+    inputs.CopiesFound: Election._on_copies_found,
+    inputs.Copied: Election._on_copied,
+    inputs.Failed: Election._on_failed,
+    inputs.Leave: Election._on_leave,
 }

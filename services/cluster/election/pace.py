@@ -37,7 +37,7 @@ OFF_MS: Final = 2_000
 """The difference from the engine's clock above which a clock is off."""
 
 
-class Pace:
+class LagAndSkew:
     """The lag and the clock skew of one node; `clock` is the wall time, and both clocks return ms."""
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
@@ -52,7 +52,7 @@ class Pace:
         self._bounds_ms: tuple[int | None, int | None] = None, None
         """The bounds of the difference between the monotonic clock and the engine's clock."""
 
-    def read(self, found: list[Stored], end: Callable[[], int]) -> None:
+    def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
         """Record the result of a read; `end` returns the offset after the last record."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
@@ -68,7 +68,7 @@ class Pace:
             with suppress(Unknown):
                 self._lag_records = max(0, end() - newest.offset - 1)
 
-    def appended(self, began_ms: int, found: list[Stored]) -> None:
+    def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
         """Update the bounds of a leader from the newest record, which was just read back.
 
         The last append of the leader began at `began_ms`.
@@ -78,7 +78,7 @@ class Pace:
             self._at_least.append(began_ms - found[-1].appended_ms)
             self._narrow()
 
-    def follows(self) -> None:
+    def drop_append_bounds(self) -> None:
         """Drop the bounds from the node's appends, because the node no longer leads."""
         self._at_least.clear()
         self._narrow()

@@ -47,11 +47,11 @@ class LeaderReachability:
         self._failed_ms = 0
         self._told_ms: int | None = None
 
-    def answered(self, now_ms: int) -> None:
+    def record_answer(self, now_ms: int) -> None:
         """Record that the leader has answered a call with any status."""
         self._answered_ms, self._since_ms = now_ms, None
 
-    def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
+    def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
         """Record that the leader of an epoch has not answered a call, which began at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
@@ -59,7 +59,7 @@ class LeaderReachability:
             self._since_ms = max(began_ms, self._answered_ms)
         self._failed_ms = now_ms
 
-    def complain(self, epoch: int, now_ms: int) -> int | None:
+    def next_complaint(self, epoch: int, now_ms: int) -> int | None:
         """Return the number of a new complaint about the leader of an epoch, or None if none is due."""
         if self._since_ms is None or epoch != self._epoch:
             return None

@@ -51,7 +51,7 @@ class LeaderDuties:
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
-        self.look_ended(now_ms)
+        self.end_look(now_ms)
 
     # BEATs.
 
@@ -61,7 +61,7 @@ class LeaderDuties:
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
-    def take(self, given: DutyInput, now_ms: int) -> None:
+    def handle_input(self, given: DutyInput, now_ms: int) -> None:
         """Apply a request for a proof, an order or a proven BEAT, and write the next BEAT if it is due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
@@ -87,13 +87,13 @@ class LeaderDuties:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
             self._put(Act.LOOK, has_read_all)
 
-    def look_ended(self, now_ms: int | None = None) -> None:
+    def end_look(self, now_ms: int | None = None) -> None:
         """Record that no look is in progress; if `now_ms` is given, restart the interval of looks."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
-    def successor(self, given: LookDone, now_ms: int) -> str:
+    def choose_successor(self, given: LookDone, now_ms: int) -> str:
         """Return the name of a fit follower if this node is unfit to lead; else return "".
 
         If another node complains about a fit leader, the leader's clients are asked.
@@ -110,7 +110,7 @@ class LeaderDuties:
                 break
         return ""
 
-    def is_unreached(self, given: ClientsAsked, now_ms: int) -> bool:
+    def leave_unless_reached(self, given: ClientsAsked, now_ms: int) -> bool:
         """Return whether the lead ends because of a complaint: no client has answered this node either."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)

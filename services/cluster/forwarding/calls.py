@@ -156,14 +156,14 @@ class Attempt:
                 raise Refused(Status.UNAVAILABLE, NOT_LEADING) from None
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_certificate_error(error):
-                self.reachability.failed(self.epoch, self.began_ms, monotonic_ms())
+                self.reachability.record_failure(self.epoch, self.began_ms, monotonic_ms())
             else:  # a peer responds, perhaps with another certificate, and clients get its error
-                self.reachability.answered(monotonic_ms())
+                self.reachability.record_answer(monotonic_ms())
             if self.has_answered or not _is_retryable(error):
                 raise
             self.not_its_own = (error.details() or "") if is_certificate_error(error) else ""
         else:
-            self.reachability.answered(monotonic_ms())
+            self.reachability.record_answer(monotonic_ms())
 
 
 class ClientCall(NamedTuple):
@@ -521,7 +521,7 @@ async def _pass_on(call: Any, asked: ClientCall, attempt: Attempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True
-        attempt.reachability.answered(monotonic_ms())
+        attempt.reachability.record_answer(monotonic_ms())
         await asked.connection.send_message(asked.stream_id, cast(bytes, reply))
 
 

@@ -324,14 +324,14 @@ class ClusterHttp:
             except OSError as error:  # nothing was sent, so the request may go to another leader
                 said = str(error)
                 if not isinstance(error, CertificateMismatch):
-                    self._node.election.reachability.failed(epoch, began_ms, monotonic_ms())
+                    self._node.election.reachability.record_failure(epoch, began_ms, monotonic_ms())
                     said = connection_failure_text(leader, error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             calling = self._in_thread(send_request, connection, passed, epoch)
             try:
                 answer = await self._while_leads(epoch, connection, calling)
-                self._node.election.reachability.answered(monotonic_ms())
+                self._node.election.reachability.record_answer(monotonic_ms())
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 said = f"The leader went away amid the request ({error}). See whether it was done."

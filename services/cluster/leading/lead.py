@@ -183,7 +183,7 @@ class Lead:
         with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or a later one
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
             if not self._is_over:  # after a step-down, the result is outdated
-                self._health.pace.appended(began_ms, found)
+                self._health.pace.record_own_append(began_ms, found)
 
     async def end(self) -> Ended:
         """Stop serving clients.

@@ -22,7 +22,7 @@ from typing import Final
 
 import structlog
 
-from services.cluster.election.pace import OFF_MS, Pace
+from services.cluster.election.pace import OFF_MS, LagAndSkew
 from sharedlog.engine import Stored
 from sharedlog.record import Kind, SharedRecord
 
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class Clocks:
     """The skews of the clocks of all nodes against the engine's clock; `monotonic` returns ms."""
 
-    def __init__(self, pace: Pace, monotonic: Callable[[], int]) -> None:
+    def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
         """The reported skew of each node's clock against the engine's, in ms, and the time of the report."""

@@ -24,7 +24,7 @@ from services.cluster.election import inputs, silence
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import RecordTaken
-from services.cluster.election.pace import Pace
+from services.cluster.election.pace import LagAndSkew
 from services.cluster.election.table import Act, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
@@ -172,7 +172,7 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
     engine, _ = engine_with_messages()
     told, times = list[int](), iter(range(1_000))
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
-    clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(Pace(lambda: 0, lambda: 0))
+    clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("a", "h:3", "http://h:4")
     acts = Acts(
         me,
@@ -418,13 +418,13 @@ def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_
     assert {"leaves": True, "to": "c"} in last
 
 
-@pytest.mark.parametrize("broken", ["tick", "take", "apply_answer", "report"])
+@pytest.mark.parametrize("broken", ["tick", "handle_input", "apply_answer", "report"])
 def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: Any) -> NoReturn:
         raise ZeroDivisionError
 
     def break_down(node: ClusterNode) -> None:
-        where = {"tick": node.lead, "take": node.election, "apply_answer": node.acts}.get(broken)
+        where = {"tick": node.lead, "handle_input": node.election, "apply_answer": node.acts}.get(broken)
         if where is None:
             monkeypatch.setattr(followers, "report_position", fail)
             node._tasks.start(node._tell_leader(), is_concurrent=True)
@@ -489,7 +489,7 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
 
 def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     engine, _ = engine_with_messages()
-    before, health = Health(Pace(lambda: 0, lambda: 0)), Health(Pace(lambda: 0, lambda: 0))
+    before, health = Health(LagAndSkew(lambda: 0, lambda: 0)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
     acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
@@ -512,10 +512,10 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
 def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms: int) -> None:
     """Not with older ones, nor before there is one: when an EPOCH was appended the node does not know."""
     engine, _ = engine_with_messages()
-    now_ms, health = 7, Health(Pace(lambda: engine.now_ms + ahead_ms, lambda: now_ms))
+    now_ms, health = 7, Health(LagAndSkew(lambda: engine.now_ms + ahead_ms, lambda: now_ms))
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: engine.now_ms + ahead_ms, lambda: now_ms)
     me = Member("b", "h:3", "http://h:4")
-    other = Health(Pace(lambda: 0, lambda: 0))
+    other = Health(LagAndSkew(lambda: 0, lambda: 0))
     acts = Acts(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
     acts.apply_answer(acts.open())
     while acts.catch_up().records:

@@ -84,7 +84,7 @@ def late(*inputs: Any) -> list[At]:
 
 def calls_fail(election: Election) -> None:
     """Let clients call for a while, and the leader not answer."""
-    election.reachability.failed(election.leadership.epoch, SILENT_MS - 5_000, SILENT_MS)
+    election.reachability.record_failure(election.leadership.epoch, SILENT_MS - 5_000, SILENT_MS)
 
 
 def failed(act: Act, error: Exception) -> Failed:
@@ -168,7 +168,7 @@ def play(inputs: list[At], me: Member = ME) -> tuple[Election, list[list[Output]
     assert election.begin() == [Output(Act.OPEN)]
     for one, now_ms in inputs:
         if isinstance(one, tuple):
-            outputs.append(election.take(one, now_ms))
+            outputs.append(election.handle_input(one, now_ms))
         else:
             one(election)
     return election, outputs
@@ -220,14 +220,14 @@ def test_an_engine_that_does_not_answer_is_no_silence_and_said_once() -> None:
     election, outputs = play([*READING, *away])
     assert election.answers.refusal.endswith("away")
     assert lines(outputs).count("the shared log does not answer: it is asked again") == 1
-    said = election.take(read(1), EARLY_MS + 70)
+    said = election.handle_input(read(1), EARLY_MS + 70)
     assert said[0].argument.facts == {"after_ms": 70}
     assert election.answers.refusal == ""
-    election.take(failed(Act.READ, AWAY), SILENT_MS)
-    election.take(Tick(), SILENT_MS)
-    assert acts(election.take(read(), SILENT_MS + SILENCE_MS - 1)) == [Act.WAIT]
-    election.take(Tick(), SILENT_MS)
-    assert Act.CATCH_UP in acts(election.take(read(), SILENT_MS + SILENCE_MS))
+    election.handle_input(failed(Act.READ, AWAY), SILENT_MS)
+    election.handle_input(Tick(), SILENT_MS)
+    assert acts(election.handle_input(read(), SILENT_MS + SILENCE_MS - 1)) == [Act.WAIT]
+    election.handle_input(Tick(), SILENT_MS)
+    assert Act.CATCH_UP in acts(election.handle_input(read(), SILENT_MS + SILENCE_MS))
     assert election.role is Role.STANDING
 
 
@@ -246,7 +246,7 @@ def test_a_node_that_halts_says_why_and_what_to_do(error: Exception, is_history:
     )
     assert (election.stage, acts(outputs[-1])) == (Stage.HALTED, [Act.HALT])
     assert ("tidewheel cluster restore" in election.halted) is is_history
-    assert acts(election.take(Leave(), SILENT_MS)) == [Act.END]
+    assert acts(election.handle_input(Leave(), SILENT_MS)) == [Act.END]
 
 
 def test_a_leader_hands_over_first_and_then_leaves() -> None:
@@ -286,29 +286,31 @@ def test_a_leader_that_steps_down_while_it_starts_ends_its_lead_at_once() -> Non
     election, outputs = play([*starting, *late(SteppedDown(NotAccepted("no")), *[LEADING[-1][0]])])
     assert election.stage is Stage.HANDING_OVER
     assert "stepped down" in lines(outputs)
-    assert acts(election.take(Ended(), SILENT_MS)) == [Act.OPEN]
+    assert acts(election.handle_input(Ended(), SILENT_MS)) == [Act.OPEN]
 
 
 def test_one_beat_is_under_way_at_a_time_and_orders_go_first() -> None:
     election, _ = play(LEADING)
     first, second = Order({"forget": "c"}, "first"), Order({"finalize": 2}, "second")
-    assert election.take(first, SILENT_MS) == [Output(Act.BEAT, first)]
-    assert election.take(ProofWanted(), SILENT_MS) == []
-    assert election.take(second, SILENT_MS) == []
-    assert election.take(Beaten(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, second)]
-    assert election.take(Beaten(SILENT_MS), SILENT_MS) == []
-    assert election.take(Tick(SILENT_MS), SILENT_MS + BEAT_MS - 1) == [Output(Act.WAIT, SECONDS[Wait.BEAT])]
-    beats = election.take(Tick(SILENT_MS), SILENT_MS + BEAT_MS)
+    assert election.handle_input(first, SILENT_MS) == [Output(Act.BEAT, first)]
+    assert election.handle_input(ProofWanted(), SILENT_MS) == []
+    assert election.handle_input(second, SILENT_MS) == []
+    assert election.handle_input(Beaten(SILENT_MS), SILENT_MS) == [Output(Act.BEAT, second)]
+    assert election.handle_input(Beaten(SILENT_MS), SILENT_MS) == []
+    assert election.handle_input(Tick(SILENT_MS), SILENT_MS + BEAT_MS - 1) == [
+        Output(Act.WAIT, SECONDS[Wait.BEAT])
+    ]
+    beats = election.handle_input(Tick(SILENT_MS), SILENT_MS + BEAT_MS)
     assert beats == [Output(Act.WAIT, SECONDS[Wait.BEAT]), Output(Act.BEAT, Order({}))]
-    news = election.take(Beaten(SILENT_MS, {"certificate": "new"}), SILENT_MS)
+    news = election.handle_input(Beaten(SILENT_MS, {"certificate": "new"}), SILENT_MS)
     assert news == [Output(Act.BEAT, Order({"certificate": "new"}))]
 
 
 def test_a_follower_complains_once_it_is_listed_and_has_read_all() -> None:
     election, _ = play([*READING, *early(read(1, is_listed=True), read(), calls_fail, Tick())])
-    assert Act.COMPLAIN not in acts(election.take(read(1), SILENT_MS))
-    assert Output(Act.COMPLAIN, (0, 1)) in election.take(read(1, is_listed=True), SILENT_MS)
-    assert Act.COMPLAIN not in acts(election.take(read(1, is_listed=True), SILENT_MS))
+    assert Act.COMPLAIN not in acts(election.handle_input(read(1), SILENT_MS))
+    assert Output(Act.COMPLAIN, (0, 1)) in election.handle_input(read(1, is_listed=True), SILENT_MS)
+    assert Act.COMPLAIN not in acts(election.handle_input(read(1, is_listed=True), SILENT_MS))
 
 
 def test_a_node_checks_the_past_when_it_has_opened_and_when_another_was_first() -> None:
@@ -324,22 +326,22 @@ def test_an_unfit_leader_hands_over_to_a_fit_node_and_not_again_at_once() -> Non
     election, outputs = play([*LEADING, *late(look)])
     assert outputs[-1][-1] == Output(Act.HAND_OVER, "b")
     for one, now_ms in [(Ended(), SILENT_MS), *[(one, now) for one, now in LEADING]]:
-        election.take(one, now_ms)  # type: ignore[arg-type]
-    election.take(LookDone(ReadProgress(), True, None, "its clock is off"), SILENT_MS)
+        election.handle_input(one, now_ms)  # type: ignore[arg-type]
+    election.handle_input(LookDone(ReadProgress(), True, None, "its clock is off"), SILENT_MS)
     assert election.stage is not Stage.HANDING_OVER
     if election.stage is Stage.LEADING:
-        assert acts(election.take(look, SILENT_MS + health.HAND_OVER_AGAIN_MS - 1)) == []
-        assert Act.HAND_OVER in acts(election.take(look, SILENT_MS + health.HAND_OVER_AGAIN_MS))
+        assert acts(election.handle_input(look, SILENT_MS + health.HAND_OVER_AGAIN_MS - 1)) == []
+        assert Act.HAND_OVER in acts(election.handle_input(look, SILENT_MS + health.HAND_OVER_AGAIN_MS))
 
 
 def test_a_leader_that_no_client_answers_leaves_to_the_node_that_complains() -> None:
     election, outputs = play([*LEADING, *late(COMPLAINT)])
     assert outputs[-1] == [Output(Act.ASK_CLIENTS, "b")]
-    assert election.take(ClientsAsked("b", True), SILENT_MS) == []
-    assert election.take(COMPLAINT, SILENT_MS) == [], "each complaint counts once"
+    assert election.handle_input(ClientsAsked("b", True), SILENT_MS) == []
+    assert election.handle_input(COMPLAINT, SILENT_MS) == [], "each complaint counts once"
     again = LookDone(ReadProgress(), complaints=(("a", (0, 9)), ("c", (5, 1)), ("b", (0, 2))))
-    assert election.take(again, SILENT_MS) == [Output(Act.ASK_CLIENTS, "b")]
-    assert election.take(ClientsAsked("b", False), SILENT_MS)[-1] == Output(Act.HAND_OVER, "b")
+    assert election.handle_input(again, SILENT_MS) == [Output(Act.ASK_CLIENTS, "b")]
+    assert election.handle_input(ClientsAsked("b", False), SILENT_MS)[-1] == Output(Act.HAND_OVER, "b")
 
 
 def epoch(number: int, member: Member, holder: bytes) -> RecordTaken:
@@ -381,7 +383,7 @@ def test_an_answer_that_is_not_awaited_is_dropped(stage: Stage) -> None:
     for one in INPUTS:
         election, _ = play(REACH[stage])
         before = election.takeovers, election.leadership.epoch, election.copying, election.answers.refusal
-        done = election.take(one, SILENT_MS)
+        done = election.handle_input(one, SILENT_MS)
         awaited = AWAITED.get(type(one), Stage)
         if isinstance(one, Failed) and one.act is not Act.LOOK:
             awaited = AWAITED_ACTS[one.act]
@@ -402,7 +404,7 @@ def test_whatever_comes_in_whatever_order_is_taken(begin: Stage, sequence: list[
     halts = any(one.act is Act.HALT for each in outputs for one in each)
     for one, passed_ms in sequence:
         before = election.stage
-        outputs_of_one = election.take(one, now_ms := now_ms + passed_ms)
+        outputs_of_one = election.handle_input(one, now_ms := now_ms + passed_ms)
         done = acts(outputs_of_one)
         assert not halts or outputs_of_one in ([], [Output(Act.END)]), "a halted node does something"
         halts |= Act.HALT in done
@@ -425,7 +427,7 @@ def test_a_node_that_is_not_to_end_always_has_something_under_way(sequence: list
     now_ms, under_way = EARLY_MS, Act.OPEN
     for one, passed_ms in sequence:
         before, now_ms = election.stage, now_ms + passed_ms
-        done = [act for act in acts(election.take(one, now_ms)) if act not in BESIDE]
+        done = [act for act in acts(election.handle_input(one, now_ms)) if act not in BESIDE]
         assert len(done) <= 1, "two acts at once"
         under_way = done[0] if done else under_way
         assert done or election.stage is before, "a stage without an act"
@@ -473,7 +475,7 @@ class Toy:
 
     def take(self, at: int, one: Input) -> None:
         """Give a machine an input; keep what it does then."""
-        done = [each for each in self.machines[at].take(one, self.now_ms) if each.act is not Act.SAY]
+        done = [each for each in self.machines[at].handle_input(one, self.now_ms) if each.act is not Act.SAY]
         kept = [each for each in done if each.act not in BESIDE]
         self.acts[at] = kept[-1] if kept else self.acts[at]
 
@@ -532,7 +534,7 @@ def outputs_of(*inputs: At) -> tuple[Election, list[Output]]:
     election, outputs = Election(ME, 0, lambda: b"h"), []
     for one, now_ms in inputs:
         assert not callable(one)
-        outputs = election.take(one, now_ms)
+        outputs = election.handle_input(one, now_ms)
     return election, outputs
 
 

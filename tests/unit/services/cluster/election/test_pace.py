@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cluster.election.pace import ASK_MS, OFF_MS, SAMPLES, Pace
+from services.cluster.election.pace import ASK_MS, OFF_MS, SAMPLES, LagAndSkew
 from sharedlog.engine import Stored
 from sharedlog.errors import Unknown
 
@@ -14,11 +14,13 @@ class Stage:
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.now_ms, self.skew_ms, self.end, self.asked = 5_000, skew_ms, 0, 0
-        self.pace = Pace(lambda: ENGINE_MS + self.now_ms + self.skew_ms, lambda: self.now_ms)
+        self.pace = LagAndSkew(lambda: ENGINE_MS + self.now_ms + self.skew_ms, lambda: self.now_ms)
 
     def read(self, *offsets: int, age_ms: int = 0) -> None:
         """Read records, the last of them `age_ms` old."""
-        self.pace.read([Stored(one, b"", ENGINE_MS + self.now_ms - age_ms) for one in offsets], self._end)
+        self.pace.record_read(
+            [Stored(one, b"", ENGINE_MS + self.now_ms - age_ms) for one in offsets], self._end
+        )
 
     def _end(self) -> int:
         self.asked += 1
@@ -105,7 +107,7 @@ def test_a_leader_over_a_slow_engine_is_not_off() -> None:
     for _ in range(SAMPLES):
         began_ms, appended_ms = stage.now_ms, ENGINE_MS + stage.now_ms + 9_000
         stage.now_ms += 30_000  # the answer took so long, and the engine took the record meanwhile
-        stage.pace.appended(began_ms, [Stored(1, b"", appended_ms)])
+        stage.pace.record_own_append(began_ms, [Stored(1, b"", appended_ms)])
     assert not stage.pace.is_off
     stage.skew_ms = 9_000 + OFF_MS + 1
     assert stage.pace.is_off, "so far ahead that no answer can have been so slow"
@@ -115,7 +117,7 @@ def test_a_leader_over_a_slow_engine_is_not_off() -> None:
 
 def test_appends_of_the_past_prove_nothing_about_who_follows() -> None:
     stage = Stage(OFF_MS + 1)
-    stage.pace.appended(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
+    stage.pace.record_own_append(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
     assert not stage.pace.is_off
-    stage.pace.follows()
+    stage.pace.drop_append_bounds()
     assert stage.pace.is_off

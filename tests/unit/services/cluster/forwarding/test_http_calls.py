@@ -79,10 +79,10 @@ class Leader:
 class LeaderReachability:
     """Nobody complains."""
 
-    def answered(self, now_ms: int) -> None:
+    def record_answer(self, now_ms: int) -> None:
         pass
 
-    def failed(self, epoch: int, began_ms: int, now_ms: int) -> None:
+    def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
         raise AssertionError("every leader takes connections")
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from services.cluster.election.pace import Pace
+from services.cluster.election.pace import LagAndSkew
 from services.cluster.watching.clocks import FRESH_MS, Clocks
 from sharedlog.engine import Stored
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of
@@ -20,11 +20,11 @@ class Bench:
 
     def __init__(self, skew_ms: int) -> None:
         self.now_ms, self.skew_ms = 1_000, skew_ms
-        self.pace = Pace(lambda: WALL_MS + self.now_ms, lambda: self.now_ms)
+        self.pace = LagAndSkew(lambda: WALL_MS + self.now_ms, lambda: self.now_ms)
         self.clocks = Clocks(self.pace, lambda: self.now_ms)
         for _ in range(3):
-            self.pace.read([], lambda: 0)
-            self.pace.read([self.taken()], lambda: 1)
+            self.pace.record_read([], lambda: 0)
+            self.pace.record_read([self.taken()], lambda: 1)
 
     def taken(self) -> Stored:
         """A record that the engine takes now."""
