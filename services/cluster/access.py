@@ -52,7 +52,7 @@ def write(store: Path, nodes: Nodes, token: Path | None) -> None:
     write_whole(folder / SETTINGS, settings_for(nodes, token), EVERYBODY_READS)
 
 
-async def keep(
+async def keep_files_current(
     store: Path,
     token: Path | None,
     known: Callable[[], Nodes],

@@ -76,7 +76,7 @@ class Acts:
         self.me, self._began, self.engine = me, began, engine
         self._disk, self._settings, self.clocks, self.show = disk, settings, clocks, show
         self._health, self._tell = own_health, tell
-        self.compared = clocks_of_all.Clocks(own_health.pace, clocks.monotonic)
+        self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
         """The certificate of this node at its last look; only the event loop accesses this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
@@ -149,7 +149,7 @@ class Acts:
             step = replica.take_record(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
-            self.compared.led(one, step.record)
+            self.compared.record_leader_clock(one, step.record)
             self._tell(RecordTaken(step), read_ms)
         self._health.pace.record_read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None

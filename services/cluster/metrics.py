@@ -14,8 +14,8 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
-from services.cluster.watching.sessions import Sessions
-from services.cluster.watching.unanswered import Unanswered
+from services.cluster.watching.sessions import SessionTrials
+from services.cluster.watching.unanswered import EngineDiagnosis
 from services.live.live_broker import LiveBroker
 from services.live.progress import measured
 
@@ -30,9 +30,9 @@ class ClusterMetrics(Collector):
         self,
         node: ClusterNode,
         check: EngineCheck,
-        unanswered: Unanswered,
+        unanswered: EngineDiagnosis,
         scrubbing: Scrubbing,
-        sessions: Sessions,
+        sessions: SessionTrials,
     ) -> None:
         self._node, self._check, self._unanswered = node, check, unanswered
         self._scrubbing, self._sessions = scrubbing, sessions
@@ -49,7 +49,7 @@ class ClusterMetrics(Collector):
     def warnings(self) -> list[str]:
         """Return the warnings that `/readyz` adds to the readiness of the node."""
         node = self._node
-        clock, reopened = node.clocks.engine_is_off(), node.election.reopened
+        clock, reopened = node.clocks.engine_clock_warning(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
         clocks = [clock] if clock else []
         of_log = [*node.broken_records, *self._scrubbing.sentences()]
@@ -63,7 +63,7 @@ class ClusterMetrics(Collector):
             "engine_trouble": self._check.trouble,
             "unanswered": self.unanswered,
             "scrub": self._scrubbing.view(),
-            "engine_clock": self._node.clocks.engine_is_off(),
+            "engine_clock": self._node.clocks.engine_clock_warning(),
         } | self._sessions.view()
 
     async def progress(self) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class ClusterMetrics(Collector):
         takeovers = CounterMetricFamily("tidewheel_cluster_takeovers", "How often the node began to lead.")
         takeovers.add_metric((), view["takeovers"])
         yield takeovers
-        yield from self._paces(view)
-        yield from self._followers(view["followers"])
+        yield from self._lag_metrics(view)
+        yield from self._follower_metrics(view["followers"])
         foreign = "Lines in the shared log that no node of the cluster wrote."
         yield _gauge("foreign_lines", foreign, view["foreign_lines"])
         repeated = "Records that the shared log has twice, the second equal and stepped over."
@@ -99,15 +99,15 @@ class ClusterMetrics(Collector):
         yield _gauge("unanswered", "1 while the shared log gives no answer.", int(bool(self.unanswered)))
         trouble = "Settings of the shared log for which a leader refuses new messages."
         yield _gauge("engine_trouble", trouble, len(self._check.trouble))
-        yield from self._scrubbed()
+        yield from self._scrub_metrics()
         refused = "1 while the engine opens no new session, for this node's user, with its password of now."
         yield _gauge("sessions_refused", refused, int(bool(self._sessions.refused)))
         clock = "1 where the engine's clock is off, and those of nodes agree."
-        yield _gauge("engine_clock_off", clock, int(bool(self._node.clocks.engine_is_off())))
+        yield _gauge("engine_clock_off", clock, int(bool(self._node.clocks.engine_clock_warning())))
         unanswered = "How long a call to the shared log has waited; 0 for what is not worth a word."
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
-    def _paces(self, view: dict[str, Any]) -> Iterator[Metric]:
+    def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
         """Yield the lag, the clock and the last takeover of the node."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
@@ -135,7 +135,7 @@ class ClusterMetrics(Collector):
             took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
             yield took_over
 
-    def _scrubbed(self) -> Iterator[Metric]:
+    def _scrub_metrics(self) -> Iterator[Metric]:
         """Yield the faults that a leader has found in the shared log, and the ages of the scrub passes."""
         if (found := self._scrubbing.view()) is None:
             return
@@ -145,7 +145,7 @@ class ClusterMetrics(Collector):
             help_text = f"How long ago all records of the shared log were {what}."
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
-    def _followers(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+    def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         """Yield the lag of each follower, if this node leads."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",

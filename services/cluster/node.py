@@ -99,7 +99,7 @@ class ClusterNode:
         """The callback that checks whether any client answers this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
         """The callback that is called after a replica was replaced, to collect the old core as garbage."""
-        self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._break)
+        self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._end_with_bug)
         self.read_ms = 0
         """The time of the last read of the shared log, in ms, or 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
@@ -131,7 +131,7 @@ class ClusterNode:
         try:
             self._take(given, monotonic_ms() if now_ms is None else now_ms)
         except Exception as bug:  # the caller, a timer or a worker thread, does not handle errors
-            self._break(bug)
+            self._end_with_bug(bug)
 
     def _take(self, given: Input, now_ms: int) -> None:
         election, before = self.election, self._observed_state()
@@ -169,8 +169,8 @@ class ClusterNode:
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
-            return self._led.look(argument)
-        return self._work(partial(CARRIED_OUT[act], self.acts, argument))
+            return self._current_lead.look(argument)
+        return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:
         """Carry out an act, and pass its answer to the election."""
@@ -178,7 +178,7 @@ class ClusterNode:
             answer = await self._begin(act, argument)
         except FAILURES as error:
             if act in _FAILURES_ARE_BUGS:
-                self._break(error)
+                self._end_with_bug(error)
                 return
             answer = inputs.Failed(
                 act,
@@ -198,7 +198,7 @@ class ClusterNode:
                 self.on_replica_replaced()
             self._has_opened = True
             self.health.pace.drop_append_bounds()
-            self._tasks.start(self._tell_leader(), is_concurrent=True)
+            self._tasks.start(self._report_to_leader(), is_concurrent=True)
         elif isinstance(answer, inputs.ReadDone):
             self.read_ms = monotonic_ms()
             if not answer.records:
@@ -214,7 +214,7 @@ class ClusterNode:
         try:
             tick = self.lead.tick() if self.election.role is Role.LEADING and self.lead else inputs.Tick()
         except Exception as bug:
-            self._break(bug)
+            self._end_with_bug(bug)
         else:
             self.handle_input(tick)
 
@@ -222,14 +222,14 @@ class ClusterNode:
         """Pass an input from a worker thread to the election during an act."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
-    def _break(self, bug: BaseException) -> None:
+    def _end_with_bug(self, bug: BaseException) -> None:
         if not self._over.done():
             self._over.set_exception(bug)
 
     # Leading.
 
     @property
-    def _led(self) -> Lead:
+    def _current_lead(self) -> Lead:
         assert self.lead is not None, "a leader's act without a lead"
         return self.lead
 
@@ -238,9 +238,11 @@ class ClusterNode:
         self._is_proof_asked = False
         self.took_over = Takeover(self._clock(), why)
         told = LeadCallbacks(
-            lambda error: self.handle_input(inputs.SteppedDown(error)), self._schedule_proof, self._broken
+            lambda error: self.handle_input(inputs.SteppedDown(error)),
+            self._schedule_proof,
+            self._end_if_broken,
         )
-        self.lead = Lead(self.acts, self.health, self._serve, self._work, told)
+        self.lead = Lead(self.acts, self.health, self._serve, self._run_in_worker, told)
         try:
             return await self.lead.begin()
         except FAILURES:
@@ -248,7 +250,7 @@ class ClusterNode:
             raise
 
     async def _beat(self, order: inputs.Order) -> Input | None:
-        answer = await self._led.beat(order)
+        answer = await self._current_lead.beat(order)
         if answer is not None and order.written is not None and not order.written.done():
             order.written.set_result(None)
         return answer
@@ -258,7 +260,7 @@ class ClusterNode:
 
     async def _hand_over(self, to: str) -> inputs.Ended:
         await self._tasks.wait_for_concurrent()
-        lead = self._led
+        lead = self._current_lead
         try:
             answer = await lead.end()
         except FAILURES:  # a full disk prevents only the last checkpoint, and not the hand-over
@@ -271,9 +273,9 @@ class ClusterNode:
         self.lead = None
         await lead.hand_over(to)
 
-    def _broken(self, broken: asyncio.Future[None]) -> None:
+    def _end_if_broken(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
-            self._break(bug)
+            self._end_with_bug(bug)
 
     def _schedule_proof(self) -> None:
         """Schedule one request for a proof, for all calls in the same iteration of the event loop."""
@@ -338,18 +340,18 @@ class ClusterNode:
     @property
     def needed_records(self) -> dict[str, int]:
         """The number of the next record that each node with an announced holding needs."""
-        return {node: one.next_record for node, one in self._held().items()}
+        return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
         """The URL of each node's HTTP interface, with its certificate as PEM; this node is the first."""
-        held, leader = self._held(), self.election.leadership.leader
+        held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
         found = [(self.me.http, self.acts.shown_over_http()), *sorted({*others, *leaders})]
         return {http: shown if http.startswith("https:") else "" for http, shown in found if http}
 
-    def _held(self) -> dict[str, Holding]:
+    def _holdings(self) -> dict[str, Holding]:
         replica = self.acts.replica
         return {} if replica is None else replica.fold.holdings.all()
 
@@ -362,7 +364,7 @@ class ClusterNode:
         if self.lead is not None:
             self.lead.record_position(node, end, unfit)
 
-    async def _tell_leader(self) -> None:
+    async def _report_to_leader(self) -> None:
         """Report this node's position to the leader periodically, and ignore failures.
 
         The reports use the node's own threads, because forwarded requests may occupy all other threads.
@@ -372,9 +374,9 @@ class ClusterNode:
             leader, replica = self.election.leadership.leader, self.acts.replica
             if leader is not None and leader.node != self.me.node and replica is not None:
                 told = partial(followers.report_position, leader, self.me.node, replica.fold, self.health)
-                await self._work(told)
+                await self._run_in_worker(told)
 
-    async def _work(self, act: Callable[[], Result]) -> Result:
+    async def _run_in_worker(self, act: Callable[[], Result]) -> Result:
         return await self._loop.run_in_executor(self._executor, act)
 
 

@@ -100,7 +100,7 @@ class Tail:
         """
         unsound_at: int | None = None
         differing = (part for part in flush if not self._is_equal(part))
-        for offset, piece, zeros in (one for part in differing for one in _pieces(part)):
+        for offset, piece, zeros in (one for part in differing for one in _split_records(part)):
             path, position = self._place(offset)
             if self._disk.read(path, position, len(piece)) == piece and self._is_zero(
                 path, position, piece, zeros
@@ -183,7 +183,7 @@ class Tail:
         log.warning("records that were not seen accepted are set aside", path=path, end_offset=end)
 
 
-def _pieces(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
+def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
     """Yield (log offset, bytes, count of following zeros) for each record of BYTES, blanks included."""
     at, body = 0, part.body
     while at < len(body):

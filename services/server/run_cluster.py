@@ -36,8 +36,8 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Identity, follow_certificate
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
-from services.cluster.watching.sessions import Sessions
-from services.cluster.watching.unanswered import Unanswered, WatchedEngine
+from services.cluster.watching.sessions import SessionTrials
+from services.cluster.watching.unanswered import EngineDiagnosis, WatchedEngine
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import Proving
@@ -114,8 +114,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         stack.callback(engine.give_up)  # the threads that still ask it are waited for
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
-        unanswered = Unanswered(watched.waiting_ms, watched.answers, check.look)
-        sessions = Sessions(engine.try_session, executor)
+        unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.look)
+        sessions = SessionTrials(engine.try_session, executor)
         scrubbing = Scrubbing(
             lambda: Scrub(engine, began.cluster, monotonic_ms, lambda: node.needed_records), executor
         )
@@ -169,7 +169,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             asyncio.create_task(one)
             for one in (
                 *(unanswered.watch(), sessions.watch(), node.clocks.watch()),
-                access.keep(settings.store, settings.http_token, lambda: node.node_urls),
+                access.keep_files_current(settings.store, settings.http_token, lambda: node.node_urls),
             )
         ]
         for one in watching:

@@ -32,13 +32,13 @@ _SEEN: Final = (
 
 def recovery_advice(disk: Disk) -> str:
     """Return advice for the operator of a halted node, with the accepted end of the node."""
-    claimed = _claimed(disk)
+    claimed = _read_evidence(disk)
     return (
         AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, said=claimed.said, end=claimed.end)
     )
 
 
-def _claimed(disk: Disk) -> Evidence | None:
+def _read_evidence(disk: Disk) -> Evidence | None:
     """Return the evidence of the node, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)

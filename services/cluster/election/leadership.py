@@ -90,19 +90,21 @@ class Leadership:
         if record.kind == Kind.EPOCH:
             self.record_epoch(record.epoch, record.facts)
         elif beat.get("leaves"):
-            self._left(now_ms, beat.get("to", ""))
+            self._record_departure(now_ms, beat.get("to", ""))
             return False
-        self._alive(step.outcome, record, beat, now_ms)
+        self._record_sign_of_life(step.outcome, record, beat, now_ms)
         return record.kind == Kind.EPOCH
 
-    def _alive(self, outcome: Outcome, record: SharedRecord, beat: dict[str, Any], now_ms: int) -> None:
+    def _record_sign_of_life(
+        self, outcome: Outcome, record: SharedRecord, beat: dict[str, Any], now_ms: int
+    ) -> None:
         if self.has_read_all and outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
             self.duplicate_name.record_append(self.leader.node if self.leader else "", record.holder, now_ms)
         if self.leader is not None and (anew := told_anew({}, beat)):
             self.leader = self.leader._replace(**anew)
         self.candidacy_timer.record_sign_of_life(now_ms)
 
-    def _left(self, now_ms: int, to: str) -> None:
+    def _record_departure(self, now_ms: int, to: str) -> None:
         """Record that the leader leaves in favor of the node `to`, or of any other node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None

@@ -222,9 +222,9 @@ class Forwarding:
         """Forward a call whose request is one message."""
         shape = shape_of(call.method)
         asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
-        forward = self._receive if shape.gives_stream else self._unary
+        forward = self._forward_receive if shape.gives_stream else self._forward_unary
         if shape.name == SYNC_LITE:
-            forward = self._sync_here if call.head.has(FORWARDED) else self._sync_lite
+            forward = self._answer_sync if call.head.has(FORWARDED) else self._forward_sync
         connection.start(call.stream_id, self._serve_call(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
@@ -233,7 +233,7 @@ class Forwarding:
         asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
         talk = self._answer_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
         if shape.name != TELEMETRY:
-            talk = self._export
+            talk = self._forward_metrics
         connection.start(call.stream_id, self._serve_call(asked, talk))
 
     async def _serve_call(
@@ -254,7 +254,7 @@ class Forwarding:
 
     # Calls of one message.
 
-    async def _unary(self, asked: ClientCall, message: bytes) -> None:
+    async def _forward_unary(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
                 with attempt.retry_on_failure():
@@ -265,18 +265,18 @@ class Forwarding:
                     asked.connection.reply(asked.stream_id, reply)
                     return
 
-    async def _receive(self, asked: ClientCall, message: bytes) -> None:
+    async def _forward_receive(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
                 call = attempt.channel.unary_stream(asked.shape.path, None, None)(
                     message, metadata=attempt.fields, timeout=attempt.left_seconds
                 )
                 with attempt.retry_on_failure():
-                    await self._while_leads(attempt, _pass_on(call, asked, attempt))
+                    await self._while_leads(attempt, _relay_replies(call, asked, attempt))
                     asked.connection.end(asked.stream_id)
                     return
 
-    async def _sync_here(self, asked: ClientCall, message: bytes) -> None:
+    async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
         """Answer a SyncLiteSubscription from another node through the broker of this node."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
@@ -286,7 +286,7 @@ class Forwarding:
 
     # Presence of clients.
 
-    async def _sync_lite(self, asked: ClientCall, message: bytes) -> None:
+    async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
         """Forward the subscription of a client, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
@@ -372,7 +372,7 @@ class Forwarding:
             if left:
                 await asyncio.sleep(REPEAT_SECONDS)
 
-    async def _export(self, asked: ClientCall) -> None:
+    async def _forward_metrics(self, asked: ClientCall) -> None:
         """Forward a stream of client metrics to one leader.
 
         After a change of leaders, the client opens a new stream.
@@ -517,7 +517,7 @@ def _user_of(head: Head) -> str:
         return ""
 
 
-async def _pass_on(call: Any, asked: ClientCall, attempt: Attempt) -> None:
+async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_let_in = attempt.has_answered = True

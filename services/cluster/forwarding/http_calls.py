@@ -61,8 +61,8 @@ from services.cluster.peers import SECRET, CertificateMismatch, connect_to
 from services.cluster.status import status_of
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
-from services.cluster.watching.sessions import Sessions
-from services.cluster.watching.unanswered import Unanswered
+from services.cluster.watching.sessions import SessionTrials
+from services.cluster.watching.unanswered import EngineDiagnosis
 from services.ops.callers import Authority, caller_of
 from services.ops.gate import Demands, Gate
 from services.ops.needs import WHOLE_BROKER
@@ -111,14 +111,14 @@ class ClusterHttp:
         demands: Demands,
         refusals: Refusals,
         check: EngineCheck,
-        unanswered: Unanswered,
+        unanswered: EngineDiagnosis,
         scrubbing: Scrubbing,
-        sessions: Sessions,
+        sessions: SessionTrials,
     ) -> None:
         self._node, self._root = node, root
         self.metrics = ClusterMetrics(node, check, unanswered, scrubbing, sessions)
         self._gated = Gate(self._answer, demands, refusals, self._authority)
-        self._passing = Gate(self._pass_on, replace(demands, token=""), refusals, self._authority)
+        self._passing = Gate(self._answer_from_leader, replace(demands, token=""), refusals, self._authority)
         self._copy_count = 0
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
@@ -131,17 +131,17 @@ class ClusterHttp:
             return
         path = scope["path"]
         if path == transfer.PATH:
-            await self._give(Request(scope, receive), send)
+            await self._send_copy(Request(scope, receive), send)
         elif path == followers.PATH:
-            await (await self._position(Request(scope, receive)))(scope, receive, send)
-        elif path == "/api/cluster" or path in _ORDERS or self._is_own(path):
+            await (await self._record_position(Request(scope, receive)))(scope, receive, send)
+        elif path == "/api/cluster" or path in _ORDERS or self._is_own_probe(path):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
         else:  # this node reads the whole body before it forwards the request
             await self._passing(scope, receive, send)
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the leader's answer to a request that has passed the gate of this node."""
         response = await self._forward_one(Request(scope, receive))
         await response(scope, receive, send)
@@ -158,12 +158,12 @@ class ClusterHttp:
             await response(scope, receive, send)
             return
         if path in _ORDERS:
-            response = await self._ordered(request)
+            response = await self._handle_order(request)
         elif path == "/api/cluster":
             progress = await self.metrics.progress()
             response = JSONResponse(status_of(self._node) | self.metrics.view() | progress)
         else:
-            response = self._own(path)
+            response = self._answer_probe(path)
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
@@ -184,12 +184,12 @@ class ClusterHttp:
             set(),
         )
 
-    def _is_own(self, path: str) -> bool:
+    def _is_own_probe(self, path: str) -> bool:
         """Return whether a probe is answered by the node, and not by the broker that runs on the node."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
-    def _own(self, path: str) -> Response:
+    def _answer_probe(self, path: str) -> Response:
         if path == "/livez":
             return PlainTextResponse("alive\n")
         if path == "/metrics":
@@ -206,7 +206,7 @@ class ClusterHttp:
 
     # Orders of an operator.
 
-    async def _ordered(self, request: Request) -> Response:
+    async def _handle_order(self, request: Request) -> Response:
         """Carry out an order of an operator, or forward the order to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
@@ -223,7 +223,7 @@ class ClusterHttp:
 
     # Copies for other nodes.
 
-    async def _give(self, request: Request, send: Send) -> None:
+    async def _send_copy(self, request: Request, send: Send) -> None:
         """Send this node's newest checkpoint to a caller with the secret."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
@@ -237,13 +237,13 @@ class ClusterHttp:
             try:
                 # The stream has open files, which `aclosing` closes.
                 async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
-                    await (await self._copy(chunks))(request.scope, request.receive, send)
+                    await (await self._copy_response(chunks))(request.scope, request.receive, send)
             finally:
                 self._copy_count -= 1
             return
         await response(request.scope, request.receive, send)
 
-    async def _copy(self, chunks: Chunks) -> Response:
+    async def _copy_response(self, chunks: Chunks) -> Response:
         """Return the response that streams a copy."""
         try:
             first = await chunks.next()
@@ -266,7 +266,7 @@ class ClusterHttp:
 
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
-    async def _position(self, request: Request) -> Response:
+    async def _record_position(self, request: Request) -> Response:
         """Record the position of a follower, if the caller has the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
@@ -277,7 +277,7 @@ class ClusterHttp:
             told = json.loads(await body_of(request))
             self._node.record_position(str(told["node"]), int(told["end_offset"]), told.get("unfit"))
             if (skew_ms := told.get("clock_skew_ms")) is not None:
-                self._node.clocks.told(f"node {told['node']}", int(skew_ms))
+                self._node.clocks.record_skew(f"node {told['node']}", int(skew_ms))
         except (ValueError, TypeError, KeyError) as error:
             return await refuse(request, InvalidOrder(f"The body is no position of a node ({error})."))
         except TidewheelError as error:

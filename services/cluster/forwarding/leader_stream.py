@@ -40,21 +40,21 @@ class LeaderStream:
     def __init__(self, call: Any) -> None:
         self._call = call
         self._word: asyncio.Future[CallStatus] = asyncio.get_running_loop().create_future()
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         """Send `messages` to the leader and yield its replies.
 
         Raise `AioRpcError` if the leader ends the call with a status other than OK.
         """
-        saying = asyncio.create_task(self._say(messages))
+        saying = asyncio.create_task(self._send_messages(messages))
         try:
             async for reply in self._call:
                 yield cast(bytes, reply)
         except grpc.aio.AioRpcError as error:
             if not is_write_failure(CallStatus(error.code(), error.details() or "")):
                 raise
-            word = await self._last_word()
+            word = await self._final_status()
             if word.code != grpc.StatusCode.OK:
                 nothing = grpc.aio.Metadata()
                 raise grpc.aio.AioRpcError(word.code, nothing, nothing, word.details, None) from None
@@ -62,20 +62,20 @@ class LeaderStream:
             saying.cancel()
             self._call.cancel()
 
-    async def _say(self, messages: AsyncIterator[bytes]) -> None:
+    async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
         """Send the messages until the leader ends the call; the reader receives the status of the call."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
-    def _ended(self, call: Any) -> None:
+    def _record_status(self, call: Any) -> None:
         """Record the status of the call; gRPC calls this method for each status, in order of arrival."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._word.done() or is_write_failure(word)):
             self._word.set_result(word)
 
-    async def _last_word(self) -> CallStatus:
+    async def _final_status(self) -> CallStatus:
         try:
             async with asyncio.timeout(WORD_SECONDS):
                 return await self._word

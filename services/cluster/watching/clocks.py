@@ -33,7 +33,7 @@ LEADER: Final = "the leader"
 log = structlog.get_logger()
 
 
-class Clocks:
+class ClockComparison:
     """The skews of the clocks of all nodes against the engine's clock; `monotonic` returns ms."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
@@ -41,28 +41,28 @@ class Clocks:
         self._told: dict[str, tuple[int, int]] = {}
         """The reported skew of each node's clock against the engine's, in ms, and the time of the report."""
 
-    def told(self, node: str, skew_ms: int) -> None:
+    def record_skew(self, node: str, skew_ms: int) -> None:
         """Record the skew of another node."""
         self._told[node] = skew_ms, self._monotonic()
 
-    def led(self, stored: Stored, record: SharedRecord | None) -> None:
+    def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
         """Record the skew of the leader from a BEAT that contains the leader's clock."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
-            self.told(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
+            self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         """Log each time that the engine's clock becomes wrong or right, until the task is cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
-            said = self.engine_is_off()
+            said = self.engine_clock_warning()
             if said and not was_off:
                 log.error("the clock of the shared log's engine is off", why=said)
             if was_off and not said:
                 log.warning("the clock of the shared log's engine is right again")
             was_off = bool(said)
 
-    def engine_is_off(self) -> str:
+    def engine_clock_warning(self) -> str:
         """Return a warning with the error of the engine's clock, or "" if the clock is not proven wrong."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:

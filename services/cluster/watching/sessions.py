@@ -28,7 +28,7 @@ AGAIN_SECONDS: Final = 5.0
 log = structlog.get_logger()
 
 
-class Sessions:
+class SessionTrials:
     """The trials of one node; a worker thread calls `attempt`, which opens and closes a session."""
 
     def __init__(
@@ -60,11 +60,11 @@ class Sessions:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, self._attempt)
             except (Unknown, Refused, Halted) as error:
-                self._took(error.detail or str(error))
+                self._record_result(error.detail or str(error))
             else:
-                self._took("")
+                self._record_result("")
 
-    def _took(self, refused: str) -> None:
+    def _record_result(self, refused: str) -> None:
         if refused and refused != self.refused:
             log.error("the engine of the shared log opens no new session", why=refused)
         if self.refused and not refused:

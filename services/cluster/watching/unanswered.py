@@ -65,17 +65,17 @@ class WatchedEngine:
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """See `Engine`."""
-        with self._waiting("append_if"):
+        with self._measure_wait("append_if"):
             return self._engine.append_if(head, stored, following)
 
     def note(self, stored: bytes) -> None:
         """See `Engine`."""
-        with self._waiting("note"):
+        with self._measure_wait("note"):
             self._engine.note(stored)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """See `Engine`."""
-        with self._waiting("read"):
+        with self._measure_wait("read"):
             found = self._engine.read(offset, bytes_max)
         if found and found[-1].offset > self._newest:
             self._newest = found[-1].offset
@@ -84,7 +84,7 @@ class WatchedEngine:
 
     def bounds(self) -> tuple[int, int]:
         """See `Engine`."""
-        with self._waiting("bounds"):
+        with self._measure_wait("bounds"):
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
@@ -96,7 +96,7 @@ class WatchedEngine:
         return self._engine.trouble()
 
     @contextmanager
-    def _waiting(self, kind: str) -> Iterator[None]:
+    def _measure_wait(self, kind: str) -> Iterator[None]:
         number = next(self._numbers)
         with self._lock:
             self._began_ms[number] = self._clock()
@@ -112,7 +112,7 @@ class WatchedEngine:
                 del self._began_ms[number]
 
 
-class Unanswered:
+class EngineDiagnosis:
     """The diagnosis of a node's calls; `look` returns the trouble with the engine's settings."""
 
     def __init__(
@@ -143,14 +143,14 @@ class Unanswered:
         while True:
             await self._pause(LOOK_SECONDS)
             while self.seconds:
-                await self._find_out()
+                await self._diagnose()
                 await self._pause(AGAIN_SECONDS)
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
                 await self._look()  # after this check, a leader accepts messages again
 
-    async def _find_out(self) -> None:
+    async def _diagnose(self) -> None:
         found = await self._look()
         why = " ".join(found) or NOTHING_WRONG
         if why != self._why:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cluster.access import keep
+from services.cluster.access import keep_files_current
 from services.settings.config import ClientSettings, load
 
 
@@ -28,7 +28,7 @@ def test_the_files_follow_what_is_known(tmp_path: Path, monkeypatch: pytest.Monk
             raise asyncio.CancelledError
 
     with suppress(asyncio.CancelledError):
-        asyncio.run(keep(tmp_path, tmp_path / "token", lambda: known, pause))
+        asyncio.run(keep_files_current(tmp_path, tmp_path / "token", lambda: known, pause))
     both = ("https://10.0.0.1:8088,https://10.0.0.2:8088,10.0.0.3:1", "PEM a\nPEM b\n")
     assert seen == [("https://10.0.0.1:8088", "PEM a\n"), both, both]
 
@@ -44,6 +44,6 @@ def test_a_disk_without_room_is_tried_again(tmp_path: Path) -> None:
             raise asyncio.CancelledError
 
     with suppress(asyncio.CancelledError):
-        asyncio.run(keep(store, None, lambda: {"http://127.0.0.1:1": ""}, pause))
+        asyncio.run(keep_files_current(store, None, lambda: {"http://127.0.0.1:1": ""}, pause))
     assert 'http = "127.0.0.1:1"' in (store / "access" / "tidewheel.toml").read_text()
     assert "http_ca" not in (store / "access" / "tidewheel.toml").read_text()

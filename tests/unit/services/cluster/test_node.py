@@ -427,7 +427,7 @@ def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, b
         where = {"tick": node.lead, "handle_input": node.election, "apply_answer": node.acts}.get(broken)
         if where is None:
             monkeypatch.setattr(followers, "report_position", fail)
-            node._tasks.start(node._tell_leader(), is_concurrent=True)
+            node._tasks.start(node._report_to_leader(), is_concurrent=True)
             node.election.leadership.leader = Member("c", "h:1", "http://h:2")
         else:
             monkeypatch.setattr(where, broken, fail)

@@ -335,7 +335,7 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
     async def ask(secret: str) -> int:
         headers = [(SECRET.encode(), secret.encode("latin-1"))]
         scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
-        return (await app._position(Request(scope, receive))).status_code
+        return (await app._record_position(Request(scope, receive))).status_code
 
     async def play() -> None:
         for wrong in ("", "wrong", "\u00e9"):

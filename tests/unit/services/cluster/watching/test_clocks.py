@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from services.cluster.election.pace import LagAndSkew
-from services.cluster.watching.clocks import FRESH_MS, Clocks
+from services.cluster.watching.clocks import FRESH_MS, ClockComparison
 from sharedlog.engine import Stored
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of
 
@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, skew_ms: int) -> None:
         self.now_ms, self.skew_ms = 1_000, skew_ms
         self.pace = LagAndSkew(lambda: WALL_MS + self.now_ms, lambda: self.now_ms)
-        self.clocks = Clocks(self.pace, lambda: self.now_ms)
+        self.clocks = ClockComparison(self.pace, lambda: self.now_ms)
         for _ in range(3):
             self.pace.record_read([], lambda: 0)
             self.pace.record_read([self.taken()], lambda: 1)
@@ -35,19 +35,19 @@ class Bench:
         stored = self.taken()
         body = body_of({"clock_ms": stored.appended_ms + ahead_ms})
         record = SharedRecord(bytes(16), Kind.BEAT, 1, NOBODY, 0, CHAIN_AT_GENESIS, body)
-        self.clocks.led(stored, record)
+        self.clocks.record_leader_clock(stored, record)
 
 
 @pytest.mark.parametrize(("skew_ms", "which"), [(10_000, "10.0 s behind"), (-10_000, "10.0 s ahead of")])
 def test_nodes_that_agree_name_the_engines_clock(skew_ms: int, which: str) -> None:
     bench = Bench(skew_ms)
-    assert bench.clocks.engine_is_off() == "", "this node alone knows nothing"
+    assert bench.clocks.engine_clock_warning() == "", "this node alone knows nothing"
     bench.led(skew_ms - 300)
-    bench.clocks.told("node c", skew_ms + 500)
-    said = bench.clocks.engine_is_off()
+    bench.clocks.record_skew("node c", skew_ms + 500)
+    said = bench.clocks.engine_clock_warning()
     assert f"the engine's clock is {which} those of this node and of node c and the leader" in said
     bench.now_ms += FRESH_MS + 1
-    assert bench.clocks.engine_is_off() == "", "of the past"
+    assert bench.clocks.engine_clock_warning() == "", "of the past"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_nodes_that_agree_name_the_engines_clock(skew_ms: int, which: str) -> No
 def test_a_node_whose_clock_alone_is_off_blames_nobody(skew_ms: int, other_ms: int) -> None:
     bench = Bench(skew_ms)
     bench.led(other_ms)
-    assert bench.clocks.engine_is_off() == ""
+    assert bench.clocks.engine_clock_warning() == ""
 
 
 def test_it_is_logged_once_when_it_begins_and_ends(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ class Stage:
         """The samples that the looks give Prometheus."""
         node: Any = SimpleNamespace()
         metrics = ClusterMetrics(node, node, node, self.scrubbing, node)
-        return [f"{one.name} {one.value}" for family in metrics._scrubbed() for one in family.samples]
+        return [f"{one.name} {one.value}" for family in metrics._scrub_metrics() for one in family.samples]
 
 
 def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from services.cluster.watching.sessions import AGAIN_SECONDS, TRY_SECONDS, Sessions
+from services.cluster.watching.sessions import AGAIN_SECONDS, TRY_SECONDS, SessionTrials
 from sharedlog.errors import SessionRefused
 
 
@@ -32,7 +32,7 @@ def test_a_refusal_is_told_until_a_session_is_opened() -> None:
             goes_on.clear()
 
         with ThreadPoolExecutor(1) as executor:
-            sessions = Sessions(door.attempt, executor, pause)
+            sessions = SessionTrials(door.attempt, executor, pause)
             watching = asyncio.create_task(sessions.watch())
             assert (await paused.get(), door.count) == (TRY_SECONDS, 0), "a start has opened one just now"
             for refusal, seconds in (

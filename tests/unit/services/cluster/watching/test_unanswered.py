@@ -14,7 +14,7 @@ from services.cluster.watching.unanswered import (
     AGAIN_SECONDS,
     ANSWER_MS,
     LOOK_SECONDS,
-    Unanswered,
+    EngineDiagnosis,
     WatchedEngine,
 )
 from sharedlog.engine import Head
@@ -95,7 +95,7 @@ class Stage:
     def __init__(self) -> None:
         self.waiting_ms, self.answers, self.looks, self.found = 0, True, 0, [BAD]
         self.error: Exception | None = None
-        self.watch = Unanswered(lambda: self.waiting_ms, lambda: self.answers, self._look, self._pause)
+        self.watch = EngineDiagnosis(lambda: self.waiting_ms, lambda: self.answers, self._look, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
         self._goes_on = asyncio.Event()
 
