@@ -2,7 +2,7 @@
 
 Each method carries out one act and returns the answer to the election, and `Acts` stores no result. An act
 waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only `look`
-and `complain` run concurrently with another act. The simulation calls the same methods.
+and `append_complaint` run concurrently with another act. The simulation calls the same methods.
 
 The acts own the replica from `open` on until the node leads, and the event loop owns the replica during the
 lead (`services.cluster.leading.lead`).
@@ -132,7 +132,7 @@ class Acts:
             self.witness.require_kept(self.engine, replica.fold)
         answer = self.catch_up()
         is_due = replica.core.is_checkpoint_due or self.has_many_records(replica)
-        if is_due or (not answer.records and replica.settles()):
+        if is_due or (not answer.records and replica.claim_due_checkpoint()):
             replica.checkpoint(self.clocks.wall())
         return answer
 

@@ -65,7 +65,7 @@ class Evidence(NamedTuple):
     crc: int
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The position of the evidence, as a part of a sentence."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 

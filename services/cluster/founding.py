@@ -120,7 +120,7 @@ class RemainingData(NamedTuple):
             "set_aside_bytes": self.beyond_end - self.end,
         }
 
-    def said(self) -> str:
+    def description(self) -> str:
         """Return a description of the remaining and the missing data."""
         missing = (
             f"{self.missing_bytes} bytes that this node has seen accepted are missing"
@@ -199,7 +199,7 @@ def restore_from(
         left = remaining_data(disk)
         if (accepted_loss, accepted_damage or 0) != (left.end, left.damaged_bytes):
             raise LossNotAccepted(
-                f"{_differing_numbers(left, accepted_loss, accepted_damage)}{root} has {left.said()}. "
+                f"{_differing_numbers(left, accepted_loss, accepted_damage)}{root} has {left.description()}. "
                 f"What the cluster has accepted after byte {left.end} is lost.{_founding_obstacle(engine)} "
                 f"If no other node has more: {left.acceptance_options()}.",
                 left.facts(),

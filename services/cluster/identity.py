@@ -21,6 +21,6 @@ class Member(NamedTuple):
     supports: int = OLDEST
     """The newest version of records that the node's program supports (`sharedlog.versions`)."""
 
-    def told(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """Return the fields for status output, with a flag in place of the certificate."""
         return self._asdict() | {"certificate": bool(self.certificate)}

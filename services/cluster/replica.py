@@ -238,7 +238,7 @@ class Replica:
         self.core.delete_covered()
         self.core.mending.read_on(self._disk, now_ms)
 
-    def settles(self) -> bool:
+    def claim_due_checkpoint(self) -> bool:
         """Return whether a checkpoint is due at the end of a catch-up, or at the first look of a lead.
 
         The result is true at most once for each opening and each lead, and only after the shared log was read

@@ -18,7 +18,7 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "node": node.me.node,
         "role": node.role.value,
         "epoch": node.epoch,
-        "leader": None if leader is None else leader.told(),
+        "leader": None if leader is None else leader.status_fields(),
         "end_offset": fold.end if leads and fold is not None else seen.end,
         "next_record": seen.next_record,
         "read_ms_ago": monotonic_ms() - node.read_ms if node.read_ms else None,

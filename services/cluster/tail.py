@@ -106,7 +106,7 @@ class Tail:
                 path, position, piece, zeros
             ):
                 continue
-            if self._holds_other(path, position, offset, piece):
+            if self._has_other_record(path, position, offset, piece):
                 return DiskComparison.OTHER, offset
             unsound_at = offset if unsound_at is None else unsound_at
         return (
@@ -140,7 +140,7 @@ class Tail:
             self._disk.read(path, one, min(_CHUNK_BYTES, end - one)).strip(b"\0") for one in chunks
         )
 
-    def _holds_other(self, path: str, position: int, offset: int, piece: bytes) -> bool:
+    def _has_other_record(self, path: str, position: int, offset: int, piece: bytes) -> bool:
         if self._disk.size(path) <= position or self._disk.read(path, position, len(piece)) == piece:
             return False
         return holds_other(self._disk.view(path), position, offset, self._imported_until)

@@ -111,7 +111,7 @@ def restore(
         output.print_json({"cluster": cluster.hex(), "store": str(store)} | left.facts())
         return
     output.say(f"Cluster {cluster.hex()} begins with {store} up to byte {end}; what came after it is lost.")
-    output.say(f"It had {left.said()}.")
+    output.say(f"It had {left.description()}.")
     _say_next(url, node, store)
 
 

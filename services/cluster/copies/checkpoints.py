@@ -67,7 +67,7 @@ class OwnCopy:
         known = replica.fold.holdings.of(self._name)
         finalized = replica.fold.finalized
         if shared is None:
-            held = self._held(0, finalized)
+            held = self._holding_without_copy(0, finalized)
             told = known is not None and replace(known, next_record=0) == held
             return None if told else self._record(Kind.HOLD, held)
         end = int(shared["end"])
@@ -99,9 +99,11 @@ class OwnCopy:
         with self._lock:
             self.number += 1
             self._told, self._checked_end = None, 0
-        return self._record(Kind.HOLD, self._held(next_record, finalized), _beside(unreadable))
+        return self._record(
+            Kind.HOLD, self._holding_without_copy(next_record, finalized), _unreadable_facts(unreadable)
+        )
 
-    def _held(self, next_record: int, finalized: int) -> Holding:
+    def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
         """Return the holding of a node without a copy, which contains the HTTP address of the node."""
         return Holding(
             next_record,
@@ -118,7 +120,9 @@ class OwnCopy:
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
         """Return a record that repeats this node's holding, and reports which record the node cannot read."""
-        return self._record(Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _beside(where))
+        return self._record(
+            Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
+        )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on damage.
@@ -146,12 +150,12 @@ class OwnCopy:
         return encode(SharedRecord(self._began.cluster, kind, 0, NOBODY, holding.end or 0, 0, facts))
 
 
-def _beside(unreadable: Unreadable | None) -> dict[str, Any]:
+def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
     """Return the facts that report an unreadable record, in addition to the holding of a node."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
-class Found(NamedTuple):
+class LogFacts(NamedTuple):
     """The facts in the shared log for a node without a fold.
 
     The field `first` is the number of the first record in the log. `copies` are those copies of other nodes
@@ -167,7 +171,7 @@ class Found(NamedTuple):
     own: Holding | None
 
 
-def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> Found:
+def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
     """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
 
     Raise `Unknown` if the engine does not answer.
@@ -185,7 +189,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
             epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
     finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
     copies = holdings.copies(name, max(first, beyond + 1))
-    return Found(first, copies, epoch, finalized, holdings.of(name))
+    return LogFacts(first, copies, epoch, finalized, holdings.of(name))
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:

@@ -36,7 +36,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, holes
 from services.cluster.copies import transfer
-from services.cluster.copies.checkpoints import Found, OwnCopy, find_copies
+from services.cluster.copies.checkpoints import LogFacts, OwnCopy, find_copies
 from services.cluster.copies.transfer import FetchedCopy
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence import (
@@ -107,7 +107,7 @@ class Copying:
                 self._engine.trim(below)
                 self.trimmed_below = below
 
-    def find_copies(self, where: Unreadable | None = None) -> Found:
+    def find_copies(self, where: Unreadable | None = None) -> LogFacts:
         """Return the facts in the shared log for a node without a copy.
 
         With `where`, report the unreadable record once to each leader. Raise `Unknown` if the engine does not
@@ -125,7 +125,7 @@ class Copying:
                 self._told_unreadable = told
         return found
 
-    def fetch_copy(self, found: Found, where: Unreadable | None = None) -> str:
+    def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
         """Fetch one of the announced copies, or start over with the whole log, and return the source.
 
         Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not answer, or OSError if
@@ -177,8 +177,8 @@ class Copying:
         if verdict is Verdict.REFUSE:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
             raise CopyRefused(
-                f"{has} lacks what this node has seen accepted, {claimed.said}, or nothing proves that it is "
-                "there: it does not take this node's place. To give up what only this copy has: "
+                f"{has} lacks what this node has seen accepted, {claimed.description}, or nothing proves "
+                "that it is there: it does not take this node's place. To give up what only this copy has: "
                 "tidewheel cluster refetch --store STORE "
                 f"--accept-loss-of {claimed.end}."
             )

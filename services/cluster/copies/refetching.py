@@ -34,7 +34,9 @@ def recovery_advice(disk: Disk) -> str:
     """Return advice for the operator of a halted node, with the accepted end of the node."""
     claimed = _read_evidence(disk)
     return (
-        AFTER_HALT if claimed is None else _SEEN.format(after=AFTER_HALT, said=claimed.said, end=claimed.end)
+        AFTER_HALT
+        if claimed is None
+        else _SEEN.format(after=AFTER_HALT, said=claimed.description, end=claimed.end)
     )
 
 

@@ -396,7 +396,7 @@ class Chunks:
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Move the lead to another node, and return the new leader."""
-    return {"leader": (await orders.move_lead(node, await node_name_in(request))).told()}
+    return {"leader": (await orders.move_lead(node, await node_name_in(request))).status_fields()}
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class Lead:
         Raise `StoreDamaged` if the copy is void, or `Halted` if the log has lost records.
         """
         core = self._replica.core
-        if self._acts.has_many_records(self._replica) or self._replica.settles():
+        if self._acts.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
             core.want_checkpoint()
         shown: Identity = await self._work(partial(self._look_at_disk_and_log, has_read_all))
         await self._look_at_damage()

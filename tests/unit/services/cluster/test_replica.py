@@ -162,17 +162,17 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     engine, records = led()
     monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
     follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
-    assert not Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER).settles(), "it is empty"
+    assert not Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER).claim_due_checkpoint(), "it is empty"
     read_to(follower, engine, len(records))
-    assert follower.settles()
-    assert not follower.settles()
+    assert follower.claim_due_checkpoint()
+    assert not follower.claim_due_checkpoint()
     candidate = Candidate(follower.fold, b"who leads epoch2", {"node": "b"})
     head = Head(1, follower.fold.holder, Position(follower.fold.end, follower.fold.chain))
     engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
     read_to(follower, engine, len(records) + 1)
     follower.start_lead(engine, 0, lambda: 0)
-    assert follower.settles()
-    assert not follower.settles()
+    assert follower.claim_due_checkpoint()
+    assert not follower.claim_due_checkpoint()
 
 
 def test_leads_lengthen_a_lease_once() -> None:
@@ -247,9 +247,9 @@ def test_a_copy_that_has_not_read_what_it_has_seen_accepted_takes_no_checkpoint_
     again = Replica.open(disk, SETTINGS, 0, CLUSTER)
     read_to(again, engine, len(records) - 1)
     assert again.beyond_checkpoint_bytes > 0
-    assert not again.settles()
+    assert not again.claim_due_checkpoint()
     read_to(again, engine, len(records))
-    assert again.settles()
+    assert again.claim_due_checkpoint()
 
 
 @pytest.mark.parametrize("has_read_all", [False, True])
