@@ -32,7 +32,9 @@ def tail(
     since: Annotated[
         str, typer.Option(help="Also show messages stored since 10m (ago), 09:30 or 2026-11-22T09:00.")
     ] = "",
-    last: Annotated[int, typer.Option("--last", help="Show the last so many, too.", min=0, max=LAST_MAX)] = 0,
+    last: Annotated[
+        int, typer.Option("--last", help="Also show this number of last messages.", min=0, max=LAST_MAX)
+    ] = 0,
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
     key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
     limit: Annotated[
