@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from tests import kept_java, mariadb
 from tests.forked import Forked
+from tidewheel.testing.process import BrokerProcess
 
 LONGEST = {
     *("test_audit.py", "test_demo.py", "test_restart.py", "test_sick_disk.py", "test_crowded_kill.py"),
@@ -135,3 +136,12 @@ def main_loop() -> Iterator[None]:
     yield
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with an empty store and a virtual clock, for the tests of a module."""
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    process.start()
+    yield process
+    process.stop()

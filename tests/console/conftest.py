@@ -11,14 +11,6 @@ from tidewheel.testing.process import BrokerProcess
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="module")
 def pipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipe]:
     with chromium(tmp_path_factory.mktemp("chromium")) as found:
         yield found

@@ -13,14 +13,6 @@ from tidewheel.testing.process import BrokerProcess
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="module")
 def console(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleProcess]:
     folder = tmp_path_factory.mktemp("console")
     here = Path.cwd()
