@@ -19,9 +19,9 @@ from tidewheel.command import COMMAND, without_settings
 class ConsoleProcess:
     """`tidewheel console` beside a broker; `link` is its one-time link."""
 
-    def __init__(self, environ: Mapping[str, str], http: str, **variables: str) -> None:
+    def __init__(self, environ: Mapping[str, str], http: str, *options: str, **variables: str) -> None:
         self._process = subprocess.Popen(
-            [*COMMAND, "console", "--http", http, "--listen", "127.0.0.1:0"],
+            [*COMMAND, "console", "--http", http, "--listen", "127.0.0.1:0", *options],
             stdout=subprocess.PIPE, text=True, env=without_settings(environ) | variables,
         )  # fmt: skip
         assert self._process.stdout is not None

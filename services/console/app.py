@@ -10,7 +10,7 @@ refuses, or is gone: 503) loads again until the page is back (`console.js`; with
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from services.console.broker import SignedOut
 from services.console.gate import Gate, form_of
-from services.console.page import Act, Asked, Page
-from services.console.pages import PAGES
+from services.console.page import Act, Asked, File, Page
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
 from services.http.api import Api
@@ -48,10 +47,18 @@ AGAIN: Final = 503
 
 
 class Console:
-    """The handlers; `connect` gives the broker for a token, `port` is in the cookie's name."""
+    """The handlers of pages and files; `connect` gives the broker for a token."""
 
-    def __init__(self, connect: Callable[[str], Api], sessions: Sessions, cookie: str) -> None:
+    def __init__(
+        self,
+        connect: Callable[[str], Api],
+        sessions: Sessions,
+        cookie: str,
+        pages: Sequence[Page],
+        files: Sequence[File],
+    ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
+        self._pages, self._files = pages, files
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -60,7 +67,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._templates.filters.update(FILTERS)
-        self._templates.globals.update(menu=[page for page in PAGES if page.entry])
+        self._templates.globals.update(menu=[page for page in pages if page.entry])
 
     def routes(self) -> list[Route | Mount]:
         """Return what is served."""
@@ -69,10 +76,11 @@ class Console:
             Route("/sign-in", self.sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self.sign_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=HERE / "static")),
-            *(Route(page.path, partial(self.show, page)) for page in PAGES),
+            *(Route(page.path, partial(self.show, page)) for page in self._pages),
+            *(Route(file.path, partial(self.hand, file)) for file in self._files),
             *(
                 Route(f"{page.path.rstrip('/')}/{verb}", partial(self.act, act), methods=["POST"])
-                for page in PAGES
+                for page in self._pages
                 for verb, act in page.acts.items()
             ),
         ]
@@ -114,6 +122,12 @@ class Console:
             return JSONResponse({"as_of_ms": str(as_of_ms), **model})
         told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": session.take_note()}
         return self._rendered(page.template, told | {"asked": asked, "here": str(request.url.query)} | model)
+
+    async def hand(self, file: File, request: Request) -> Response:
+        """Answer with a file."""
+        broker = self._connect(self._session(request).token)
+        text = await run_in_threadpool(file.read, broker, Asked(request.query_params))
+        return Response(text, media_type=file.media_type)
 
     async def act(self, act: Act, request: Request) -> Response:
         """Carry out an act, and go on with the page that it names."""
@@ -175,9 +189,16 @@ def wants_json(request: Request) -> bool:
     )
 
 
-def make_app(connect: Callable[[str], Api], sessions: Sessions, names: Names, port: int) -> Starlette:
+def make_app(
+    connect: Callable[[str], Api],
+    sessions: Sessions,
+    names: Names,
+    port: int,
+    pages: Sequence[Page],
+    files: Sequence[File],
+) -> Starlette:
     """Return the console; browsers send cookies of one port to all, so its name has the port."""
-    console = Console(connect, sessions, f"tidewheel_console_{port}")
+    console = Console(connect, sessions, f"tidewheel_console_{port}", pages, files)
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         TidewheelError: console.failed,
         HTTPException: console.unknown,

@@ -6,6 +6,7 @@ Cost: nine requests to the broker, of which groups and metrics are full scans.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +15,19 @@ from services.http.api import Api
 from services.status.asking import answers_of
 from services.status.judgement import State, as_plain, screen, worst
 
-AUDITS: Final = Path("audit-out")
 NEEDING: Final = (State.WARN, State.CRIT)
 """The states of an alarm; an audit that was never run is unknown, and none."""
 
 
-def read(broker: Api, asked: Asked) -> Model:
+def page(audits: Path) -> Page:
+    """Return the page; `audits` is the folder of audits of this machine."""
+    return Page("/", "Overview", "overview.html", partial(read, audits), entry="Overview")
+
+
+def read(audits: Path, broker: Api, asked: Asked) -> Model:
     """Return the rows, worst first in `act_now`."""
     broker.get("whoami")  # raises `SignedOut`; the rows below take a refusal for something not known
-    rows = screen(answers_of(broker, {}, AUDITS))
+    rows = screen(answers_of(broker, {}, audits))
     needing = sorted((row for row in rows if row.state in NEEDING), key=lambda row: -row.state)
     return {
         "address": broker.address,
@@ -30,6 +35,3 @@ def read(broker: Api, asked: Asked) -> Model:
         "rows": [as_plain(row) for row in rows],
         "act_now": [as_plain(row) for row in needing],
     }
-
-
-PAGE: Final = Page("/", "Overview", "overview.html", read, entry="Overview")

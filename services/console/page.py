@@ -71,3 +71,12 @@ class Page:
     entry: str = ""
     acts: Mapping[str, Act] = field(default_factory=dict)
     every_ms: int = REFRESH_MS
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What is served as it is, to sessions only; `read` returns its text."""
+
+    path: str
+    media_type: str
+    read: Callable[[Api, Asked], str]

@@ -14,11 +14,14 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from threading import Thread
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from services.console.app import make_app
+from services.console.audits import Audits
 from services.console.broker import connect
+from services.console.pages import pages_of
 from services.console.sessions import Sessions
 from services.ops.http_server import HttpServer
 from services.ops.origins import names_of
@@ -32,9 +35,15 @@ TAKEN: Final = "taken"
 """The answer of a child to a key."""
 
 
-def serve(
-    http: str | None, listen: Address, token: str, announce: Callable[[str, str], None], *, is_child: bool
-) -> None:
+class Plan(NamedTuple):
+    """What is served: the broker at `http`, with the audits of a folder; a child ends with its parent."""
+
+    http: str | None
+    audits: Path
+    is_child: bool
+
+
+def serve(plan: Plan, listen: Address, token: str, announce: Callable[[str, str], None]) -> None:
     """Serve until a signal to end; a child also until the end of stdin.
 
     `announce` is called with the URL, and that of a one-time link whose session calls with `token`, or with
@@ -46,16 +55,16 @@ def serve(
             f"ssh -L {listen.port or 8089}:127.0.0.1:{listen.port or 8089} HOST"
         )
     with closing(listen_on(listen, "--listen")) as bound:
-        asyncio.run(_serve(bound, http, token, announce, is_child))
+        asyncio.run(_serve(plan, bound, token, announce))
 
 
-async def _serve(
-    bound: socket.socket, http: str | None, token: str, announce: Callable[[str, str], None], is_child: bool
-) -> None:
+async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callable[[str, str], None]) -> None:
     loop, sessions = asyncio.get_running_loop(), Sessions(time.monotonic)
     address = Address(*bound.getsockname()[:2])
     names = names_of([address.host], is_loopback=True)
-    server = HttpServer(make_app(partial(connect, http), sessions, names, address.port))
+    audits = Audits(plan.audits)
+    pages, files = pages_of(audits), audits.files()
+    server = HttpServer(make_app(partial(connect, plan.http), sessions, names, address.port, pages, files))
 
     def stop() -> None:
         server.should_exit = True
@@ -63,7 +72,7 @@ async def _serve(
     for number in signals_to_end():
         loop.add_signal_handler(number, stop)
     url = f"http://{address}"
-    if is_child:
+    if plan.is_child:
         offer, end = partial(_offer, sessions), partial(loop.call_soon_threadsafe, stop)
         announce(url, "")
         Thread(target=take_keys, args=(sys.stdin, offer, loop, end), daemon=True).start()

@@ -32,6 +32,7 @@ PAGES = (
     "clients",
     "refused",
     "cluster",
+    "audits",
 )
 SITE = "location.origin"
 
@@ -148,6 +149,23 @@ def test_another_node_is_made_to_lead(pipe: Pipe, tmp_path: Path) -> None:
             tab.shows("leads, at")
         finally:
             console.stop()
+
+
+def test_a_report_has_its_style_and_no_script(pipe: Pipe, broker: BrokerProcess, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "20261121T020000Z"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text('{"balanced": true, "totals": {"orders": 7}, "cases": {}}')
+    page = "<!doctype html><title>r</title><style>h1 { color: rgb(1, 2, 3); }</style><h1>Audit</h1>"
+    (folder / "report.html").write_text(page + "<script>window.ran = true</script>")
+    console, tab = ConsoleProcess(os.environ, broker.http, "--audits", str(tmp_path)), Tab(pipe)
+    try:
+        tab.open(console.link)
+        tab.open(f"{console.url}/audits")
+        tab.press("td a[href^='/audits/report']")
+        tab.until("getComputedStyle(document.querySelector('h1')).color === 'rgb(1, 2, 3)'")
+        assert tab.run("window.ran === undefined")
+    finally:
+        console.stop()
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,9 @@ def console(
             "--listen", metavar="HOST:PORT", help="Address on loopback; port 0 selects a free port."
         ),
     ] = f"127.0.0.1:{PORT_USUAL}",
+    audits: Annotated[
+        Path, typer.Option("--audits", help="Folder of audits to show, as in: audit run --out.")
+    ] = Path("audit-out"),
     child: Annotated[
         bool,
         typer.Option("--child", hidden=True, help="Read one-time keys from stdin, and end when stdin ends."),
@@ -38,7 +42,7 @@ def console(
 
     Example: tidewheel console --http 127.0.0.1:8088
     """
-    from services.console.serving import serve
+    from services.console.serving import Plan, serve
     from services.http.calls import client_settings
     from services.settings.config import secret_in
 
@@ -48,7 +52,7 @@ def console(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from error
     token = secret_in(settings.http_token, "http_token")
-    serve(http, address, token, announce_to_parent if child else announce, is_child=child)
+    serve(Plan(http, audits, child), address, token, announce_to_parent if child else announce)
 
 
 def announce(url: str, link: str) -> None:

@@ -1,0 +1,211 @@
+"""`/audits`: runs of audits in a folder, their cases, findings and reports, and the seals of closed books.
+
+    /audits          the runs, the newest first, and the seals
+    /audits/run      one run: its cases, its findings or those of a case
+    /audits/order    one order of a run, with its evidence from the log
+    /audits/report   the report itself, as the run wrote it; /audits/report.css has its style
+
+The folder is one of this machine, read as `tidewheel audit ls` and `show` do, so it has no rights of its own:
+an administrator of the broker may see it. The report carries its style in itself, which the content policy of
+the console refuses: the style is served beside it, and nothing else of the report is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from services.console.page import Asked, File, Model, Page
+from services.http.api import Api
+from tidewheel.errors import AccessRefused, ClientMistake, LibraryMissing, NotFound, TidewheelError
+
+if TYPE_CHECKING:
+    from spark_jobs.runs import Run
+
+USUAL: Final = Path("audit-out")
+RUNS_MAX: Final = 50
+FINDINGS_AT_ONCE: Final = 50
+SEALS_MAX: Final = 50
+STYLE: Final = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+NO_FACTS: Final = ("order_id", "case", "why", "timeline", "subject", "subject_id", "total_pence", "currency")
+
+
+class Audits:
+    """The pages of a folder of audits."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def pages(self) -> tuple[Page, ...]:
+        """Return the pages."""
+        return (
+            Page("/audits", "Audits", "audits.html", self.read, entry="Audits"),
+            Page("/audits/run", "Audit", "audit.html", self.read_run, every_ms=0),
+            Page("/audits/order", "Order of an audit", "audit_order.html", self.read_order, every_ms=0),
+        )
+
+    def files(self) -> tuple[File, ...]:
+        """Return what a report is served as."""
+        return (
+            File("/audits/report", "text/html; charset=utf-8", self.report),
+            File("/audits/report.css", "text/css; charset=utf-8", self.style),
+        )
+
+    def read(self, broker: Api, asked: Asked) -> Model:
+        """Return the newest runs, and the seals; `trouble` says what of the seals cannot be read."""
+        check(broker)
+        with reading():
+            from spark_jobs.runs import runs
+
+            found = runs(self.folder)
+            seals, trouble = self._seals()
+        return {
+            "folder": str(self.folder),
+            "count": len(found),
+            "runs": [facts(run) for run in reversed(found[-RUNS_MAX:])],
+            "seals": seals,
+            "trouble": trouble,
+        }
+
+    def read_run(self, broker: Api, asked: Asked) -> Model:
+        """Return one run and a page of its findings, or of the orders of a case."""
+        check(broker)
+        case, after = asked.get("case"), asked.get("after", "0")
+        if not (after.isascii() and after.isdigit()):
+            raise ClientMistake(f"after is {after[:20]!r}: it is a number of findings.")
+        with reading():
+            run = self._run(asked)
+            first = int(after)
+            found = [plain(row) for row in islice(run.of_case(case), first, first + FINDINGS_AT_ONCE + 1)]
+        more = {"run": run.run_id} | asked.given("case") | {"after": first + FINDINGS_AT_ONCE}
+        return {
+            "run": facts(run),
+            "case": case,
+            "findings": found[:FINDINGS_AT_ONCE],
+            "next": urlencode(more) if len(found) > FINDINGS_AT_ONCE else "",
+        }
+
+    def read_order(self, broker: Api, asked: Asked) -> Model:
+        """Return all that a run knows of an order."""
+        check(broker)
+        with reading():
+            run = self._run(asked)
+            found = plain(run.order(asked.required("order", "The order")))
+            known = {name: value for name, value in found.items() if name not in NO_FACTS}
+            if found.get("total_pence") is not None:
+                from spark_jobs.amounts import amount
+
+                known["total"] = amount(found["total_pence"], found.get("currency"))
+        return {
+            "run": run.run_id,
+            "order": found["order_id"],
+            "case": found["case"],
+            "why": found.get("why") or "",
+            "facts": {name: value for name, value in known.items() if value not in (None, [], "")},
+            "timeline": found.get("timeline") or [],
+        }
+
+    def report(self, broker: Api, asked: Asked) -> str:
+        """Return the report of a run, its style as a link."""
+        run_id, text = self._report(broker, asked)
+        address = f"/audits/report.css?{urlencode({'run': run_id})}"
+        return STYLE.sub(f'<link rel="stylesheet" href="{address}">', text, count=1)
+
+    def style(self, broker: Api, asked: Asked) -> str:
+        """Return the style of a report."""
+        found = STYLE.search(self._report(broker, asked)[1])
+        return found[1] if found else ""
+
+    def _report(self, broker: Api, asked: Asked) -> tuple[str, str]:
+        check(broker)
+        with reading():
+            run = self._run(asked)
+        try:
+            return run.run_id, run.folders.report.read_text()
+        except OSError as error:
+            raise NotFound(f"Run {run.run_id} has no report ({error.strerror}).") from error
+
+    def _run(self, asked: Asked) -> Run:
+        from spark_jobs.runs import NEWEST, run_of
+
+        return run_of(self.folder, asked.get("run", NEWEST))
+
+    def _seals(self) -> tuple[list[Model], str]:
+        from spark_jobs.seals.files import SealFolder
+
+        try:
+            found = SealFolder(self.folder).read()
+        except TidewheelError as error:
+            return [], f"{error.code} {error}"
+        return [
+            {
+                "number": seal.number,
+                "run_id": seal.run_id,
+                "written_ms": str(seal.written_ms),
+                "from_ms": str(seal.from_ms),
+                "to_ms": str(seal.to_ms),
+                "windows": len(seal.windows),
+                "corrected": len(seal.corrected),
+                "identities": seal.identities_count,
+                "open": seal.account.open,
+                "digest": seal.digest,
+            }
+            for seal in reversed(found[-SEALS_MAX:])
+        ], ""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Say what reading an audit needs, and what cannot be read; raise `LibraryMissing`, `NotFound`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise LibraryMissing(
+            f"To read audits the console needs {error.name}: pip install 'tidewheel[audit]'"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotFound(f"The audit cannot be read ({error}).") from error
+
+
+def check(broker: Api) -> None:
+    """Raise `AccessRefused` for callers that are no administrators of the broker."""
+    if not broker.get("whoami")["is_administrator"]:
+        raise AccessRefused("Audits name orders of all topics: an administrator may see them.")
+
+
+def facts(run: Run) -> Model:
+    """Return a run as plain values."""
+    windows = run.summary.get("windows") or []
+    return {
+        "run_id": run.run_id,
+        "written_ms": str(run.written_ms),
+        "orders": run.orders_count,
+        "findings": run.findings_count,
+        "is_balanced": run.is_balanced,
+        "is_partial": run.is_partial,
+        "cases": run.summary["cases"] | run.summary.get("others", {}),
+        "finding_cases": run.finding_cases,
+        "lacking": list(run.summary.get("lacking", ())),
+        "as_of_ms": None if run.as_of_ms is None else str(run.as_of_ms),
+        "windows": len(windows),
+        "has_report": run.folders.report.is_file(),
+    }
+
+
+def plain(row: dict[str, Any]) -> Model:
+    """Return a row with whole numbers that JavaScript cannot hold as texts."""
+    return {name: _plain(name, value) for name, value in row.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(name, one) for one in value]
+    is_long = isinstance(value, int) and name.endswith(("_ms", "_offset"))
+    return str(value) if is_long else value
