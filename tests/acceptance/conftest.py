@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +28,7 @@ from services.shop.topics import TOPIC_TYPES
 from tests.acceptance.demo import run as run_demo
 from tests.acceptance.demo import write_orders
 from tests.command import tidewheel
+from tests.served import serve
 
 AWAIT_SECONDS = 60
 TIMEOUT_MS = 600_000
@@ -166,22 +165,12 @@ def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, Any]:
     return layout, json.loads(done.stdout)
 
 
-COMMAND = (sys.executable, "-m", "services.cli.main")
-
-
 class Serving:
     """A broker that lets consumers lease for as short as they like, and its commands."""
 
     def __init__(self, folder: Path) -> None:
-        ready = folder / "ready"
-        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-        store = ("--store", str(folder / "store"), "--segment-bytes", str(1 << 24), "--queue-count", "1")
-        self.process = subprocess.Popen(
-            [*COMMAND, "serve", *store, *where, "--invisible-ms-min", "100"], stderr=subprocess.DEVNULL
-        )
-        eventually(ready.exists)
-        facts = json.loads(ready.read_text())
-        self.listen, self.http = facts["listen"], facts["http"]
+        served = serve(folder, "--queue-count", "1", "--invisible-ms-min", "100")
+        self.process, self.listen, self.http = served.process, served.listen, served.http
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command in a terminal of 100 characters; returns all that it said."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.command import tidewheel
+from tests.served import serve
 
-COMMAND = (sys.executable, "-m", "services.cli.main")
 SECONDS = 60
 
 
@@ -36,19 +34,10 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("doctor")
-    ready, told = folder / "ready", f"127.0.0.1:{free_port()}"
-    where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-    options = ("--store", str(folder / "store"), "--segment-bytes", str(1 << 24), "--advertise", told)
-    process = subprocess.Popen(
-        [*COMMAND, "serve", *where, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stderr is not None
-    while not ready.exists():
-        assert process.stderr.readline(), "the broker has ended"
-    facts = json.loads(ready.read_text())
-    yield Served(facts["listen"], facts["http"], folder / "store", told)
-    process.terminate()
-    process.communicate(timeout=SECONDS)
+    told = f"127.0.0.1:{free_port()}"
+    served = serve(folder, "--advertise", told)
+    yield Served(served.listen, served.http, folder / "store", told)
+    served.stop()
 
 
 def examine(endpoint: str, *options: str, code: int) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,15 @@ from typing import Any
 import pytest
 
 from tests.command import tidewheel
-
-COMMAND = (sys.executable, "-m", "services.cli.main")
+from tests.served import serve
 
 
 class Serving:
     """A broker process, and commands against it."""
 
-    def __init__(self, folder: Path, eventually: Any) -> None:
-        self.store, ready = folder / "store", folder / "ready"
-        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-        clock = ("--store", str(self.store), "--segment-bytes", str(1 << 24), "--clock", "virtual")
-        self.process = subprocess.Popen([*COMMAND, "serve", *clock, *where], stderr=subprocess.DEVNULL)
-        eventually(ready.exists)
-        self.http = json.loads(ready.read_text())["http"]
+    def __init__(self, folder: Path) -> None:
+        self.store, self._served = folder / "store", serve(folder, "--clock", "virtual")
+        self.process, self.http = self._served.process, self._served.http
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command; returns what it printed."""
@@ -40,8 +33,8 @@ class Serving:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
-    serving = Serving(tmp_path, eventually)
+def broker(tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path)
     yield serving
     serving.process.kill()
     serving.process.wait()

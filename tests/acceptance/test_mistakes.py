@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.command import TIDEWHEEL, tidewheel
+from tests.command import tidewheel
+from tests.served import serve
 
 SECONDS: Final = 60
 BODY_BYTES: Final = 5_000_000
@@ -51,19 +51,13 @@ class Serving:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("mistakes")
-    ready = folder / "ready"
-    where = ["--store", str(folder / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    command = [*TIDEWHEEL, "serve", *where, "--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while not ready.exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        broker = Serving(json.loads(ready.read_text())["http"], folder)
-        for kind in ("normal", "fifo", "delay", "transaction", "priority", "lite"):
-            broker.said(0, "topic", "create", kind, "--type", kind)
-        (folder / "big").write_bytes(b"x" * BODY_BYTES)
-        yield broker
-        process.terminate()
+    served = serve(folder)
+    broker = Serving(served.http, folder)
+    for kind in ("normal", "fifo", "delay", "transaction", "priority", "lite"):
+        broker.said(0, "topic", "create", kind, "--type", kind)
+    (folder / "big").write_bytes(b"x" * BODY_BYTES)
+    yield broker
+    served.stop()
 
 
 @pytest.mark.parametrize(

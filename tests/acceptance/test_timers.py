@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.command import tidewheel
+from tests.served import serve
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "services.cli.main")
@@ -25,24 +26,14 @@ COMMAND = (sys.executable, "-m", "services.cli.main")
 class Serving:
     """A broker process on one store; it can be killed and started again."""
 
-    def __init__(self, folder: Path, eventually: Any) -> None:
-        self._folder, self._eventually = folder, eventually
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.start()
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        ready = self._folder / "ready"
-        ready.unlink(missing_ok=True)
-        addresses = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-        store = ("--store", str(self._folder / "store"), "--segment-bytes", str(1 << 24))
-        self.process = subprocess.Popen([*COMMAND, "serve", *store, *addresses], stderr=subprocess.DEVNULL)
-        self._eventually(ready.exists)
-        self.http = json.loads(ready.read_text())["http"]
-
-    def kill(self) -> None:
-        """End it as `kill -9` does."""
-        self.process.kill()
-        self.process.wait()
+        served = serve(self._folder)
+        self.process, self.http, self.kill = served.process, served.http, served.kill
 
     def ask(self, method: str, path: str, body: object = None, **query: object) -> tuple[int, Any]:
         """Return status and answer."""
@@ -66,8 +57,8 @@ class Serving:
 
 
 @pytest.fixture
-def broker(tmp_path: Path, eventually: Any) -> Iterator[Serving]:
-    serving = Serving(tmp_path, eventually)
+def broker(tmp_path: Path) -> Iterator[Serving]:
+    serving = Serving(tmp_path)
     yield serving
     serving.kill()
 

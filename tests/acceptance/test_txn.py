@@ -6,8 +6,6 @@ import json
 import logging
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.command import tidewheel
+from tests.served import serve
 
 with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-")):
     from rocketmq import (
@@ -32,7 +31,6 @@ with patch.dict(os.environ, HOME=tempfile.mkdtemp(prefix="tidewheel-client-logs-
 
 logging.getLogger("rocketmq-python-client").propagate = False
 
-COMMAND = (sys.executable, "-m", "services.cli.main")
 TOPIC = "orders"
 CLIENT_MISTAKE, REFUSED, NO_BROKER = 2, 4, 3
 
@@ -60,16 +58,10 @@ class Serving:
     """A broker that gives up on halves after two checks, and its commands."""
 
     def __init__(self, folder: Path, eventually: Any) -> None:
-        self._eventually, ready = eventually, folder / "ready"
-        where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
-        store = ("--store", str(folder / "store"), "--segment-bytes", str(1 << 24))
+        self._eventually = eventually
         hurry = ("--check-immunity-ms", "500", "--check-interval-ms", "300", "--check-count-max", "2")
-        self.process = subprocess.Popen(
-            [*COMMAND, "serve", *store, *where, *hurry], stderr=subprocess.DEVNULL
-        )
-        eventually(ready.exists)
-        facts = json.loads(ready.read_text())
-        self.listen, self.http = facts["listen"], facts["http"]
+        served = serve(folder, *hurry)
+        self.process, self.listen, self.http = served.process, served.listen, served.http
 
     def txn(self, *arguments: str, code: int = 0) -> str:
         """Run `tidewheel txn` in a terminal of 80 characters; returns all that it said."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.command import tidewheel
+from tests.served import serve
 
-TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
 SET = ["schedule", "set", "report", "--cron", "30 9 * * 1-5", "--zone", "Europe/Berlin", "--topic", "reports"]
 
 
@@ -29,20 +28,12 @@ class Broker:
     options: tuple[str, ...] = ()
 
     def start(self) -> None:
-        ready = self.folder / "ready"
-        ready.unlink(missing_ok=True)
-        where = ["--store", str(self.folder / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-        small = ["--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
-        command = [*TIDEWHEEL, "serve", *where, *small, *self.options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        while not ready.exists():
-            assert self.process.poll() is None, self.process.communicate()[1]
-            time.sleep(0.02)
-        self.http = json.loads(ready.read_text())["http"]
+        served = serve(self.folder, *self.options)
+        self.process, self.http = served.process, served.http
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(how)
-        self.process.communicate()
+        self.process.wait()
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command that talks to this broker."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,23 +13,15 @@ from typing import Any
 import pytest
 
 from tests.command import tidewheel
-
-TIDEWHEEL = [sys.executable, "-m", "services.cli.main"]
+from tests.served import serve
 
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker's HTTP address."""
-    folder = tmp_path_factory.mktemp("timer")
-    ready = folder / "ready"
-    where = ["--store", str(folder / "store"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    command = [*TIDEWHEEL, "serve", *where, "--segment-bytes", str(1 << 24), "--ready-file", str(ready)]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        while not ready.exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        yield json.loads(ready.read_text())["http"]
-        process.terminate()
+    served = serve(tmp_path_factory.mktemp("timer"))
+    yield served.http
+    served.stop()
 
 
 class Commands:
