@@ -14,6 +14,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.bulk import Bulk, Run, many_option
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_due_ms, parse_moment_ms
+from services.cli.timers import timer_set
 from services.cli.timers.timer_views import (
     EMPTY,
     damage_lines,
@@ -30,9 +31,11 @@ from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Look at delayed messages, and cancel, move or fire them.\n\n"
+    help="Set many delayed messages; look at them, cancel, move or fire them.\n\n"
     "Example: tidewheel timer cancel --topic orders --key order:7 --reason paid",
 )
+
+app.command("set")(timer_set.set_many)
 
 TABLE = ("due", "", "topic", "timer key", "keys", "tag", "id")
 LOST_TABLE = ("due", "", "topic", "log offset", "ended")

@@ -1,0 +1,218 @@
+"""`tidewheel timer set`: many delayed messages from a CSV file or from JSON lines.
+
+    file --> rows --> batches --> POST /api/messages --> a result for each row, by its line
+
+1. A row has the fields of a message over HTTP (`services.ops.sending`), with its time: `in`, `at`, `in_ms` or
+   `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property; an empty
+   cell counts as missing.
+2. A bad row is reported with its line, and the other rows are set. The broker refuses a batch with a row of
+   the wrong shape whole, so the batch is sent again without this row.
+3. A row without `idempotency_key` gets one that is derived from its line and its fields. If the command is
+   repeated within ten minutes, for example after a lost answer, rows that were set are not set again.
+
+Cost: one batch in memory, at most `BATCH_ROWS` rows or some `BATCH_BYTES`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TextIO
+
+import typer
+
+from commitlog import limits
+from services.cli.terminal import output
+from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.http.api import Api
+from services.settings.errors import InputUnreadable
+from tidewheel.errors import ClientMistake, ConfigurationError
+
+BATCH_ROWS: Final = limits.TIMER_BATCH_MAX
+BATCH_BYTES: Final = 4 << 20
+SHOWN_MAX: Final = 100
+"""The number of refused rows that are printed; the others are counted."""
+TIMES: Final = ("in", "at", "in_ms", "at_ms")
+_PROPERTY: Final = "properties."
+_NUMBERS: Final = ("in_ms", "at_ms", "priority")
+_ROW_OF: Final = re.compile(r"messages\.(\d+)")
+
+
+class Format(StrEnum):
+    """The format of a file."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+class Row(NamedTuple):
+    """A row with the number of its line; `problem` is the reason why it is not sent, or ""."""
+
+    line: int
+    fields: dict[str, Any]
+    problem: str = ""
+
+
+class Refused(NamedTuple):
+    """A row that was not set: its line, and the code and the sentence of the refusal."""
+
+    line: int
+    code: str
+    message: str
+
+
+def set_many(
+    source: Annotated[
+        str, typer.Option("--from", help="A CSV file with a header, a file of JSON lines, or - for stdin.")
+    ] = "",
+    topic: Annotated[str, typer.Option(help="The topic of rows without one.")] = "",
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="Default: by the name of the file; stdin is jsonl.")
+    ] = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set many delayed messages from a file; each row is set or refused for itself.
+
+    Rows have the fields topic, body, in or at, timer_key, keys, tag and the others of POST /api/messages.
+
+    Example: tidewheel timer set --from reminders.csv --topic reminders
+    """
+    if not source:
+        raise ConfigurationError("Name the file of the rows: --from FILE, or --from - for stdin.")
+    api, sent, refused = broker_at(http), 0, list[Refused]()
+    for batch in batches(rows_of(source, format_ or format_of(source), topic)):
+        count, failed = set_batch(api, batch)
+        sent += count
+        refused += failed
+    if as_json:
+        output.print_json({"set": sent, "refused": [one._asdict() for one in refused]})
+    else:
+        for one in refused[:SHOWN_MAX]:
+            output.say(f"line {one.line}: {one.code} {one.message}".replace("  ", " "))
+        if len(refused) > SHOWN_MAX:
+            output.say(f"and {len(refused) - SHOWN_MAX:,} more rows (--json lists all)")
+        output.show(f"{sent:,} timers were set, {len(refused):,} rows were refused")
+    if refused:
+        raise typer.Exit(ClientMistake.exit_code)
+
+
+def format_of(source: str) -> Format:
+    """Return the format of a file by its name."""
+    return Format.CSV if source.lower().endswith(".csv") else Format.JSONL
+
+
+def rows_of(source: str, format_: Format, topic: str) -> Iterator[Row]:
+    """Yield the rows of a file or stdin; raise `InputUnreadable` if it cannot be read."""
+    try:
+        with opened(source) as file:
+            read = csv_rows if format_ is Format.CSV else json_rows
+            yield from (checked(row, topic) for row in read(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputUnreadable(f"{source}: {reason}. Give rows in UTF-8, as CSV or JSON lines.") from error
+
+
+@contextmanager
+def opened(source: str) -> Iterator[TextIO]:
+    """Open a file, or stdin for -."""
+    if source == "-":
+        yield sys.stdin
+        return
+    with Path(source).open(encoding="utf-8", newline="") as file:
+        yield file
+
+
+def csv_rows(file: TextIO) -> Iterator[Row]:
+    """Yield the rows of a CSV file with a header."""
+    reader = csv.DictReader(file)
+    for given in reader:
+        row, properties = dict[str, Any](), dict[str, str]()
+        for name, value in given.items():
+            if name is None:
+                row = {}
+                break
+            if not value:
+                continue
+            if name.startswith(_PROPERTY):
+                properties[name.removeprefix(_PROPERTY)] = value
+            else:
+                row[name] = _csv_value(name, value)
+        problem = "" if row else "The row has no cells, or more cells than the header."
+        yield Row(reader.line_num, row | ({"properties": properties} if properties else {}), problem)
+
+
+def _csv_value(name: str, value: str) -> Any:
+    if name == "keys":
+        return value.split()
+    if name == "unique":
+        return value.strip().lower() in ("true", "1", "yes")
+    return int(value) if name in _NUMBERS and value.strip().isdigit() else value
+
+
+def json_rows(file: Iterable[str]) -> Iterator[Row]:
+    """Yield the rows of a file of JSON lines; blank lines are left out."""
+    for line, text in enumerate(file, 1):
+        if not text.strip():
+            continue
+        try:
+            given = json.loads(text)
+        except ValueError as error:
+            yield Row(line, {}, f"The line is no JSON: {error}.")
+            continue
+        is_object = isinstance(given, dict)
+        yield Row(line, given if is_object else {}, "" if is_object else "The line is no JSON object.")
+
+
+def checked(row: Row, topic: str) -> Row:
+    """Return a row with its topic and its idempotency key, or with a problem."""
+    if row.problem:
+        return row
+    fields = ({"topic": topic} if topic else {}) | row.fields
+    if not any(fields.get(name) is not None for name in TIMES):
+        return row._replace(problem=f"The row has no time: give one of {', '.join(TIMES)}.")
+    if "idempotency_key" not in fields:
+        content = json.dumps([row.line, fields], sort_keys=True).encode()
+        fields["idempotency_key"] = sha256(content).hexdigest()[:32].upper()
+    return row._replace(fields=fields)
+
+
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows in lists that fit into one request each."""
+    batch, batch_bytes = list[Row](), 0
+    for row in rows:
+        row_bytes = len(json.dumps(row.fields))
+        if batch and (len(batch) == BATCH_ROWS or batch_bytes + row_bytes > BATCH_BYTES):
+            yield batch
+            batch, batch_bytes = [], 0
+        batch.append(row)
+        batch_bytes += row_bytes
+    if batch:
+        yield batch
+
+
+def set_batch(api: Api, batch: list[Row]) -> tuple[int, list[Refused]]:
+    """Set the rows of a batch; return the number of rows that were set, and the refused rows by line."""
+    refused = [Refused(row.line, ClientMistake.code, row.problem) for row in batch if row.problem]
+    left = [row for row in batch if not row.problem]
+    while left:
+        try:
+            answers = api.post("messages", body={"messages": [row.fields for row in left]})["messages"]
+        except ClientMistake as error:
+            found = _ROW_OF.search(str(error))
+            if found is None or int(found[1]) >= len(left):
+                raise
+            refused.append(Refused(left.pop(int(found[1])).line, error.code, str(error)))
+            continue
+        for row, answer in zip(left, answers, strict=True):
+            if "code" in answer:
+                refused.append(Refused(row.line, answer["code"], answer["message"]))
+        break
+    return len(batch) - len(refused), sorted(refused)

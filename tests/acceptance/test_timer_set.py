@@ -1,0 +1,67 @@
+"""`tidewheel timer set --from`: rows of a file become timers, and each bad row is reported with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.command import tidewheel
+from tidewheel.testing.process import BrokerProcess
+
+CSV = """topic,body,in,timer_key,keys,tag,properties.shop,unique
+reminders,hello,1h,a,k1 k2,red,7,
+reminders,"he said ""hi""
+on two lines",2h,b,,,,true
+,no topic,1h,c,,,,
+reminders,no time,,d,,,,
+reminders,wrong time,soon,e,,,,
+reminders,too,many,cells,in,this,row,x,y
+"""
+
+
+def timers(broker: BrokerProcess) -> list[dict[str, object]]:
+    """Return the pending timers as the command lists them."""
+    done = tidewheel("timer", "ls", "--json", "--limit", 1000, "--http", broker.http)
+    return list(json.loads(done.stdout)["timers"])
+
+
+def test_rows_of_a_csv_file_are_set_and_bad_ones_reported(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "reminders.csv"
+    file.write_text(CSV)
+    for _ in range(2):
+        done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
+        assert "2 timers were set, 4 rows were refused" in done.stdout, done.stderr
+        assert done.returncode != 0
+        for said in ("line 5: ", "line 6: ", "line 7: ", "line 8: ", "The row has no time", "more cells"):
+            assert said in done.stderr, said
+    found = [one for one in timers(broker) if one["topic"] == "reminders"]
+    assert {one["timer_key"] for one in found} == {"a", "b"}
+    assert len(found) == 2, "a repeated file sets no timer again"
+    topic = tidewheel("timer", "set", "--from", file, "--topic", "default", "--http", broker.http)
+    assert "3 timers were set" in topic.stdout, topic.stderr
+
+
+def test_json_lines_and_many_rows(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "many.jsonl"
+    rows = [
+        json.dumps({"body_json": {"n": n}, "in_ms": 3_600_000 + n, "timer_key": f"m{n}"})
+        for n in range(2_500)
+    ]
+    rows[1_234] = "{not json"
+    rows[2_345] = json.dumps({"body": "x", "in": "1h", "nonsense": 1})
+    file.write_text("\n".join(rows) + "\n\n")
+    done = tidewheel("timer", "set", "--from", file, "--topic", "many", "--json", "--http", broker.http)
+    answer = json.loads(done.stdout)
+    assert answer["set"] == 2_498
+    assert [(one["line"], one["code"]) for one in answer["refused"]] == [(1_235, "TW-130"), (2_346, "TW-130")]
+    count = json.loads(tidewheel("timer", "ls", "--topic", "many", "--json", "--http", broker.http).stdout)
+    assert count
+
+
+def test_mistakes_end_with_a_sentence(broker: BrokerProcess, tmp_path: Path) -> None:
+    missing = tidewheel("timer", "set", "--from", tmp_path / "none.csv", "--http", broker.http)
+    assert "No such file" in missing.stderr
+    assert "--from FILE" in tidewheel("timer", "set", "--http", broker.http).stderr
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert "Give rows in UTF-8" in tidewheel("timer", "set", "--from", binary, "--http", broker.http).stderr
