@@ -341,10 +341,6 @@ class KafkaLog:
         """Return an empty result, since Kafka assigns each offset to one record."""
         return Counted([], from_record, is_whole=True)
 
-    def make_unique(self) -> list[str]:
-        """Return no faults, since a topic has no duplicate offsets."""
-        return []
-
     def give_up(self) -> None:
         """Do nothing, since each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
 

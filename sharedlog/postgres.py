@@ -68,7 +68,7 @@ from sharedlog.errors import (
 )
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
-from sharedlog.postgres_rows import INDEX_MS, counted, make_unique
+from sharedlog.postgres_rows import counted
 from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
 from sharedlog.scrub import Counted
 
@@ -403,7 +403,7 @@ class PostgresLog:
 
         Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL cannot answer.
         """
-        with self._beside(CHECK_MS) as connection:
+        with self._beside() as connection:
             row = connection.execute(_CLOCK).fetchone()
         assert row is not None, "a value without a row"
         return int(row[0])
@@ -429,25 +429,17 @@ class PostgresLog:
         The count does not wait for appends, and appends do not wait for the count. Raise `NoCluster` if the
         tables are missing, or `Unknown` if PostgreSQL cannot answer.
         """
-        with self._beside(CHECK_MS) as connection:
+        with self._beside() as connection:
             return counted(connection, self._log, from_record)
 
-    def make_unique(self) -> list[str]:
-        """Continue to build the unique index of an older log, and return the faults that prevent the index.
-
-        Raise `Unknown` if PostgreSQL cannot answer.
-        """
-        with self._beside(INDEX_MS) as connection:
-            return make_unique(connection, self._log)
-
     @contextmanager
-    def _beside(self, statement_ms: int) -> Iterator[psycopg.Connection[Any]]:
+    def _beside(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a second connection, and convert its errors to `Unknown`, `NoCluster` or `LogDamaged`."""
         import psycopg
 
         try:
             with closing(self._opened()) as connection:
-                connection.execute(f"SET statement_timeout = {statement_ms}")
+                connection.execute(f"SET statement_timeout = {CHECK_MS}")
                 yield connection
         except psycopg.errors.UndefinedTable as error:
             raise self._no_tables() from error
@@ -707,7 +699,7 @@ class PostgresLog:
 
     def _settings(self) -> Settings:
         """Return the settings of the server and of a session. Raise `Unknown` if PostgreSQL cannot answer."""
-        with self._beside(CHECK_MS) as connection:
+        with self._beside() as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
             standbys = connection.execute(_STANDBYS).fetchone()
         assert standbys is not None, "a sum without a row"

@@ -1,19 +1,8 @@
-"""Checks that the table of a log contains each record once, by counts of rows and by a unique index.
+"""Checks that the table of a log contains each record once, by counts of rows and by its unique index.
 
-    count        the rows of a range of records, in one snapshot: gaps, duplicates, lost first or last rows
-    make unique  index ON ONLY the table --> for each partition: delete equal rows, make its index
-                 CONCURRENTLY, and attach it
-                 the last attach makes the table's index valid; then the old index, not unique, is dropped
-
-Rules
-1. A new log is created with the unique index. On a log of an older version, the leader makes the index
-   partition by partition, over a separate connection. A partition that a node of either version attaches
-   meanwhile gets its index from PostgreSQL.
-2. An append waits for at most LOCK_MS (the lock timeout), and once for at most DROP_MS while the old index is
-   dropped. A failed step is repeated at the next check, and an invalid index is made again.
-3. Of equal rows with the same record number, all but one are deleted, since readers skip the others anyway.
-   Rows that differ are kept and reported, and their partition gets no index until an operator has deleted
-   the wrong row.
+A count reads a range of record numbers in one snapshot. The count detects gaps, duplicates, lost first or
+last rows, and a table without a valid unique index on its record numbers. A new log is created with this
+index (`found`), and each new partition gets its part of the index.
 
 Cost: a count reads at most RANGE_RECORDS index entries. Weak spot: a count does not detect a record whose
 content was replaced, but its CRC or the chain does (`sharedlog.scrub`).
@@ -21,8 +10,6 @@ content was replaced, but its CRC or the chain does (`sharedlog.scrub`).
 
 from __future__ import annotations
 
-import zlib
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.errors import NoCluster
@@ -34,14 +21,6 @@ if TYPE_CHECKING:
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
 """The maximum number of gaps and duplicates that one count reports."""
-LOCK_MS: Final = 50
-DROP_MS: Final = 200
-"""The time limit for dropping the old index, which locks all partitions and blocks appends."""
-PARTITIONS_A_LOOK: Final = 10
-"""The maximum number of partitions that get their index in one check."""
-DOUBLED_MAX: Final = 1_000
-INDEX_MS: Final = 30_000
-"""The lock timeout for making the index of a partition, which waits for all older transactions."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
@@ -55,27 +34,9 @@ SELECT record, following FROM (
     FROM {log}_record WHERE record >= %s AND record <= %s
 ) AS pairs WHERE following <> record + 1 ORDER BY record LIMIT %s
 """
-_TABLE_INDEXES: Final = """
-SELECT indexrelid::regclass::text, indisunique, indisvalid FROM pg_index
-WHERE indrelid = '{log}_record'::regclass
+_IS_UNIQUE: Final = """
+SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indisunique AND indisvalid
 """
-_WITHOUT_INDEX: Final = """
-SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = '{log}_record'::regclass
-AND NOT EXISTS (
-    SELECT FROM pg_index JOIN pg_inherits AS attached ON attached.inhrelid = indexrelid
-    WHERE indrelid = pg_inherits.inhrelid AND attached.inhparent = %s::regclass
-) ORDER BY inhrelid LIMIT %s
-"""
-_OWN_INDEXES: Final = """
-SELECT indexrelid::regclass::text, indisvalid FROM pg_index
-WHERE indrelid = %s::regclass AND indisunique
-"""
-_DOUBLED: Final = "SELECT record FROM {table} GROUP BY record HAVING count(*) > 1 ORDER BY record LIMIT %s"
-_DELETE_EQUAL: Final = """
-DELETE FROM {table} AS one USING {table} AS kept
-WHERE one.record = ANY(%s) AND kept.record = one.record AND kept.stored = one.stored AND kept.ctid < one.ctid
-"""
-_ROWS: Final = "SELECT record, ctid::text, stored FROM {table} WHERE record = ANY(%s) ORDER BY record, ctid"
 
 
 def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> Counted:
@@ -85,7 +46,7 @@ def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> 
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # Lock before the first query, which takes the snapshot, to keep all partitions of the snapshot.
+        # First, as the snapshot is taken by the first query: no partition of it may be dropped after.
         _do(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _row(connection, _HEAD, log)
         (first,) = _row(connection, _FIRST, log)
@@ -93,8 +54,10 @@ def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> 
         begin = max(first or 0, from_record if from_record <= last else 0)
         end = min(begin + RANGE_RECORDS, last)
         steps = _do(connection, _STEPS, (begin, end, FAULTS_MAX), log=log).fetchall()
+        (unique_count,) = _row(connection, _IS_UNIQUE, log)
     faults = [_edge(log, first or 0, last, least, most)] if last >= (first or 0) else []
     faults += [_step(log, record, following) for record, following in steps]
+    faults += [] if unique_count else [_not_unique(log)]
     return Counted([one for one in faults if one], end if end < last else 0, end >= last)
 
 
@@ -118,92 +81,17 @@ def _step(log: str, record: int, following: int) -> str:
     return f"{_missing(log, record + 1, following - 1)}: {following} follows {record}."
 
 
+def _not_unique(log: str) -> str:
+    return (
+        f"The table {log}_record has no valid unique index on its record numbers: delete rows that it has "
+        f"twice, then CREATE UNIQUE INDEX ON {log}_record (record);"
+    )
+
+
 def _missing(log: str, first: int, last: int) -> str:
     if first == last:
         return f"Record {first} of {log}_record is missing"
     return f"Records {first} to {last} of {log}_record are missing"
-
-
-def make_unique(connection: psycopg.Connection[Any], log: str) -> list[str]:
-    """Continue to make the unique index, and return a sentence for each record that prevents the index.
-
-    The connection must be in autocommit mode, and must not be used for anything else. After an error of
-    psycopg, the caller calls this function again later.
-    """
-    if not _row(connection, "SELECT pg_try_advisory_lock(hashtextextended('{log}_record', 0))", log)[0]:
-        return []
-    _do(connection, "SET lock_timeout = {number}", number=LOCK_MS)
-    name, is_valid = _unique_of(connection, log)
-    if not is_valid:
-        faults = _index_partitions(connection, log, name)
-        if faults or not _unique_of(connection, log)[1]:
-            return faults
-    _do(connection, "SET statement_timeout = {number}", number=DROP_MS)
-    for old, is_unique, _ in _do(connection, _TABLE_INDEXES, log=log).fetchall():
-        if not is_unique:
-            _do(connection, "DROP INDEX {name}", name=old)
-    return []
-
-
-def _unique_of(connection: psycopg.Connection[Any], log: str) -> tuple[str, bool]:
-    """Return the table's unique index and whether it is valid. Create the index if it does not exist."""
-    for _ in range(2):
-        for name, is_unique, is_valid in _do(connection, _TABLE_INDEXES, log=log).fetchall():
-            if is_unique:
-                return str(name), bool(is_valid)
-        _do(connection, "CREATE UNIQUE INDEX ON ONLY {log}_record (record)", log=log)
-    raise NoCluster(f"The table {log}_record takes no index.")
-
-
-def _index_partitions(connection: psycopg.Connection[Any], log: str, name: str) -> list[str]:
-    """Make the index of some partitions, and return a sentence for each record whose rows differ."""
-    from psycopg.errors import UndefinedTable
-
-    faults: list[str] = []
-    found = _do(connection, _WITHOUT_INDEX, (name, PARTITIONS_A_LOOK), log=log).fetchall()
-    for (table,) in found:
-        with suppress(UndefinedTable):  # the partition was trimmed meanwhile
-            if differing := _without_doubles(connection, table):
-                faults += differing
-            else:
-                _index(connection, table, name)
-    return faults
-
-
-def _index(connection: psycopg.Connection[Any], table: str, name: str) -> None:
-    """Make the index of one partition, and attach it to the index `name`."""
-    own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
-    for one in [one for one, is_valid in own.items() if not is_valid]:
-        _do(connection, "DROP INDEX CONCURRENTLY {name}", name=one)
-        del own[one]
-    if not own:
-        _do(connection, "SET lock_timeout = {number}", number=INDEX_MS)  # this does not block appends
-        _do(connection, "CREATE UNIQUE INDEX CONCURRENTLY ON {table} (record)", table=table)
-        _do(connection, "SET lock_timeout = {number}", number=LOCK_MS)
-        own = dict(_do(connection, _OWN_INDEXES, (table,)).fetchall())
-    for one in own:
-        _do(connection, "ALTER INDEX {name} ATTACH PARTITION {own}", name=name, own=one)
-
-
-def _without_doubles(connection: psycopg.Connection[Any], table: str) -> list[str]:
-    """Delete duplicates of equal rows, and return a sentence for each record whose rows differ."""
-    doubled = [record for (record,) in _do(connection, _DOUBLED, (DOUBLED_MAX,), table=table).fetchall()]
-    if not doubled:
-        return []
-    _do(connection, _DELETE_EQUAL, (doubled,), table=table)
-    rows: dict[int, list[str]] = {}
-    for record, place, stored in _do(connection, _ROWS, (doubled,), table=table).fetchall():
-        said = f"{len(stored)} bytes with CRC-32 {zlib.crc32(stored):08x} at ctid {place}"
-        rows.setdefault(record, []).append(said)
-    return [_differing(table, record, said) for record, said in rows.items() if len(said) > 1]
-
-
-def _differing(table: str, record: int, rows: list[str]) -> str:
-    return (
-        f"Record {record} is in {table} {len(rows)} times, and the rows differ: {'; '.join(rows)}. Keep a "
-        f"copy (pg_dump -t {table}), stop the nodes, and delete the row that no node has taken in: DELETE "
-        f"FROM {table} WHERE record = {record} AND ctid = 'CTID';"
-    )
 
 
 def _row(connection: psycopg.Connection[Any], statement: str, log: str) -> Any:

@@ -51,9 +51,6 @@ class Rows(Engine, Protocol):
         Raise `Unknown` or `Refused` if the engine cannot answer.
         """
 
-    def make_unique(self) -> list[str]:
-        """Continue to build the unique index on record numbers, and return the faults that prevent it."""
-
 
 class _Pass:
     """Repeated checks from the first record of the log to its end."""
@@ -97,16 +94,12 @@ class Scrub:
         self._deleted_before: list[str] = []
         """The faults of deleted records that nodes need, at the last check and at the previous check."""
         self._counting, self._reading = _Pass(clock()), _Pass(clock())
-        self._differing: list[str] = []
-        """The faults of duplicate records, which prevent the unique index."""
 
     @property
     def faults(self) -> list[str]:
         """Return a sentence for each current fault of the log."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
-        return list(
-            dict.fromkeys([*self._differing, *deleted, *self._counting.faults, *self._reading.faults])
-        )
+        return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
         """Return the time since the last pass of each kind, in ms, and the number of passes."""
@@ -133,7 +126,6 @@ class Scrub:
             self._reading.took(looked, self._clock())
             if looked.is_whole:
                 break
-        self._differing = self._engine.make_unique()
 
 
 def _deleted(first: int, node: str, record: int) -> str:

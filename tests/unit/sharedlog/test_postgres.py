@@ -710,7 +710,6 @@ def test_options_of_the_url_hold_and_what_commits_need_goes_before_them(
     log = PostgresLog(f"{conninfo}&options={options}", schema)
     log.found(BEGIN)
     assert log.append_if(BEGIN, [b"one"], at(1)) == 0
-    assert log.make_unique() == []
     assert log.count_rows(0).faults == []
     assert log.trouble() == []
     with psycopg.connect(conninfo) as asked:

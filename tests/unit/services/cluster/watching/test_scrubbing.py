@@ -32,9 +32,6 @@ class Rows(MemoryEngine):
     def count_rows(self, from_record: int) -> Counted:
         return Counted(list(self.faults), 0, is_whole=True)
 
-    def make_unique(self) -> list[str]:
-        return []
-
 
 class Stage:
     """The looks of a leader, whose pauses a test ends."""
