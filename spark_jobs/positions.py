@@ -6,8 +6,7 @@
 known again (`log/marks.py`). `since_ms` is the time from which on records are wanted, `since_offset` the log
 offset, where the log had not got that far: both as the query was first given them. `began` is where the batch
 that ends here begins, if it is the first of a query (Spark asks anew where a query begins until that batch is
-committed) or the first behind a loss. Checkpoints of before have `offset` alone: of these only the length of
-the log is checked.
+committed) or the first behind a loss. `log` lacks while there is no log: then only its length is checked.
 
     the files hold                          the stream
     the marked record                       goes on; waits where the store tells of less than it did
