@@ -90,8 +90,8 @@ from services.broker.spine.values import (
 )
 from services.broker.start_damage import above_cut, find_at_start
 from services.broker.timers import timer_facts
-from services.broker.timers.carrying import Carrying
-from services.broker.timers.mending import Check, Mending, Rescue
+from services.broker.timers.carrying import VerbExecutor
+from services.broker.timers.mending import CheckJob, RepairJob, TimerRepair
 from services.broker.timers.timer_delivery import TimerDelivery
 from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_views import TimerViews
@@ -159,10 +159,10 @@ class Broker:
         """Create the parts that receive and hold messages: timers, halves, schedules, and housekeeping."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
-        self.mending = Mending(store, self.timers)
+        self.mending = TimerRepair(store, self.timers)
         self._delivery = TimerDelivery(self._disk, store, self.timers, now_ms)
         self.timer_views = TimerViews(self.timers)
-        carrying = Carrying(self.timers)
+        carrying = VerbExecutor(self.timers)
         self.transactions = Transactions(
             store, self._scheduler, self.topics, self.timers, carrying, settings, statistics
         )
@@ -410,7 +410,7 @@ class Broker:
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
-            or self.mending.is_wanted or self.housekeeping.has_more or self.store.dispatch.has_doubts
+            or self.mending.has_work or self.housekeeping.has_more or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:
             return self._ticked_ms
@@ -423,8 +423,8 @@ class Broker:
     def read_ahead(self, job: TimersJob) -> None:
         """Adopt the result of a worker's job on timer files. Messages read ahead are delivered when due."""
         if not isinstance(job, ReadAhead):
-            assert isinstance(job, (Check, Rescue))
-            self.mending.done(job)
+            assert isinstance(job, (CheckJob, RepairJob))
+            self.mending.complete_job(job)
             return
         for due_ms, timer_offset in self.timers.partitions.read_ahead(job):
             self.timers.near.schedule(timer_offset, due_ms)
@@ -434,17 +434,17 @@ class Broker:
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
-            assert isinstance(job, (Check, Rescue))
-            self.mending.failed(job)
+            assert isinstance(job, (CheckJob, RepairJob))
+            self.mending.requeue_job(job)
 
     def mend(self, now_ms: int) -> None:
         """Check or repair some files synchronously for a repair tool, without delivering messages."""
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
-            self.mending.done(job)
-        self.mending.step(now_ms)
-        self.mending.go_on_checking()
+            self.mending.complete_job(job)
+        self.mending.repair_some(now_ms)
+        self.mending.allow_check()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
         """Record a step of the clock, before the next call with a time.
@@ -547,7 +547,7 @@ class Broker:
             queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
             wants_mark=dispatch.wants_mark,
             keys=self.store.keys.to_write(self._log.first_offset),
-            timers=self.timers.to_write(now_ms, self.mending.doubt()),
+            timers=self.timers.to_write(now_ms, self.mending.doubtful_times()),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
             unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )
@@ -565,7 +565,7 @@ class Broker:
             self._log.synced(checkpoint.log_sync)
         self.store.keys.written(checkpoint.keys)
         self.timers.complete_checkpoint(checkpoint.timers)
-        self.mending.note_indexes()
+        self.mending.report_indexes()
         self.store.dispatch.unmark_again()  # on a follower this is the only call
 
     def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
@@ -636,7 +636,7 @@ class Broker:
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        self.mending.step(now_ms)
+        self.mending.repair_some(now_ms)
         jobs = (self._look_ahead(now_ms), self.mending.next_job())
         return [ReadTimers(job) for job in jobs if job is not None]
 

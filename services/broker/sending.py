@@ -37,9 +37,9 @@ from services.broker.spine.validation import check_delivery, check_message, chec
 from services.broker.spine.values import SendReceipt, Topic
 from services.broker.spine.verb_properties import CarriedVerb, carried_verb
 from services.broker.timers import recall
-from services.broker.timers.carrying import Carrying
-from services.broker.timers.timer_ends import Named, NameWords, key_words
-from services.broker.timers.timer_records import Replaced, new_timer, replaced_offset_of, timer_record
+from services.broker.timers.carrying import VerbExecutor
+from services.broker.timers.timer_ends import NamedTimer, NameWords, key_words
+from services.broker.timers.timer_records import ReplacedTimer, new_timer, replaced_offset_of, timer_record
 from services.broker.timers.timers import Timers
 from tidewheel import property_names
 from tidewheel.errors import TidewheelError
@@ -54,7 +54,7 @@ class Sending:
         topics: Topics,
         lite_topics: LiteTopics,
         timers: Timers,
-        carrying: Carrying,
+        carrying: VerbExecutor,
         transactions: Transactions,
         housekeeping: Housekeeping,
         settings: BrokerSettings,
@@ -224,7 +224,7 @@ class Sending:
         found = self.repeats.first(message, stored, HALF_TOPIC)
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
-    def _record_of(self, found: Named) -> Record | None:
+    def _record_of(self, found: NamedTimer) -> Record | None:
         """Return the record of a timer, or None if the record is deleted or damaged."""
         store, offset = self._store, found.timer_offset
         try:
@@ -256,7 +256,7 @@ class Sending:
         stored.turn += 1
         return stored.turn % topic.queue_count
 
-    def _receipt_again(self, message: Message, found: Named, record: Record | None) -> SendReceipt:
+    def _receipt_again(self, message: Message, found: NamedTimer, record: Record | None) -> SendReceipt:
         return SendReceipt(
             message_id=message.message_id,
             queue_offset=self._timers.queue_offset(found),
@@ -267,7 +267,7 @@ class Sending:
             replaced_offset=-1 if record is None else replaced_offset_of(record.properties),
         )
 
-    def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> Replaced | None:
+    def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> ReplacedTimer | None:
         """Return the pending timer with the key `keyed` that a message replaces, or None.
 
         Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
@@ -284,7 +284,7 @@ class Sending:
                 f"cancel it, or replace it without {property_names.TIMER_UNIQUE} (over HTTP: unique).",
                 durable_at=found.timer_offset + 1,
             )
-        return Replaced(found.timer_offset, found.due_ms)
+        return ReplacedTimer(found.timer_offset, found.due_ms)
 
     def _stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
         """Count a message that is in the log, and return its receipt."""

@@ -236,7 +236,7 @@ class Replica:
         done.write(self._disk)
         self.core.checkpointed(done)
         self.core.delete_covered()
-        self.core.mending.read_on(self._disk, now_ms)
+        self.core.mending.check_on_follower(self._disk, now_ms)
 
     def claim_due_checkpoint(self) -> bool:
         """Return whether a checkpoint is due at the end of a catch-up, or at the first look of a lead.

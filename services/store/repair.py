@@ -167,7 +167,7 @@ def _make_derived(disk: Disk, now_ms: int) -> None:
 def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
-    while broker.mending.is_wanted:
+    while broker.mending.has_work:
         broker.mend(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write()

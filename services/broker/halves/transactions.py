@@ -43,7 +43,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
 from services.broker.spine.verb_properties import carried_verb, carries, may_carry
-from services.broker.timers.carrying import Carrying
+from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.timers import Timers
 from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
@@ -70,7 +70,7 @@ class Transactions:
         scheduler: Scheduler,
         topics: Topics,
         timers: Timers,
-        carrying: Carrying,
+        carrying: VerbExecutor,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:

@@ -1,4 +1,4 @@
-"""The timing wheels for the broker's own timers; delayed messages have another wheel (`timers.Near`).
+"""The timing wheels for the broker's own timers; delayed messages have another wheel (`timers.NearTimers`).
 
 A timer in a wheel is an integer: its subject, shifted left by three bits, plus its purpose.
 

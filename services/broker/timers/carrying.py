@@ -29,7 +29,7 @@ from services.broker.timers.timers import Timers
 from tidewheel import property_names
 
 
-class Carrying:
+class VerbExecutor:
     """An executor for the timer verbs in messages."""
 
     def __init__(self, timers: Timers) -> None:

@@ -1,10 +1,10 @@
 """Repair of damaged timer files: timers are rebuilt from other copies or end as UNREADABLE.
 
-    Check     --- verifies files, some megabytes at a time: at a start, then once a day --------+
+    CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
     a split   --- finds damage when it copies a file                                         ---+     |
                                                                                                       v
-    Rescue    a worker finds the timers that the gaps contained <-------------------------------------+
+    RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     step      the core appends those with a readable copy again, and ends the others
 
 The timers of a gap are computed exactly, as a difference: the named timers that are due in the window of the
@@ -58,9 +58,9 @@ from consumequeue.timerindex import FactIndex
 from services.broker.spine.store import Store
 from services.broker.spine.values import Damaged
 from services.broker.timers.timer_ends import last_ms
-from services.broker.timers.timer_files import Doubt
+from services.broker.timers.timer_files import TimesInDoubt
 from services.broker.timers.timer_records import due_ms_of
-from services.broker.timers.timers import InDoubt, Timers
+from services.broker.timers.timers import TimerInDoubt, Timers
 from timingwheel import partition, sectors
 from timingwheel.boundaries import Numbers, Slot, slot_named
 from timingwheel.cascade import File, Span, span_of
@@ -89,7 +89,7 @@ class RowWithoutRecord(NamedTuple):
         return f"the record of timer {self.timer_offset} in {self.path} {why}."
 
 
-class Copy(NamedTuple):
+class RecordCopy(NamedTuple):
     """The location of a record in an older file."""
 
     path: str
@@ -98,7 +98,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Check:
+class CheckJob:
     """A list of files to verify in a worker thread, and the damage that the check finds."""
 
     files: list[tuple[Slot, File, int]]
@@ -124,7 +124,7 @@ class Check:
             window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
             for batch in partition.batches(window, self.gaps, position):
                 if batch.kind == WITH_RECORDS:
-                    self.bare += _bare(window, batch)
+                    self.bare += _unsound_rows(window, batch)
                 left_bytes -= batch.end - batch.position
                 if left_bytes <= 0 and batch.end < file.length:
                     self.rest.append((slot, batch.end))
@@ -165,7 +165,7 @@ class LogPass:
         return [one for one in ends if one.first_offset < one.end_offset]
 
 
-def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
+def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
     """Yield the rows of a batch that have a record with a wrong CRC."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
@@ -181,7 +181,7 @@ def _bare(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
 
 
 @dataclass(slots=True, eq=False)
-class Rescue:
+class RepairJob:
     """A search, in a worker thread, for timers that are missing or revived because of damage."""
 
     gaps: tuple[Gap, ...]
@@ -189,7 +189,7 @@ class Rescue:
     mended: frozenset[Gap]
     """The gaps that have already been repaired."""
     windows: list[tuple[int, int]]
-    in_doubt: dict[int, InDoubt]
+    in_doubt: dict[int, TimerInDoubt]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
@@ -206,7 +206,7 @@ class Rescue:
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
-    copies: dict[int, Copy] = field(default_factory=dict)
+    copies: dict[int, RecordCopy] = field(default_factory=dict)
     unknown_count: int = 0
     """The number of lost rows in gaps whose timers could not be identified."""
     over: set[int] = field(default_factory=set)
@@ -222,8 +222,8 @@ class Rescue:
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
-                self._see(disk, from_ms, until_ms)
-            self._leave_out_deleted(disk)
+                self._search_window(disk, from_ms, until_ms)
+            self._exclude_deleted(disk)
         except StoreError as error:
             self.blocked = error.detail
             return
@@ -235,37 +235,39 @@ class Rescue:
         paths = (f"{folder}/{name}" for folder in folders for name in disk.list(folder)[:_TRIED_EACH])
         sectors.require_reading(disk, paths)
 
-    def _see(self, disk: Disk, from_ms: int, until_ms: int) -> None:
+    def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
         """Find the missing timers and the revived timers of a window.
 
         A missing timer has a name and a due time in the window, has not ended, and is neither in a sound
         batch nor in memory. A revived timer has ended, but is in a sound batch at or after the watermark,
         because a gap has destroyed its tombstone and memory contains no other tombstone.
         """
-        present, lost_count = self._present(disk, from_ms, until_ms)
+        present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
-        wanted, is_sure = self._named(disk, from_ms, until_ms)
-        wanted = _without(wanted, held)
-        ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        wanted, is_sure = self._named_timers(disk, from_ms, until_ms)
+        wanted = _exclude(wanted, held)
+        ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         # If there are fewer timers than lost rows, some timers have no message id. Reading the log is
         # expensive, so the log is read only if names do not account for all lost rows.
-        if not is_sure or len(_without(wanted, ended)) < lost_count or self._is_split():
-            wanted = _without(_once(np.concatenate([wanted, self._logged(disk, from_ms, until_ms)])), held)
-            ended = self._ended(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
+        if not is_sure or len(_exclude(wanted, ended)) < lost_count or self._is_split():
+            wanted = _exclude(
+                _unique_timers(np.concatenate([wanted, self._logged_timers(disk, from_ms, until_ms)])), held
+            )
+            ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
-        self.missing = np.concatenate([self.missing, _without(wanted, ended)])
+        self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
         # Rows before the watermark need no tombstone: their timers have ended, although some ends may be
         # forgotten.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
-        self.revived = np.concatenate([self.revived, _without(back, self.deleted_in_memory)])
+        self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
         """Return whether a damaged file has been split, which makes the number of its rows unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
-    def _present(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
+    def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
         """Return the live rows of the window in sound batches, and the number of rows in damaged batches.
 
         A batch in a gap counts as damaged even if the disk can now read the batch, because its timers have
@@ -289,9 +291,9 @@ class Rescue:
             lost_count += max(0, file.row_count - row_count) if gaps else 0
         return np.concatenate(found), lost_count
 
-    def _named(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
+    def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
         """Return the timers of the window that have a name, and whether all names were readable."""
-        found, is_sure = [self._deviated(from_ms, until_ms)], True
+        found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
             for facts in run.readable(disk, damaged):
@@ -300,25 +302,25 @@ class Rescue:
                 is_over = last_ms(near) < np.uint64(self.forgotten_ms)
                 pairs = np.empty(len(near), PAIR)
                 pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
-                found.append(self._placed(pairs[~is_over], from_ms, until_ms))
+                found.append(self._remove_sorted_elsewhere(pairs[~is_over], from_ms, until_ms))
             is_sure = is_sure and not damaged
-        return _once(np.concatenate(found)), is_sure
+        return _unique_timers(np.concatenate(found)), is_sure
 
-    def _deviated(self, from_ms: int, until_ms: int) -> Rows:
+    def _timers_due_elsewhere(self, from_ms: int, until_ms: int) -> Rows:
         """Return the timers that are sorted into the window but due at another time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
-    def _placed(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
+    def _remove_sorted_elsewhere(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
         """Return `pairs` without the timers that are due in the window but sorted elsewhere."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
         elsewhere = [offset for offset, at_ms in sort_ms if not from_ms <= at_ms < until_ms]
-        return _without(pairs, np.array(sorted(elsewhere), np.uint64))
+        return _exclude(pairs, np.array(sorted(elsewhere), np.uint64))
 
-    def _logged(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
+    def _logged_timers(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
         """Return the timers of the window that are found in the log."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
@@ -327,18 +329,18 @@ class Rescue:
             for one, due_ms in ((one, due_ms_of(one)) for one in timers)
             if from_ms <= due_ms < until_ms and max(due_ms, one.store_ms) >= self.forgotten_ms
         ]
-        return self._placed(np.array(found, PAIR), from_ms, until_ms)
+        return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
 
-    def _leave_out_deleted(self, disk: Disk) -> None:
+    def _exclude_deleted(self, disk: Disk) -> None:
         """Exclude timers that have a tombstone in their file, or that ended before the kept history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
                 self.over.update(deleted.tolist())
         self.over.update(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)
-        self.missing = _without(self.missing, np.array(sorted(self.over), np.uint64))
+        self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
-    def _ended(self, disk: Disk, offsets: Numbers) -> Numbers:
+    def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
         """Return the sorted offsets of the timers that have ended."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
@@ -350,38 +352,38 @@ class Rescue:
         """Find records of missing timers in older files."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
-        for slot in _slots_named(disk) if wanted else ():
+        for slot in _all_slots(disk) if wanted else ():
             length = disk.size(slot.path)
             for batch in partition.batches(Window(disk, slot.path, length), []):
                 if batch.kind != WITH_RECORDS:
                     continue
                 for place in np.flatnonzero(np.isin(batch.rows["timer_offset"], sorted(wanted))).tolist():
                     row = batch.rows[place]
-                    copy = Copy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
+                    copy = RecordCopy(slot.path, int(row["record_at"]), int(row["record_bytes"]))
                     if _is_sound(disk, copy):
                         self.copies[int(row["timer_offset"])] = copy
 
 
-def _slots_named(disk: Disk) -> Iterator[Slot]:
+def _all_slots(disk: Disk) -> Iterator[Slot]:
     """Yield the slots of all timer files, including files that no snapshot lists."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
 
 
-def _is_sound(disk: Disk, copy: Copy) -> bool:
+def _is_sound(disk: Disk, copy: RecordCopy) -> bool:
     stored = bytearray(sectors.read(disk, *copy, []))
     if len(stored) < max(copy.record_bytes, CRC_BYTES):
         return False
     return bool(bulk.are_sound(stored, np.array([0]), np.array([len(stored)]))[0])
 
 
-def _without(pairs: Rows, offsets: Numbers) -> Rows:
+def _exclude(pairs: Rows, offsets: Numbers) -> Rows:
     kept: Rows = pairs[~np.isin(pairs["timer_offset"], offsets)]
     return kept
 
 
-def _once(pairs: Rows) -> Rows:
+def _unique_timers(pairs: Rows) -> Rows:
     _, firsts = np.unique(pairs["timer_offset"], return_index=True)
     kept: Rows = pairs[firsts]
     return kept
@@ -391,7 +393,7 @@ def _slot_of(gap: Gap) -> Slot:
     return slot_named(gap.path.removeprefix(f"{TIMERS}/"))
 
 
-def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
+def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
     """Return the sorted and merged time windows of slots, as (from, until) pairs in ms."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
@@ -402,14 +404,14 @@ def _windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
     return merged
 
 
-def _keys(facts: FactIndex) -> Iterator[Numbers]:
+def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
     """Yield the keys of the facts in memory."""
     for recent in facts.recents():
         for chunk in recent.chunks():
             yield chunk["key"].copy()
 
 
-class Mending:
+class TimerRepair:
     """The repair of damaged timer files: checks, rescues, and the timers that a rescue restores.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
@@ -426,9 +428,9 @@ class Mending:
         self._check_bytes = 0
         self._may_check = self._has_begun = False
         self._next_check_ms = 0
-        self._running: Check | Rescue | None = None
+        self._running: CheckJob | RepairJob | None = None
         self._bare: list[RowWithoutRecord] = []
-        self._applying: Rescue | None = None
+        self._applying: RepairJob | None = None
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
         self._blocked = ""
@@ -453,9 +455,9 @@ class Mending:
         if not self._has_unchecked and now_ms >= self._next_check_ms:
             self.begin(now_ms)
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
-        self.note_indexes()
+        self.report_indexes()
 
-    def read_on(self, disk: Disk, now_ms: int) -> None:
+    def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check more timer files on a follower, after a checkpoint.
 
         Once all timer files are checked, the follower may delete older files, too. Damage is repaired only
@@ -463,47 +465,47 @@ class Mending:
         """
         if not self._has_begun:
             self.begin(now_ms)
-        if self._running is not None or self._has_read_all:
+        if self._running is not None or self._has_checked_all:
             return
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         job = self._running = self._check()
         try:
             job.run(disk)
         except OSError:  # retried after the next checkpoint
-            self.failed(job)
+            self.requeue_job(job)
         else:
-            self.done(job)
+            self.complete_job(job)
 
-    def go_on_checking(self) -> None:
+    def allow_check(self) -> None:
         """Allow the next check to begin now."""
         self._may_check = True
 
     @property
-    def is_wanted(self) -> bool:
+    def has_work(self) -> bool:
         """Whether a job can begin or a repair can continue now."""
         if self._applying is not None:
             return not self._timers.is_waiting_for_disk()
         return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
 
-    def doubt(self) -> Doubt:
+    def doubtful_times(self) -> TimesInDoubt:
         """Return the times in doubt for a checkpoint that is about to begin."""
         spans = self._in_doubt()
-        if self._has_read_all:  # all damage is known, and its times stay in doubt until the repair
+        if self._has_checked_all:  # all damage is known, and its times stay in doubt until the repair
             self._partitions.release_older()
-        is_rescuing = isinstance(self._running, Rescue) or self._applying is not None
-        return Doubt(spans, self._in_doubt, is_rescuing)
+        is_rescuing = isinstance(self._running, RepairJob) or self._applying is not None
+        return TimesInDoubt(spans, self._in_doubt, is_rescuing)
 
     @property
-    def _has_read_all(self) -> bool:
+    def _has_checked_all(self) -> bool:
         """Whether all timer files have been checked since the start."""
-        is_reading = isinstance(self._running, Check) or any(
+        is_reading = isinstance(self._running, CheckJob) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
         """Return the times covered by damaged bytes whose timers are not all rebuilt or ended."""
-        jobs = [job for job in (self._running, self._applying) if isinstance(job, Rescue)]
+        jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
         in_doubt = [*tuple(self._timers.in_doubt.values())]  # a copy, since a worker may call this
@@ -511,7 +513,7 @@ class Mending:
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
         return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
 
-    def next_job(self) -> Check | Rescue | None:
+    def next_job(self) -> CheckJob | RepairJob | None:
         """Return the next job for a worker, or None if no job is due or the last job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
@@ -522,41 +524,41 @@ class Mending:
             self._running = self._check()
         return self._running
 
-    def done(self, job: Check | Rescue) -> None:
+    def complete_job(self, job: CheckJob | RepairJob) -> None:
         """Process the result of a worker's job."""
         assert job is self._running, "one job at a time"
         self._running = None
-        if isinstance(job, Rescue):
-            self._take_over(job)
+        if isinstance(job, RepairJob):
+            self._adopt_search(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
         # While the worker was reading, a checkpoint may have dropped a file, and a timer may have ended:
         # results about such files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
-        new = (one for one in job.bare if self._is_there(one) and self._waits(one))
+        new = (one for one in job.bare if self._has_file(one) and self._is_waiting(one))
         self._bare = list(dict.fromkeys([*self._bare, *new]))
         for index in (self._timers.ends.names, self._timers.ends.ends, self._store.keys):
             index.found_damaged(job.damaged_runs)
-        self.note_indexes()
+        self.report_indexes()
         for found in job.log_damage:
             if found.end_offset > self._store.log.first_offset:
                 self._store.damage.log_range(found)
         if self._log_pass is not None and self._log_pass.is_done:
             self._log_pass = None
 
-    def failed(self, job: Check | Rescue) -> None:
+    def requeue_job(self, job: CheckJob | RepairJob) -> None:
         """Requeue a failed job, which is tried again after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
-        if isinstance(job, Rescue):
+        if isinstance(job, RepairJob):
             self._bare = job.bare + self._bare
             self._blocked = "the disk failed"
         else:
             places = ((slot, position) for slot, _, position in job.files)
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
-    def step(self, now_ms: int) -> None:
+    def repair_some(self, now_ms: int) -> None:
         """Rebuild or end the next timers that a rescue has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
@@ -566,14 +568,14 @@ class Mending:
                 and count < limits.DELIVERIES_PER_TICK_MAX
                 and not self._timers.is_waiting_for_disk()
             ):
-                self._mend(*self._left.popleft(), now_ms)
+                self._repair_timer(*self._left.popleft(), now_ms)
                 count += 1
         except StoreDamaged as error:  # the next start rebuilds unreadable ends
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
             self._timers.statistics.timers_rebuilt += self._rebuilt_count
-            self._block(job, error.detail)
+            self._postpone(job, error.detail)
         if self._applying is not None and not self._left:
             self._finish(self._applying)
 
@@ -589,16 +591,16 @@ class Mending:
         """Return the files with waiting timers, and the damaged files that are kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
-    def _is_there(self, one: RowWithoutRecord) -> bool:
+    def _has_file(self, one: RowWithoutRecord) -> bool:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
-    def _waits(self, one: RowWithoutRecord) -> bool:
+    def _is_waiting(self, one: RowWithoutRecord) -> bool:
         """Return whether a timer waits; timers before the watermark have ended, even with forgotten ends."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 
-    def _check(self) -> Check:
-        job, left_bytes = Check([], [], self._check_bytes), self._check_bytes
+    def _check(self) -> CheckJob:
+        job, left_bytes = CheckJob([], [], self._check_bytes), self._check_bytes
         files = self._readable()
         while self._unchecked and left_bytes > 0:
             one = self._unchecked.popleft()
@@ -614,14 +616,14 @@ class Mending:
             job.log = self._log_pass
         return job
 
-    def _rescue(self) -> Rescue:
+    def _rescue(self) -> RepairJob:
         gaps, bare = tuple(self._partitions.damage), self._bare
         self._bare = []
-        windows = _windows(map(_slot_of, gaps))
+        windows = _merged_windows(map(_slot_of, gaps))
         ends, log = self._timers.ends, self._store.log
         memory = [self._partitions.in_memory(*window) for window in windows]
         deleted = [self._partitions.deleted_in_memory(*window) for window in windows]
-        return Rescue(
+        return RepairJob(
             gaps=gaps,
             bare=bare,
             in_doubt=dict(self._timers.in_doubt),
@@ -632,7 +634,7 @@ class Mending:
             deleted_in_memory=np.concatenate([_NO_OFFSETS, *deleted]),
             names=ends.names.runs,
             ends=ends.ends.runs,
-            ended_since=np.concatenate([_NO_OFFSETS, *_keys(ends.ends)]),
+            ended_since=np.concatenate([_NO_OFFSETS, *_keys_in_memory(ends.ends)]),
             deviating=dict(self._timers.near.deviating),
             watermark_ms=self._partitions.watermark[0],
             forgotten_ms=ends.forgotten_ms,
@@ -640,9 +642,9 @@ class Mending:
             end_offset=log.durable_offset,
         )
 
-    def _take_over(self, job: Rescue) -> None:
+    def _adopt_search(self, job: RepairJob) -> None:
         if job.blocked:
-            self._block(job, job.blocked)
+            self._postpone(job, job.blocked)
             return
         assert self._applying is None, "a rescue is applied to its end before the next one has run"
         assert not self._left, "what an earlier rescue found is still to be mended"
@@ -657,18 +659,18 @@ class Mending:
         in_doubt = job.in_doubt.items()
         self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
 
-    def _block(self, job: Rescue, why: str) -> None:
+    def _postpone(self, job: RepairJob, why: str) -> None:
         """Postpone a rescue that could not complete its search, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
         self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
         self._bare = job.bare + self._bare
 
-    def _mend(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
+    def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.find_end(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
             return  # cancelled, moved or fired since the rescue began
-        timer = self._record(timer_offset)
+        timer = self._find_record(timer_offset)
         if timer is None:
             self._lost_count += 1
             self._timers.end_unreadable(topic, timer_offset, due_ms, now_ms)
@@ -676,7 +678,7 @@ class Mending:
         self._timers.rebuild(timer, timer_offset, what, now_ms)
         self._rebuilt_count += 1
 
-    def _record(self, timer_offset: int) -> Record | None:
+    def _find_record(self, timer_offset: int) -> Record | None:
         """Return the timer record from the log or an older file, or None if neither contains the record."""
         with suppress(StoreDamaged):
             return self._timers.read_logged(timer_offset)
@@ -686,7 +688,7 @@ class Mending:
             return None if copy is None else self._timers.read_row(*copy)
         return None
 
-    def _finish(self, job: Rescue) -> None:
+    def _finish(self, job: RepairJob) -> None:
         """Count and report the result of a rescue, and mark its gaps as repaired."""
         looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
@@ -715,7 +717,7 @@ class Mending:
                 Damaged("partition", path, f"{path} was damaged; its timers are counted with {first}.")
             )
 
-    def note_indexes(self) -> None:
+    def report_indexes(self) -> None:
         """Report the known damage to names, ends, and keys."""
         self._timers.ends.report_damage()
         if self._store.keys.damage:

@@ -71,7 +71,7 @@ NameWords = tuple[int, int]
 """The 128-bit hash of a name under a topic, as two words of 64 bits."""
 
 
-class Named(NamedTuple):
+class NamedTimer(NamedTuple):
     """The offset, due time and store time of a timer that was found by name."""
 
     timer_offset: int
@@ -132,18 +132,18 @@ class TimerEnds:
         """Whether a checkpoint is due because of the number of facts in memory."""
         return self.names.is_full or self.ends.is_full
 
-    def find_named(self, name: TimerName) -> Named | None:
+    def find_named(self, name: TimerName) -> NamedTimer | None:
         """Return the newest timer with a name, pending or ended. Raise `StoreDamaged` if unreadable."""
         return self.find_by_hash(name_hash(name))
 
-    def find_by_hash(self, words: NameWords) -> Named | None:
+    def find_by_hash(self, words: NameWords) -> NamedTimer | None:
         """Return the newest timer with a name, given by the two words of its hash (`name_hash`)."""
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
             self.report_damage()
             raise
-        return None if found is None else Named(*found)
+        return None if found is None else NamedTimer(*found)
 
     def add_names(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
         """Add the names of a timer to the index."""

@@ -24,7 +24,7 @@ TIMER_FILES: Final = "timer_files"
 
 
 @dataclass(slots=True, frozen=True)
-class Doubt:
+class TimesInDoubt:
     """The times in doubt at the beginning of a checkpoint and during the checkpoint."""
 
     spans: list[Span] = field(default_factory=list)
@@ -43,7 +43,7 @@ class TimersToWrite:
     ends: EndsToWrite
     source: TimerSource
     queues: QueueTable
-    doubt: Doubt
+    doubt: TimesInDoubt
 
     def write(self, disk: Disk) -> None:
         """Write and sync the files, in a worker thread. Raise OSError."""

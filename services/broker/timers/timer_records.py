@@ -46,14 +46,14 @@ NOT_DELIVERED: Final = frozenset(
 )
 
 
-class Replaced(NamedTuple):
+class ReplacedTimer(NamedTuple):
     """The offset and due time of a timer that a new timer replaces."""
 
     timer_offset: int
     due_ms: int
 
 
-def timer_record(message: Message, queue_id: int, replaced: Replaced | None = None) -> Record:
+def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None = None) -> Record:
     """Return the timer record of a delayed message with the real queue `queue_id`."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
@@ -86,7 +86,7 @@ def timer_properties(message: Message, queue_id: int) -> bytes:
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
     """Return a timer record that moves the timer at `timer_offset` to `due_ms`, with the same message."""
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
-    marks |= _replaces(Replaced(timer_offset, old_due_ms))
+    marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
     kept = {
         name: value for name, value in stored.items() if name not in (*_CARRIED, property_names.TIMER_NAMES)
@@ -192,7 +192,7 @@ def _verb_record(
     return Record(topic=VERB_TOPIC, body=b"", properties=properties.encode(marks), sys_flag=TYPE_SYSTEM)
 
 
-def with_replaced(stored: bytes, replaced: Replaced | None) -> bytes:
+def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
     """Return timer properties, changed so that the timer replaces `replaced`, or no timer if it is None."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
@@ -216,7 +216,7 @@ def due_ms_of(record: Record) -> int:
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 
-def _replaces(replaced: Replaced) -> dict[str, str]:
+def _replaces(replaced: ReplacedTimer) -> dict[str, str]:
     return {
         property_names.REPLACES: str(replaced.timer_offset),
         property_names.REPLACED_DUE_MS: str(replaced.due_ms),

@@ -5,9 +5,9 @@ a timer are decided in one thread when a record is appended, so each verb has ex
 once, when the record of its end is appended and applied; the verb is answered when that record is durable.
 
     location                              duration                         memory
-    unarmed: `Unarmed`, not durable       until its flush                  its record
+    unarmed: `UnarmedTimers`, not durable until its flush                  its record
     far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
-    near: `Near`, a wheel                 until delivered                  one entry each
+    near: `NearTimers`, a wheel           until delivered                  one entry each
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
 Due timers are delivered by `services.broker.timers.timer_delivery`; this file contains the verbs and the
@@ -21,10 +21,10 @@ continues after a restart (`timingwheel.partitions`). A timer that is set after 
 the time of the watermark or of the wheel as its `sort_ms`, and never an earlier time.
 
 After the clock is set back, the watermark is in the future. Timers set at such a time are delivered at their
-due time, but are sorted on disk at the watermark. `Near.deviating` keeps the `sort_ms` of each timer that is
-sorted in this way, and at startup `Timers.resume` reads the due times from the records. Sort keys depend on
-the clock of one broker: another broker with the same log, or the same broker after a restart, may choose
-different sort keys. Records therefore refer to timers by due time, and never by sort key.
+due time, but are sorted on disk at the watermark. `NearTimers.deviating` keeps the `sort_ms` of each timer
+that is sorted in this way, and at startup `Timers.resume` reads the due times from the records. Sort keys
+depend on the clock of one broker: another broker with the same log, or the same broker after a restart, may
+choose different sort keys. Records therefore refer to timers by due time, and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
 before the next tick, the timer waits until the clock has caught up. `pending_by_topic` is a count, not a set:
@@ -60,9 +60,9 @@ from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.values import Delivery, LostTimer, PendingTimer, TimerName, TimerVerdict, Verdict
 from services.broker.timers import recall, timer_records
-from services.broker.timers.timer_ends import Named, TimerEnd, TimerEnds
-from services.broker.timers.timer_files import Doubt, TimersToWrite
-from services.broker.timers.timer_records import Replaced, due_ms_of, to_timer_record
+from services.broker.timers.timer_ends import NamedTimer, TimerEnd, TimerEnds
+from services.broker.timers.timer_files import TimersToWrite, TimesInDoubt
+from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
 from timingwheel import sectors
@@ -74,7 +74,7 @@ from timingwheel.wheel import Wheel
 _NOWHERE: Final = 1 << 62
 
 
-class InDoubt(NamedTuple):
+class TimerInDoubt(NamedTuple):
     """The due time, sort time, topic (or "") and file (or "") of a timer with a damaged record."""
 
     due_ms: int
@@ -105,17 +105,17 @@ class Timers:
         self.partitions = Partitions(disk, now_ms, found_gap=store.damage.gap)
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)
-        self.near = Near()
+        self.near = NearTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
         """The most recent timers that ended as UNREADABLE, oldest first."""
-        self.in_doubt: dict[int, InDoubt] = {}
+        self.in_doubt: dict[int, TimerInDoubt] = {}
         """The timers with damaged records that wait for a rescue, by offset.
 
         Delivery may have passed these timers, so `in_doubt` is the only list of them and is part of
         snapshots.
         """
-        self._unarmed = Unarmed()
+        self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
         """The damaged ranges of the log during its replay at startup.
 
@@ -143,21 +143,21 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def find_waiting(self, name: TimerName, now_ms: int) -> Named | None:
+    def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
         """Return the current timer with a name if the timer is waiting, or None."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
-    def is_pending(self, found: Named, now_ms: int) -> bool:
+    def is_pending(self, found: NamedTimer, now_ms: int) -> bool:
         """Return whether a timer that was found by name is still waiting."""
         is_forgotten = self.ends.is_forgotten(found.known_ms, now_ms)
         return not is_forgotten and self.ends.find_end(found.timer_offset) is None
 
-    def find_timer(self, name: TimerName) -> Named | None:
+    def find_timer(self, name: TimerName) -> NamedTimer | None:
         """Return the current timer with a name, waiting or ended, or None."""
         return self.ends.find_named(name)
 
-    def queue_offset(self, named: Named) -> int:
+    def queue_offset(self, named: NamedTimer) -> int:
         """Return the offset of a timer's record in the timer queue, or 0 if the offset is unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
@@ -170,15 +170,15 @@ class Timers:
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
         """Mark a timer record with the waiting timer of the same key, which the record replaces.
 
-        Call this before the append and after `Carrying.execute`: a timer that is cancelled by the verb of the
-        record is not replaced as well, since a timer ends once.
+        Call this before the append and after `VerbExecutor.execute`: a timer that is cancelled by the verb of
+        the record is not replaced as well, since a timer ends once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
         found = self.find_waiting(TimerName(topic, key=key), now_ms) if key else None
         cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
         is_over = found is None or found.timer_offset in cancelled
-        replaced = None if found is None or is_over else Replaced(found.timer_offset, found.due_ms)
+        replaced = None if found is None or is_over else ReplacedTimer(found.timer_offset, found.due_ms)
         timer.properties = timer_records.with_replaced(timer.properties, replaced)
 
     # Records.
@@ -305,7 +305,7 @@ class Timers:
         if any.
         """
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
-        self.in_doubt.setdefault(timer_offset, InDoubt(due_ms, sort_ms, topic, path))
+        self.in_doubt.setdefault(timer_offset, TimerInDoubt(due_ms, sort_ms, topic, path))
 
     def _register_copied_damage(self, one: Unreadable) -> None:
         topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
@@ -345,7 +345,7 @@ class Timers:
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on the timer of a timer record, or None while the timer waits."""
         record = timer.record
-        found = Named(record.physical_offset, due_ms_of(record), record.store_ms)
+        found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
@@ -353,7 +353,7 @@ class Timers:
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
-    def read(self, named: Named) -> Record:
+    def read(self, named: NamedTimer) -> Record:
         """Return the record of a waiting timer. Raise `StoreDamaged` if the record is unreadable."""
         return self.read_at(named.due_ms, named.timer_offset)
 
@@ -425,9 +425,9 @@ class Timers:
         self.pending_by_topic = Counter(frozen["pending"])
         self.near.thaw(frozen["deviating"])
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
-        self.in_doubt = {offset: InDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
+        self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
-    def to_write(self, now_ms: int, doubt: Doubt) -> TimersToWrite:
+    def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
         """Return the partitions and ends that a checkpoint writes; `doubt` exempts files from deletion."""
         # The history is relative to the earliest waiting timer, not to the clock: a timer that is late by
         # more than the history must keep its names, and must still count as pending.
@@ -532,7 +532,7 @@ class Timers:
 
     def _waiting_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
-    ) -> Named | TimerVerdict:
+    ) -> NamedTimer | TimerVerdict:
         """Return the waiting timer with a name, or else the verdict, which is counted if `is_verb` is set."""
         found = self.ends.find_named(name)
         if found is None:
@@ -544,7 +544,7 @@ class Timers:
         assert verdict is not None, "a timer neither waits nor has a verdict"
         return self._count_verdict(verdict) if is_verb else verdict
 
-    def _verdict_of(self, found: Named, message_id: str, now_ms: int) -> TimerVerdict | None:
+    def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on a timer that has ended or is forgotten, or None while the timer waits."""
         ended = self.ends.find_end(found.timer_offset)
         if self.ends.is_forgotten(found.known_ms, now_ms):
@@ -575,7 +575,7 @@ class Timers:
         self.statistics.verdicts[verdict.verdict.value] += 1
         return verdict
 
-    def _message_id(self, named: Named) -> str:
+    def _message_id(self, named: NamedTimer) -> str:
         try:
             return properties.value_of(self.read(named).properties, property_names.MESSAGE_ID)
         except StoreDamaged:
@@ -599,7 +599,7 @@ def pending_timer(timer: Record) -> PendingTimer:
     )
 
 
-class Near:
+class NearTimers:
     """The wheel of timers that are due soon; each entry is the offset of a timer."""
 
     def __init__(self) -> None:
@@ -659,7 +659,7 @@ class Near:
         self.deviating = dict(frozen)
 
 
-class Unarmed:
+class UnarmedTimers:
     """The records of the timers that wait for their flush, by offset and in log order."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from commitlog.layout import CONSUMEQUEUE, KEYINDEX, TIMERS
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.spine.settings import BrokerSettings
-from services.broker.timers.mending import Mending
+from services.broker.timers.mending import TimerRepair
 from services.broker.timers.timer_ends import NAMES
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
@@ -41,7 +41,7 @@ SETTINGS = BrokerSettings(
 
 @pytest.fixture(autouse=True)
 def no_background_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mending, "begin", lambda self, now_ms: None)
+    monkeypatch.setattr(TimerRepair, "begin", lambda self, now_ms: None)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from services.broker.broker import Broker
 from services.broker.spine.appended import appended_of
 from services.broker.spine.copies import Copies, TimersDelivered
 from services.broker.spine.settings import BrokerSettings
-from services.broker.timers.timer_records import Replaced, due_ms_of, timer_record
+from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, timer_record
 from services.broker.timers.timer_source import name_hashes, ready_record
 from tests.memory_disk import MemoryDisk
 from tests.simulation.tables import tables
@@ -136,11 +136,11 @@ class Pair:
             self.by_run.store.append(timer, self.now_ms)
             self.set.append(self._apply_row(records.encode(timer)))
 
-    def _replaced(self, number: int) -> Replaced | None:
+    def _replaced(self, number: int) -> ReplacedTimer | None:
         if not self.set:
             return None
         timer = self.set[number % len(self.set)]
-        return Replaced(timer.physical_offset, due_ms_of(timer))
+        return ReplacedTimer(timer.physical_offset, due_ms_of(timer))
 
     def _deliveries(self, chosen: list[Record]) -> Copies:
         ready = [ready_record(timer, timer.physical_offset) for timer in chosen]

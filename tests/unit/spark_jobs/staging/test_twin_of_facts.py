@@ -18,7 +18,7 @@ from commitlog.message import Message
 from commitlog.published_log import open_log
 from commitlog.record import Record
 from services.broker.timers import timer_records
-from services.broker.timers.timer_records import Replaced
+from services.broker.timers.timer_records import ReplacedTimer
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
@@ -62,7 +62,9 @@ def drawn(chance: Random, count: int) -> Iterator[Record]:
             lambda s=stored: half.outcome_record(s, chance.choice([State.ROLLED_BACK, State.EXPIRED])),
             lambda s=stored: half.check_record(s.physical_offset, chance.randrange(9), 8_000),
             lambda s=stored: half.late_record(s.physical_offset, "COMMIT"),
-            lambda t=timed, o=other: timer_records.timer_record(t, 0, chance.choice([None, Replaced(o, 5)])),
+            lambda t=timed, o=other: timer_records.timer_record(
+                t, 0, chance.choice([None, ReplacedTimer(o, 5)])
+            ),
             lambda t=timed: half.committed_timer_record(half.half_record(t, 0, 7_000), TIMER_TOPIC),
             lambda w=waits, o=other, d=due_ms: timer_records.moved_record(w, o, d, d + 1),
             lambda w=waits, o=other: timer_records.delivered_record(w, o, chance.choice(["", "FIRE"])),

@@ -19,7 +19,7 @@ from services.broker.spine import verb_properties
 from services.broker.spine.same_message import BROKERS_OWN, OF_EACH_TRY, is_same, is_sent
 from services.broker.spine.validation import check_message
 from services.broker.timers.timer_records import (
-    Replaced,
+    ReplacedTimer,
     delivered_record,
     moved_record,
     rebuilt_record,
@@ -79,7 +79,7 @@ FORMS: dict[str, Callable[[Message], Record]] = {
     ),
     "timer": timer,
     "timer set again": lambda message: timer_record(
-        replace(message, delivery_ms=DUE_MS), 3, Replaced(64, DUE_MS)
+        replace(message, delivery_ms=DUE_MS), 3, ReplacedTimer(64, DUE_MS)
     ),
     "moved": moved,
     "moved twice": lambda message: moved_record(moved(message), 128, DUE_MS + 1, DUE_MS + 9),

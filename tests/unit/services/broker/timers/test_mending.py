@@ -11,7 +11,7 @@ from commitlog import bulk, layout, properties
 from commitlog.disk import Disk
 from services.broker.broker import Broker
 from services.broker.spine.values import ReadTimers, TimerFilter, TimerName, TimerVerdict, Verdict
-from services.broker.timers.mending import Rescue
+from services.broker.timers.mending import RepairJob
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, Store, by_id
@@ -296,7 +296,7 @@ def let_a_rescue_find_all(store: Store) -> None:
             if isinstance(effect, ReadTimers):
                 effect.job.run(store.disk)
                 store.broker.read_ahead(effect.job)
-                if isinstance(effect.job, Rescue):
+                if isinstance(effect.job, RepairJob):
                     return
         store.flush()
     raise AssertionError("no rescue was wanted")
@@ -464,8 +464,8 @@ def test_a_file_of_the_key_index_that_a_merge_took_up_while_it_waited_to_be_chec
         store.checkpoint()
     while (job := job or mending.next_job()) is not None:
         job.run(store.disk)
-        mending.done(job)
-        mending.go_on_checking()
+        mending.complete_job(job)
+        mending.allow_check()
         job = None
     assert keys.damage == ""
     store.checkpoint()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.values import ReadTimers
-from services.broker.timers.mending import Check, Rescue
+from services.broker.timers.mending import CheckJob, RepairJob
 from tests.unit.services.broker.timers.test_mending import (
     drained,
     files,
@@ -29,12 +29,12 @@ def reach_rescue(store: Store, *, finds_all: bool) -> bool:
         for effect in store.broker.tick(store.now_ms):
             if not isinstance(effect, ReadTimers):
                 continue
-            if isinstance(effect.job, Rescue) and not finds_all:
+            if isinstance(effect.job, RepairJob) and not finds_all:
                 store.broker.read_ahead_failed(effect.job)
                 return True
             effect.job.run(store.disk)
             store.broker.read_ahead(effect.job)
-            if isinstance(effect.job, Rescue):
+            if isinstance(effect.job, RepairJob):
                 return True
         store.flush()
     return False
@@ -54,7 +54,7 @@ def let_checks_run(store: Store) -> None:
     for _ in range(20):
         for effect in store.broker.tick(store.now_ms):
             if isinstance(effect, ReadTimers):
-                if isinstance(effect.job, Check):
+                if isinstance(effect.job, CheckJob):
                     effect.job.run(store.disk)
                     store.broker.read_ahead(effect.job)
                 else:

@@ -1,8 +1,9 @@
 """A rescue that finds nothing out for long must not fill the disk, across restarts, too.
 
-Expected, as `Mending` and `tests/unit/services/broker/timers/test_older_files.py` have it: files of times in
-which nothing is damaged go once all files were read. Before, after a restart no older file is released while
-any time is in doubt, so each restart adds what was split between its two newest snapshots, of all times.
+Expected, as `TimerRepair` and `tests/unit/services/broker/timers/test_older_files.py` have it: files of times
+in which nothing is damaged go once all files were read. Before, after a restart no older file is released
+while any time is in doubt, so each restart adds what was split between its two newest snapshots, of all
+times.
 """
 
 from __future__ import annotations

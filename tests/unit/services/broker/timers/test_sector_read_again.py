@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from services.broker.broker import Broker
-from services.broker.timers.mending import Rescue
+from services.broker.timers.mending import RepairJob
 from tests.unit.services.broker.timers.bad_sector import BadSector, drained, go, on_bad_sector
 from tests.unit.services.broker.timers.test_mending import files
 from tests.unit.services.broker.timers.test_timers import HOUR, SECOND, Store
@@ -22,7 +22,7 @@ A = [f"A{number:02}" for number in range(40)]
 
 
 def without_rescues(job: object) -> bool:
-    return not isinstance(job, Rescue)
+    return not isinstance(job, RepairJob)
 
 
 def delivered(store: Store) -> list[str]:

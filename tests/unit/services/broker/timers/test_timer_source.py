@@ -14,7 +14,7 @@ from commitlog.record import Record
 from commitlog.segments import Segments
 from services.broker.timers import timer_source
 from services.broker.timers.cutting import Cut
-from services.broker.timers.timer_records import Replaced, moved_record, timer_record
+from services.broker.timers.timer_records import ReplacedTimer, moved_record, timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tests.memory_disk import MemoryDisk
 
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 1 << 20
 PLAIN = Message(topic="orders", body=b"pay", message_id="M1", delivery_ms=2_000, born_ms=7)
 
 
-def timer(message: Message = PLAIN, replaced: Replaced | None = None, **fields: Any) -> Record:
+def timer(message: Message = PLAIN, replaced: ReplacedTimer | None = None, **fields: Any) -> Record:
     return replace(timer_record(message, 3, replaced), queue_offset=5, store_ms=1_000, **fields)
 
 
@@ -46,7 +46,7 @@ CUT = {
     "with a body that ends like a target": timer(replace(PLAIN, body=b"\x02UNIQ_KEY\x01")),
 }
 DECODED = {
-    "a replacement": timer(replaced=Replaced(77, 3_000)),
+    "a replacement": timer(replaced=ReplacedTimer(77, 3_000)),
     "moved": replace(moved_record(timer(), 11, 2_000, 9_000), store_ms=1_000),
     "moved twice": replace(
         moved_record(moved_record(timer(), 11, 2_000, 3_000), 22, 3_000, 9_000), store_ms=9

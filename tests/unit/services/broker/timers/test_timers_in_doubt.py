@@ -8,7 +8,7 @@ import pytest
 
 from commitlog import layout
 from services.broker.spine.values import Verdict
-from services.broker.timers.mending import Check
+from services.broker.timers.mending import CheckJob
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.unit.services.broker.timers.bad_sector import go, no_jobs, on_bad_sector
@@ -26,7 +26,7 @@ from timingwheel.due_run import ReadAhead
 
 
 def without_checks(job: object) -> bool:
-    return not isinstance(job, Check)
+    return not isinstance(job, CheckJob)
 
 
 def without_mends(job: object) -> bool:
@@ -59,7 +59,7 @@ def test_what_delivery_meets_damaged_comes_from_an_older_file(events: str) -> No
     assert "month" in drained(store)
     assert store.broker.timer_views.lost() == []
     assert store.broker.gauges().pending_timers == 0
-    assert not store.broker.mending.is_wanted, "it is decided"
+    assert not store.broker.mending.has_work, "it is decided"
 
 
 def test_a_timer_in_doubt_can_be_cancelled() -> None:
@@ -69,7 +69,7 @@ def test_a_timer_in_doubt_can_be_cancelled() -> None:
     assert store.broker.timers.cancel(by_id("month"), "", store.now_ms).verdict is Verdict.CANCELLED
     assert "month" not in drained(store)
     assert store.broker.timer_views.lost() == []
-    assert not store.broker.mending.is_wanted
+    assert not store.broker.mending.has_work
 
 
 def test_a_timer_in_doubt_is_none_that_a_start_takes_for_ended_where_names_are_damaged() -> None:
