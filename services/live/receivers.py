@@ -67,9 +67,9 @@ class Receivers:
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
         def lease(now_ms: int) -> Received:
-            self.refuse_unread()
+            self.check_unread_limit()
             received = self._core().receiving.receive(*wish, now_ms, attempt_id)
-            self._slices.use(received.work)
+            self._slices.count_work(received.work)
             if received.has_set_aside:
                 self._long_polls.notify_others(key, line)
             return received
@@ -77,10 +77,10 @@ class Receivers:
         ends, line = self._loop.time() + wait_seconds, (group, wanted)
         key = self._core().lite.wake_up_key(group, topic, client_id)
         if not self._slices.has_room:
-            await self._slices.first_look()
+            await self._slices.wait_for_first_scan()
         received = self._decide(lease)
         try:
-            while not received.deliveries and await self._may_look_again(key, line, received, ends):
+            while not received.deliveries and await self._wait_to_scan_again(key, line, received, ends):
                 received = self._decide(lease)
         except asyncio.CancelledError:  # pass on a notification that this receive may have received
             self._long_polls.notify_next(key, line)
@@ -88,10 +88,10 @@ class Receivers:
         if received.is_unfinished:
             self._long_polls.notify_next(key, line)
         with self._unread(received.deliveries):
-            await self._show(group, topic, received)
+            await self._wait_until_durable(group, topic, received)
         return self._clock.outward(received.deliveries)
 
-    def refuse_unread(self) -> None:
+    def check_unread_limit(self) -> None:
         """Raise `AnswersUnread` if unread answers have reached the limit of bytes."""
         if self.unread_bytes >= limits.ANSWERS_BYTES_MAX:
             raise AnswersUnread(
@@ -99,7 +99,7 @@ class Receivers:
                 "Read them, or ask for fewer messages at once."
             )
 
-    async def arrival(self, topic: str, seconds: float) -> bool:
+    async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
         """Wait for an arrival in `topic`. Return False after `seconds`."""
         return await self._long_polls.wait(topic, seconds)
 
@@ -117,23 +117,23 @@ class Receivers:
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
-    def give_back(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
+    def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
         """Release leases of messages that were never received, unless they were acknowledged meanwhile."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
-    def client_alive(self, client_id: str) -> None:
+    def renew_client_leases(self, client_id: str) -> None:
         """Renew the auto-renewed leases of a client. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_alive, client_id)
 
-    def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
+    def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
         """Record the filter of a client's subscription. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_subscribes, client_id, group, topic, wanted)
 
-    def client_gone(self, client_id: str) -> None:
+    def release_client_leases(self, client_id: str) -> None:
         """Release the leases of a client that has left. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().receiving.client_gone, client_id)
@@ -146,24 +146,26 @@ class Receivers:
         self._long_polls.notify(subscriber)
         return subscribed
 
-    def said_goodbye(self, client_id: str) -> None:
+    def remove_subscriptions(self, client_id: str) -> None:
         """Remove the subscriptions of a client that will not return."""
         with suppress(StoreUnwell, BrokerBroken):
             self._decide(self._core().lite.said_goodbye, client_id)
 
-    async def _may_look_again(self, key: WakeUpKey, line: Hashable, received: Received, ends: float) -> bool:
-        """Return whether a receive without a message may scan again, now or after an arrival.
+    async def _wait_to_scan_again(
+        self, key: WakeUpKey, line: Hashable, received: Received, ends: float
+    ) -> bool:
+        """Wait for the next scan of a receive without a message. Return False if it may not scan again.
 
         A receive that read a damaged file may scan again after its timeout, because other queues may have
         messages.
         """
         if received.is_unfinished:
-            await self._slices.go_on()
+            await self._slices.wait_for_next_scan()
             return received.has_read_damage or self._loop.time() < ends
         if not await self._long_polls.wait(key, ends - self._loop.time(), line):
             return False
         if not self._slices.has_room:
-            await self._slices.first_look()
+            await self._slices.wait_for_first_scan()
         return True
 
     @contextmanager
@@ -175,10 +177,10 @@ class Receivers:
         finally:
             self.unread_bytes -= held_bytes
 
-    async def _show(self, group: str, topic: str, received: Received) -> None:
+    async def _wait_until_durable(self, group: str, topic: str, received: Received) -> None:
         """Return once the leases may be delivered. Release the leases if the caller is gone."""
         try:
             await self._answers.reach(received.durable_at)
         except BaseException:
-            self.give_back(group, topic, [one.receipt_handle for one in received.deliveries])
+            self.release_all(group, topic, [one.receipt_handle for one in received.deliveries])
             raise

@@ -3,11 +3,11 @@
 A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one turn would still block the
 loop, so each turn has a budget:
 
-    first look    runs while the turn has used less than a slice; further first looks wait, in order
+    first scan    runs while the turn has used less than a slice; further first scans wait, in order
     unfinished    one of the scans without a result so far continues in each turn, in order
 
 A turn scans at most two slices and one message beyond each slice, for any number of receives and any filter
-cost. First looks and unfinished scans wait in two lines, because long scans must not delay new calls.
+cost. First scans and unfinished scans wait in two lines, because long scans must not delay new calls.
 
 Cost: a comparison for a receive while there is room. Weak spot: the lines do not separate clients. A client
 with many costly receives delays the receives of other clients, but no other calls.
@@ -22,7 +22,7 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""The number of first looks woken in a turn. First looks beyond the budget keep their place in the line.
+"""The number of first scans woken in a turn. First scans beyond the budget keep their place in the line.
 """
 
 Waiter = asyncio.Future[None]
@@ -40,16 +40,16 @@ class Slices:
 
     @property
     def has_room(self) -> bool:
-        """Whether a first look may run now."""
+        """Whether a first scan may run now."""
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
-    def use(self, work: int) -> None:
+    def count_work(self, work: int) -> None:
         """Count the work of a slice (`limits.WORK_NS`) in this turn."""
         self._used += work
         self._plan()
 
-    async def first_look(self) -> None:
-        """Return in a later turn that has room for a first look."""
+    async def wait_for_first_scan(self) -> None:
+        """Return in a later turn that has room for a first scan."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -58,7 +58,7 @@ class Slices:
         finally:
             del self._first[place]
 
-    async def go_on(self) -> None:
+    async def wait_for_next_scan(self) -> None:
         """Return in a later turn, in which an unfinished scan may continue."""
         place = object()
         try:

@@ -325,7 +325,7 @@ class MessagesApi:
         hang_up = HangUp(request)
         try:
             with self._polls.one(request, "arrivals"):
-                return await hang_up.unless(self._live.receivers.arrival(topic, seconds))
+                return await hang_up.unless(self._live.receivers.wait_for_arrival(topic, seconds))
         except CallerGone:
             return False
         finally:

@@ -383,7 +383,7 @@ class Lent:
         """Drop the count of bytes; release the leases unless the answer was taken."""
         self.hold(0)
         if not taken:
-            self._live.receivers.give_back(self._group, self._topic, self._handles)
+            self._live.receivers.release_all(self._group, self._topic, self._handles)
 
 
 GROUP: Final = "/api/groups/{group}"

@@ -92,7 +92,7 @@ class Clients:
         session = self._sessions.seen(caller)
         session.client_type = session.client_type or request.client_type
         session.group = session.group or stored_name(request.group)
-        self._live.receivers.client_alive(caller.client_id)
+        self._live.receivers.renew_client_leases(caller.client_id)
         return HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -101,7 +101,7 @@ class Clients:
         """Say goodbye to a client: its leases are free at once, and it subscribes to nothing."""
         streams = self._farewell(self._sessions.find(caller.client_id))
         self._leave(caller.client_id, said_goodbye=True)
-        self._live.receivers.said_goodbye(caller.client_id)
+        self._live.receivers.remove_subscriptions(caller.client_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 for stream in streams:
@@ -151,7 +151,7 @@ class Clients:
             if access.is_asked and not all(access.allows(session.user, need) for need in needs):
                 continue
             with suppress(TidewheelError):
-                self._live.receivers.client_subscribes(session.client_id, group, topic, wanted(expression))
+                self._live.receivers.record_subscription(session.client_id, group, topic, wanted(expression))
 
     def _farewell(self, session: Session | None) -> list[Stream]:
         """Turn the metrics of a client off that goes; return the streams that are to end before it may.
@@ -177,7 +177,7 @@ class Clients:
         self._is_renewing = False
         connected = [session for session in self._sessions if session.is_connected]
         for session in connected:
-            self._live.receivers.client_alive(session.client_id)
+            self._live.receivers.renew_client_leases(session.client_id)
         if connected:
             self._renew_later()
 
@@ -199,5 +199,5 @@ class Clients:
 
     def _leave(self, client_id: str, *, said_goodbye: bool = False) -> None:
         self._sessions.gone(client_id, said_goodbye=said_goodbye)
-        self._live.receivers.client_gone(client_id)
+        self._live.receivers.release_client_leases(client_id)
         log.info("client left", client=client_id)

@@ -86,7 +86,7 @@ class Consuming:
             if heard:
                 remember(session, answer)
             else:
-                self._live.receivers.give_back(answer.group, answer.topic, answer.handles)
+                self._live.receivers.release_all(answer.group, answer.topic, answer.handles)
 
     def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
         """Acknowledge what calls say, those that follow each other on one topic in one go.
@@ -151,12 +151,12 @@ class Consuming:
     def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
         last = session.lent.pop((group, topic), None)
         if last is not None and attempt_id and last.attempt_id == attempt_id:
-            self._live.receivers.give_back(last.group, last.topic, last.handles)
+            self._live.receivers.release_all(last.group, last.topic, last.handles)
 
     async def _lease(
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float
     ) -> list[Delivery]:
-        self._live.receivers.client_alive(session.client_id)
+        self._live.receivers.renew_client_leases(session.client_id)
         with self._sessions.receiving(session):
             return await self._live.receivers.receive(
                 stored_name(request.group),

@@ -119,9 +119,9 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
                 await attempt()
         with pytest.raises(StoreUnwell):
             await receive(live)
-        live.receivers.client_alive("c")
-        live.receivers.client_gone("c")
-        live.receivers.said_goodbye("c")
+        live.receivers.renew_client_leases("c")
+        live.receivers.release_client_leases("c")
+        live.receivers.remove_subscriptions("c")
         assert live.tick() is False
         lengths: list[float] = []
         while len(lengths) < 8:

@@ -99,11 +99,11 @@ def test_first_looks_go_in_order_and_before_more_of_others() -> None:
 
         async def look(name: str, times: int) -> None:
             if not slices.has_room:
-                await slices.first_look()
+                await slices.wait_for_first_scan()
             for _ in range(times):
                 order.append(name)
-                slices.use(limits.SCANNED_PER_RECEIVE_MAX)
-                await slices.go_on()
+                slices.count_work(limits.SCANNED_PER_RECEIVE_MAX)
+                await slices.wait_for_next_scan()
 
         tasks: list[asyncio.Task[Any]] = [
             asyncio.create_task(look(name, times)) for name, times in (("a", 3), ("b", 1), ("c", 1), ("d", 2))
@@ -119,9 +119,15 @@ def test_first_looks_go_in_order_and_before_more_of_others() -> None:
 def test_a_receive_whose_caller_has_gone_holds_up_none() -> None:
     async def scenario() -> None:
         slices = Slices()
-        slices.use(limits.SCANNED_PER_RECEIVE_MAX)
-        gone = [asyncio.create_task(slices.first_look()), asyncio.create_task(slices.go_on())]
-        stays = [asyncio.create_task(slices.first_look()), asyncio.create_task(slices.go_on())]
+        slices.count_work(limits.SCANNED_PER_RECEIVE_MAX)
+        gone = [
+            asyncio.create_task(slices.wait_for_first_scan()),
+            asyncio.create_task(slices.wait_for_next_scan()),
+        ]
+        stays = [
+            asyncio.create_task(slices.wait_for_first_scan()),
+            asyncio.create_task(slices.wait_for_next_scan()),
+        ]
         await asyncio.sleep(0)
         for task in gone:
             task.cancel()

@@ -145,7 +145,7 @@ def test_unsubscribing_in_part_or_whole_ends_what_comes(lite: Any) -> None:
 def test_a_goodbye_ends_the_subscriptions_and_a_lost_connection_does_not(lite: Any) -> None:
     async def scenario(front: Any) -> None:
         await sync(front, "PARTIAL_ADD", "a")
-        front.live.receivers.client_gone("client-1")
+        front.live.receivers.release_client_leases("client-1")
         await front.send("t", b"1", lite_topic="a")
         assert bodies(await receive(front)) == [b"1"]
         await front.call("NotifyClientTermination", service.NotifyClientTerminationRequest(), PATIENT)
