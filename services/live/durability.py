@@ -6,10 +6,10 @@ that depends on older records than its predecessor is sent together with the pre
 A cluster leader may have been paused while another node took over. The leader's answers about *past* events,
 which depend on a record that the cluster accepted, are true nevertheless. Answers about *current* state (not
 found, not leased, empty) need a proof of leadership, which is an accepted record whose append began after the
-call. `prove` requests a proof, and `proven` reports a proof and releases all answers that waited for it. A
-refusal needs a proof, too, because it implies that no earlier call has stored the message. If the node lacks
-resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack of resources therefore waits
-OWN_MS, and then reports the cause and an unknown result.
+call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases all answers that waited
+for it. A refusal needs a proof, too, because it implies that no earlier call has stored the message. If the
+node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack of resources
+therefore waits OWN_MS, and then reports the cause and an unknown result.
 
 A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
 refuses all waiting answers, and later answers each time that the log moves, until `release` is called.
@@ -35,7 +35,7 @@ OWN_MS: Final = 1_000
 """Maximum wait of a refusal for lack of own resources; a proof takes some ms."""
 
 
-class Waiting(Protocol):
+class AnswerReceiver(Protocol):
     """A receiver of an answer."""
 
     def answer(self, answer: Any) -> None:
@@ -45,61 +45,67 @@ class Waiting(Protocol):
         """Send an error, because the durability of the record is unknown."""
 
 
-class Proving(NamedTuple):
-    """A clock (ms), and a function that requests a proof of leadership, which is reported to `proven`."""
+class LeadershipProofs(NamedTuple):
+    """A clock (ms), and a function that requests a proof of leadership.
+
+    The proof is reported to `Answers.confirm_leadership`.
+    """
 
     clock: Callable[[], int]
     prove: Callable[[], None]
 
 
-def nothing_waits() -> None:
-    """Let refusals for lack of own resources wait without a limit."""
+def ignore_own_refusal() -> None:
+    """Do nothing, so that refusals for lack of own resources wait without a limit."""
 
 
 class Answers:
     """The durable end of the log, and the answers that wait for it.
 
     The function `own_waits` is called when a refusal for lack of own resources begins to wait. `own_waits`
-    schedules a call of `give_up_own`.
+    schedules a call of `fail_own_refusals`.
     """
 
     def __init__(
-        self, offset: int, proving: Proving | None = None, own_waits: Callable[[], None] = nothing_waits
+        self,
+        offset: int,
+        proving: LeadershipProofs | None = None,
+        own_waits: Callable[[], None] = ignore_own_refusal,
     ) -> None:
         self.offset, self._own_waits = offset, own_waits
-        self._waiting: deque[tuple[int, Waiting, Any]] = deque()
+        self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
-        self._unproven: deque[tuple[int, Waiting, Any]] = deque()
+        self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
         """Answers that need no record, with the times (ms) after which a proof of leadership must begin."""
-        self._own: deque[tuple[int, Waiting, Any]] = deque()
+        self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
         """Refusals for lack of own resources, with the times (ms) after which a proof must begin.
         """
         self._unprovable: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
-    def give(self, offset: int, waiting: Waiting, answer: Any) -> None:
+    def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
         """Send an answer once the log is durable up to `offset`."""
         if offset > self.offset:
-            self._waiting.append((offset, waiting, answer))
+            self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
-            waiting.answer(answer)
+            receiver.answer(answer)
         elif self._unprovable is not None:
-            waiting.refuse(self._unprovable)
+            receiver.refuse(self._unprovable)
         else:
             where = self._own if offset == OWN_MEANS else self._unproven
-            where.append((self._proving.clock(), waiting, answer))
+            where.append((self._proving.clock(), receiver, answer))
             if where is self._own:
                 self._own_waits()
             self._proving.prove()
 
-    async def reach(self, offset: int) -> None:
+    async def wait_until_durable(self, offset: int) -> None:
         """Return once the log is durable up to `offset`. Raise the error if the answer is refused."""
         if offset > self.offset or self._proving is not None:
-            sleeper = Sleeper()
-            self.give(offset, sleeper, None)
+            sleeper = WaitingCoroutine()
+            self.send_when_durable(offset, sleeper, None)
             await sleeper.future
 
-    def proven(self, began_ms: int) -> None:
+    def confirm_leadership(self, began_ms: int) -> None:
         """Send the answers given before `began_ms`, the time when the append of an accepted record began."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
@@ -108,7 +114,7 @@ class Answers:
         if (self._unproven or self._own) and self._proving is not None:
             self._proving.prove()
 
-    def give_up_own(self, error: TidewheelError) -> bool:
+    def fail_own_refusals(self, error: TidewheelError) -> bool:
         """Fail the refusals in `_own` that have waited OWN_MS with `error`. Return whether refusals still
         wait.
         """
@@ -117,7 +123,7 @@ class Answers:
             own.popleft()[1].refuse(error)
         return bool(own)
 
-    def prove_no_more(self, error: TidewheelError) -> None:
+    def stop_proofs(self, error: TidewheelError) -> None:
         """Refuse answers that need a proof, now and later, because there will be no more proofs."""
         self._unprovable = error
         for _, one, _ in self._taken_unproven():
@@ -157,22 +163,22 @@ class Answers:
         """Stop refusing answers. Send the answers up to the durable `offset` or let them wait for a proof."""
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
-        for rests_on_offset, one, answer in waiting:
-            self.give(rests_on_offset, one, answer)
+        for durable_at, one, answer in waiting:
+            self.send_when_durable(durable_at, one, answer)
 
-    def _taken_unproven(self) -> list[tuple[int, Waiting, Any]]:
+    def _taken_unproven(self) -> list[tuple[int, AnswerReceiver, Any]]:
         taken, self._unproven, self._own = [*self._unproven, *self._own], deque(), deque()
         return taken
 
 
-def rests_on(error: Exception) -> int:
+def required_offset(error: Exception) -> int:
     """Return the log offset that must be durable before a refusal is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
 
 
-class Sleeper:
+class WaitingCoroutine:
     """A coroutine that waits for an answer and may be cancelled meanwhile."""
 
     def __init__(self) -> None:

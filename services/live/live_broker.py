@@ -70,7 +70,7 @@ from services.live.advancing import Advancing
 from services.live.alarm import Alarm, CallLater
 from services.live.check_back_polls import CheckBackPolls, Read
 from services.live.clock import Clock, KeptOffset
-from services.live.durability import OWN_MS, Answers, Proving, rests_on
+from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
 from services.live.flushing import Flushing, log_checkpoint
 from services.live.groups import LiveGroups
@@ -150,7 +150,7 @@ class LiveBroker:
         kept: KeptOffset | None = None,
         core: Broker | None = None,
         stepped_down: Callable[[OSError], None] | None = None,
-        proving: Proving | None = None,
+        proving: LeadershipProofs | None = None,
         counted_ms: Callable[[], float] | None = None,
     ) -> None:
         self._disk, self.settings, self._executor = disk, settings, executor
@@ -278,8 +278,8 @@ class LiveBroker:
         body_bytes = sum(len(message.body) for message in messages)
         with await self._let_in(max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
-        rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
-        await self.answers.reach(max(rests, default=0))
+        rests = [one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers]
+        await self.answers.wait_until_durable(max(rests, default=0))
         return answers
 
     async def _let_in(self, new_bytes: int) -> AbstractContextManager[None]:
@@ -292,7 +292,7 @@ class LiveBroker:
 
     async def all_durable(self) -> None:
         """Return when all records that are appended now are durable."""
-        await self.answers.reach(self._broker.store.log.end_offset)
+        await self.answers.wait_until_durable(self._broker.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
         """Change the due time of a delayed message."""
@@ -322,11 +322,11 @@ class LiveBroker:
                 self._flush_and_plan()
 
     async def _await_durable(self, answer: Resting) -> Resting:
-        await self.answers.reach(answer if isinstance(answer, int) else answer.durable_at)
+        await self.answers.wait_until_durable(answer if isinstance(answer, int) else answer.durable_at)
         return self.clock.outward(answer)
 
     async def _refused(self, refusal: TidewheelError) -> Any:
-        await self.answers.reach(rests_on(refusal))
+        await self.answers.wait_until_durable(required_offset(refusal))
         raise refusal
 
     def _limit_own(self) -> None:
@@ -341,7 +341,7 @@ class LiveBroker:
             f"this one was refused: {type(why).code} {why}" if why else "send again with the same message id."
         )
         self._is_own_limited = False
-        if self.answers.give_up_own(ResultUnknown(f"An earlier call may have stored it; {said}")):
+        if self.answers.fail_own_refusals(ResultUnknown(f"An earlier call may have stored it; {said}")):
             self._limit_own()
 
     # Queries.
@@ -427,7 +427,7 @@ class LiveBroker:
 
         Raise `ResultUnknown` if the disk fails, or the original exception if the core has a bug.
         """
-        await self.answers.reach(offset)
+        await self.answers.wait_until_durable(offset)
         if self.broken.done():
             self.broken.result()
 
@@ -475,7 +475,7 @@ class LiveBroker:
         """
         self.receivers.close()
         self._alarm.close()  # no ticks run after this line
-        self.answers.prove_no_more(ResultUnknown("This node leads no more. Call again."))
+        self.answers.stop_proofs(ResultUnknown("This node leads no more. Call again."))
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
@@ -666,7 +666,7 @@ class LiveBroker:
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
         """Run a step of a retirement once the records of the step are durable."""
         try:
-            await self.answers.reach(retirement.durable_at)
+            await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))

@@ -180,7 +180,7 @@ class Receivers:
     async def _wait_until_durable(self, group: str, topic: str, received: Received) -> None:
         """Return once the leases may be delivered. Release the leases if the caller is gone."""
         try:
-            await self._answers.reach(received.durable_at)
+            await self._answers.wait_until_durable(received.durable_at)
         except BaseException:
             self.release_all(group, topic, [one.receipt_handle for one in received.deliveries])
             raise

@@ -42,7 +42,7 @@ from consumequeue.filter import Filter, parse_tags
 from services.broker.spine.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
 from services.broker.spine.topics import check_group_name
 from services.broker.spine.values import Delivery
-from services.live.durability import rests_on
+from services.live.durability import required_offset
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -338,8 +338,8 @@ class ReceivingApi:
 
     async def _durable(self, answers: list[Decided | TidewheelError]) -> None:
         """Wait until all results are durable; raise `ResultUnknown`."""
-        rests = (rests_on(one) if isinstance(one, TidewheelError) else one[0] for one in answers)
-        await self._live.answers.reach(max(rests))
+        rests = (required_offset(one) if isinstance(one, TidewheelError) else one[0] for one in answers)
+        await self._live.answers.wait_until_durable(max(rests))
 
     def _known_group(self, request: Request) -> str:
         """Return the group in a request's path; raise `GroupNotFound`."""

@@ -40,7 +40,7 @@ from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis, WatchedEngine
 from services.front.certificates import https_context
 from services.http.calls import EVERY_ADDRESS
-from services.live.durability import Proving
+from services.live.durability import LeadershipProofs
 from services.live.live_broker import LiveBroker
 from services.process import memory
 from services.process.ports import listen_on
@@ -122,7 +122,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
 
         @asynccontextmanager
         async def serve(
-            leading: Broker, stepped_down: Callable[[OSError], None], proving: Proving
+            leading: Broker, stepped_down: Callable[[OSError], None], proving: LeadershipProofs
         ) -> AsyncIterator[LiveBroker]:
             live = LiveBroker(
                 disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving,

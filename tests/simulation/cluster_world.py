@@ -55,7 +55,7 @@ from services.cluster.election.inputs import Order, ProofWanted
 from services.cluster.election.table import STANDING, Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
-from services.live.durability import Answers, Proving, rests_on
+from services.live.durability import Answers, LeadershipProofs, required_offset
 from services.live.errors import ResultUnknown
 from sharedlog.bodies import records_in
 from sharedlog.engine import Head
@@ -249,7 +249,9 @@ class ClusterWorld(World):
         replica.start_lead(self.engine, self.now_ms, self._moments.__next__, node.name)
         process.lead()
         self._wants_proof = False
-        self.answers = Answers(replica.core.durable_offset, Proving(self._moments.__next__, self._want_proof))
+        self.answers = Answers(
+            replica.core.durable_offset, LeadershipProofs(self._moments.__next__, self._want_proof)
+        )
         self.faults.move(node.disk)
         self.takeover_count += 1
         return replica.core
@@ -392,7 +394,7 @@ class ClusterWorld(World):
 
     def _give(self, answers: Answers, durable_at: int, news: Callable[[], object]) -> None:
         """Let a caller of a leader's, or of a zombie's, hear once it may."""
-        answers.give(durable_at, Caller(news), None)
+        answers.send_when_durable(durable_at, Caller(news), None)
 
     def _if_kept(self, news: Any) -> Callable[[], object]:
         """Return news that nobody may hear from a node whose log has lost what it had read."""
@@ -408,7 +410,7 @@ class ClusterWorld(World):
         sink = self._up(self.leader).sink
         assert sink is not None, "a leader has a sink"
         self.answers.advance(self.broker.durable_offset)
-        self.answers.proven(sink.proven_ms)
+        self.answers.confirm_leadership(sink.proven_ms)
 
     def _want_proof(self) -> None:
         self._wants_proof = True
@@ -498,7 +500,7 @@ class ClusterWorld(World):
             self.asked_count += 1
             assert is_there, f"{message_id} was acknowledged, and another client told that it is not there"
 
-        answers.give(0, Caller(judge), None)
+        answers.send_when_durable(0, Caller(judge), None)
 
     def _call(self, zombie: Zombie) -> None:
         """A client calls a leader that was paused, and does not know that another one leads."""
@@ -511,7 +513,9 @@ class ClusterWorld(World):
         try:
             receipt = core.sending.send(tried(message, call), self._clock(zombie.node))
         except DiskFull as refusal:
-            self._give(zombie.answers, rests_on(refusal), lambda: self._refused(message.message_id, call))
+            self._give(
+                zombie.answers, required_offset(refusal), lambda: self._refused(message.message_id, call)
+            )
         else:
             self._give(zombie.answers, receipt.durable_at, lambda: self._sent(message, receipt))
 
@@ -626,7 +630,7 @@ class ClusterWorld(World):
         if self.random.random() < 0.3:
             with suppress(NotAccepted):
                 sink.beat({})
-                zombie.answers.proven(sink.proven_ms)
+                zombie.answers.confirm_leadership(sink.proven_ms)
         try:
             zombie.flush.write()
         except NotAccepted:

@@ -51,7 +51,7 @@ from services.broker.spine.values import (
     SendReceipt,
     Verdict,
 )
-from services.live.durability import rests_on
+from services.live.durability import required_offset
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import Death, MemoryDisk
@@ -194,7 +194,7 @@ class World:
         try:
             receipt = self.broker.sending.send(tried(message, call), self.now_ms)
         except DiskFull as refusal:
-            self._tell(rests_on(refusal), lambda: self._refused(message.message_id, call))
+            self._tell(required_offset(refusal), lambda: self._refused(message.message_id, call))
         else:
             self._tell(receipt.durable_at, lambda: self._sent(message, receipt))
 

@@ -27,7 +27,7 @@ from services.cluster.election.inputs import Confirmed, Failed
 from services.cluster.election.table import Act, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
-from services.live.durability import OWN_MEANS, Answers, Waiting
+from services.live.durability import OWN_MEANS, AnswerReceiver, Answers
 from sharedlog import versions
 from sharedlog.errors import Halted, NotAccepted, Unknown
 from sharedlog.fold import Position
@@ -208,15 +208,15 @@ def log_is_trimmed_early(patch: pytest.MonkeyPatch) -> None:
 
 def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
     """What needs no new record is told at once, whoever leads meanwhile."""
-    kept = Answers.give
+    kept = Answers.send_when_durable
 
-    def give(answers: Answers, offset: int, waiting: Waiting, answer: Any) -> None:
+    def send_when_durable(answers: Answers, offset: int, waiting: AnswerReceiver, answer: Any) -> None:
         if offset <= answers.offset:
             waiting.answer(answer)
         else:
             kept(answers, offset, waiting, answer)
 
-    patch.setattr(Answers, "give", give)
+    patch.setattr(Answers, "send_when_durable", send_when_durable)
 
 
 def lost_end_is_read_over(patch: pytest.MonkeyPatch) -> None:
@@ -272,15 +272,15 @@ def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
 
 def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     """A leader that is full says so whoever leads meanwhile, and may have stored an earlier call."""
-    kept = Answers.give
+    kept = Answers.send_when_durable
 
-    def give(answers: Answers, offset: int, waiting: Waiting, answer: Any) -> None:
+    def send_when_durable(answers: Answers, offset: int, waiting: AnswerReceiver, answer: Any) -> None:
         if offset == OWN_MEANS:
             waiting.answer(answer)
         else:
             kept(answers, offset, waiting, answer)
 
-    patch.setattr(Answers, "give", give)
+    patch.setattr(Answers, "send_when_durable", send_when_durable)
 
 
 def candidates_are_believed(patch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
 from services.cluster.leading.log_damage import LogDamage, State
 from services.cluster.peers import Identity
-from services.live.durability import Answers, Proving
+from services.live.durability import Answers, LeadershipProofs
 from services.live.errors import ResultUnknown
 from sharedlog.errors import LogDamaged, NotAccepted, Refused, Unknown
 from sharedlog.fold import Fold
@@ -55,7 +55,7 @@ class Leading(Protocol):
         """Release the core, because an append was not accepted."""
 
 
-Serve = Callable[[Broker, Callable[[OSError], None], Proving], AbstractAsyncContextManager[Leading]]
+Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
 """A function that serves a core within a block, and calls its second argument when the core is released."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
@@ -93,7 +93,7 @@ class Lead:
 
     async def begin(self) -> Begun:
         """Begin to serve clients. Raise OSError if the disk fails."""
-        proving = Proving(self._acts.clocks.monotonic, self._told.proof_wanted)
+        proving = LeadershipProofs(self._acts.clocks.monotonic, self._told.proof_wanted)
         serving = self._serve(self._replica.core, self._told.stepped_down, proving)
         self._served = served = await self._stack.enter_async_context(serving)
         served.broken.add_done_callback(self._told.broken)
@@ -118,7 +118,7 @@ class Lead:
         except NotAccepted as error:
             self._served.fail(error)
             return None
-        self._served.answers.proven(self._sink.proven_ms)
+        self._served.answers.confirm_leadership(self._sink.proven_ms)
         return Beaten(self._sink.proven_ms, self._news())
 
     async def look(self, has_read_all: bool) -> LookDone:

@@ -9,7 +9,7 @@ from services.broker.sending import Sending
 from services.broker.spine.errors import TimerEnded
 from services.broker.spine.values import Resolution, SendReceipt, TimerVerdict, Verdict
 from services.broker.timers.delays import with_absolute_times
-from services.live.durability import rests_on
+from services.live.durability import required_offset
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.producers import Producers
 from services.rpc.clients.sessions import Sessions
@@ -145,7 +145,7 @@ def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided
         else SendResultEntry(status=refusal(answer), message_id=sent.system_properties.message_id)
         for sent, answer in zip(request.messages, answers, strict=True)
     ]
-    rests = [one.durable_at if isinstance(one, SendReceipt) else rests_on(one) for one in answers]
+    rests = [one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers]
     status = overall([one.status for one in results])
     reply = SendMessageResponse(status=status, entries=results)
     return Decided(max(rests), reply.SerializeToString(), wire.Code.Name(status.code))

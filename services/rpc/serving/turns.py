@@ -25,7 +25,7 @@ from typing import Any
 
 import structlog
 
-from services.live.durability import rests_on
+from services.live.durability import required_offset
 from services.live.errors import DiskBehind
 from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import Code, Status
@@ -132,9 +132,9 @@ class Turns:
         if isinstance(answer, Decided):
             offset, reply, call.code, call.then = answer
         else:
-            status, offset = self._status_of(call, answer), rests_on(answer)
+            status, offset = self._status_of(call, answer), required_offset(answer)
             call.code, reply = Code.Name(status.code), refused(call.rpc, status)
-        self._live.answers.give(offset, call, reply)
+        self._live.answers.send_when_durable(offset, call, reply)
 
     def _status_of(self, call: Call, error: Exception) -> Status:
         if isinstance(error, (TidewheelError, NoClientId, OSError)):

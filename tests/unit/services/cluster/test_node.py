@@ -35,7 +35,7 @@ from services.cluster.node import ClusterNode
 from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from services.cluster.status import status_of
-from services.live.durability import Answers, Proving
+from services.live.durability import Answers, LeadershipProofs
 from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
@@ -238,7 +238,7 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
         engine.note(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, body_of(facts))))
 
     def serves(served: Served) -> None:
-        answers.append(Answers(0, Proving(lambda: 0, lambda: None)))
+        answers.append(Answers(0, LeadershipProofs(lambda: 0, lambda: None)))
         served.answers = answers[0]
 
     async def until(is_so: Callable[[], bool]) -> None:
@@ -327,7 +327,7 @@ class Served:
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answers: Any = self
 
-    def proven(self, proven_ms: int) -> None:
+    def confirm_leadership(self, proven_ms: int) -> None:
         pass
 
     def fail(self, error: OSError) -> None:

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from services.broker.spine.errors import DiskFull, KeyPending, TooManyHalves
-from services.live.durability import OWN_MS, Answers, Proving, rests_on
+from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
 from services.live.errors import ResultUnknown
 
 
 async def waiting(durable: Answers, offset: int, answered: list[int]) -> None:
-    await durable.reach(offset)
+    await durable.wait_until_durable(offset)
     answered.append(offset)
 
 
@@ -68,20 +68,20 @@ def test_a_caller_that_left_does_not_hold_up_the_others() -> None:
 def test_an_answer_without_a_record_waits_for_a_proof_that_began_behind_it() -> None:
     async def scenario() -> None:
         now_ms, asked, answered = [10], list[int](), list[int]()
-        durable = Answers(100, Proving(lambda: now_ms[0], lambda: asked.append(now_ms[0])))
+        durable = Answers(100, LeadershipProofs(lambda: now_ms[0], lambda: asked.append(now_ms[0])))
         first = asyncio.create_task(waiting(durable, 100, answered))
         await asyncio.sleep(0)
         assert asked == [10]
-        durable.proven(10)  # it may have begun before the call did
+        durable.confirm_leadership(10)  # it may have begun before the call did
         await asyncio.sleep(0)
         assert (answered, asked) == ([], [10, 10])
         now_ms[0] = 12
         second = asyncio.create_task(waiting(durable, 99, answered))
         await asyncio.sleep(0)
-        durable.proven(11)
+        durable.confirm_leadership(11)
         await first
         assert answered == [100]
-        durable.proven(13)
+        durable.confirm_leadership(13)
         await second
         assert answered == [100, 99]
 
@@ -90,7 +90,7 @@ def test_an_answer_without_a_record_waits_for_a_proof_that_began_behind_it() -> 
 
 def test_what_waits_for_a_proof_is_refused_with_the_rest() -> None:
     async def scenario() -> None:
-        durable = Answers(100, Proving(lambda: 0, lambda: None))
+        durable = Answers(100, LeadershipProofs(lambda: 0, lambda: None))
         task = asyncio.create_task(waiting(durable, 100, []))
         await asyncio.sleep(0)
         durable.refuse(ResultUnknown("another leads"), 100)
@@ -103,13 +103,15 @@ def test_what_waits_for_a_proof_is_refused_with_the_rest() -> None:
 def test_a_refusal_for_want_of_own_means_waits_for_a_proof_that_comes_soon() -> None:
     async def scenario() -> None:
         now_ms, waits = [10], list[int]()
-        durable = Answers(100, Proving(lambda: now_ms[0], lambda: None), lambda: waits.append(now_ms[0]))
+        durable = Answers(
+            100, LeadershipProofs(lambda: now_ms[0], lambda: None), lambda: waits.append(now_ms[0])
+        )
         answered = list[int]()
-        full = rests_on(DiskFull())
+        full = required_offset(DiskFull())
         proven = asyncio.create_task(waiting(durable, full, answered))
         await asyncio.sleep(0)
         assert (answered, waits) == ([], [10])
-        durable.proven(11)
+        durable.confirm_leadership(11)
         await proven
         assert answered == [full]
         now_ms[0] = 20
@@ -119,15 +121,15 @@ def test_a_refusal_for_want_of_own_means_waits_for_a_proof_that_comes_soon() -> 
         late = asyncio.create_task(waiting(durable, full, answered))
         await asyncio.sleep(0)
         now_ms[0] = 20 + OWN_MS
-        assert durable.give_up_own(ResultUnknown("full")), "the late one waits"
+        assert durable.fail_own_refusals(ResultUnknown("full")), "the late one waits"
         with pytest.raises(ResultUnknown, match="full"):
             await early
         assert [late.done(), unproven.done()] == [False, False]
         now_ms[0] += 1
-        assert not durable.give_up_own(ResultUnknown("full"))
+        assert not durable.fail_own_refusals(ResultUnknown("full"))
         with pytest.raises(ResultUnknown, match="full"):
             await late
-        durable.proven(now_ms[0])
+        durable.confirm_leadership(now_ms[0])
         await unproven
         alone = Answers(100)
         await waiting(alone, full, answered)
@@ -137,14 +139,14 @@ def test_a_refusal_for_want_of_own_means_waits_for_a_proof_that_comes_soon() -> 
 
 def test_other_refusals_wait_for_a_proof_or_for_their_records() -> None:
     async def scenario() -> None:
-        durable, answered = Answers(100, Proving(lambda: 0, lambda: None)), list[int]()
-        unproven = asyncio.create_task(waiting(durable, rests_on(TooManyHalves()), answered))
+        durable, answered = Answers(100, LeadershipProofs(lambda: 0, lambda: None)), list[int]()
+        unproven = asyncio.create_task(waiting(durable, required_offset(TooManyHalves()), answered))
         refused = KeyPending()
         refused.durable_at = 120
-        unwritten = asyncio.create_task(waiting(durable, rests_on(refused), answered))
+        unwritten = asyncio.create_task(waiting(durable, required_offset(refused), answered))
         await asyncio.sleep(0)
         assert answered == []
-        durable.proven(1)
+        durable.confirm_leadership(1)
         durable.advance(120)
         await asyncio.gather(unproven, unwritten)
 
@@ -154,11 +156,11 @@ def test_other_refusals_wait_for_a_proof_or_for_their_records() -> None:
 def test_where_nobody_proves_any_more_what_rests_on_no_record_is_refused_and_a_broker_alone_answers() -> None:
     async def scenario() -> None:
         answered = list[int]()
-        led, alone = Answers(100, Proving(lambda: 0, lambda: None)), Answers(100)
+        led, alone = Answers(100, LeadershipProofs(lambda: 0, lambda: None)), Answers(100)
         before = asyncio.create_task(waiting(led, 100, answered))
         await asyncio.sleep(0)
         for answers in (led, alone):
-            answers.prove_no_more(ResultUnknown("leads no more"))
+            answers.stop_proofs(ResultUnknown("leads no more"))
         for task in (before, asyncio.create_task(waiting(led, 50, answered))):
             with pytest.raises(ResultUnknown):
                 await task
@@ -175,7 +177,7 @@ def test_where_nobody_proves_any_more_what_rests_on_no_record_is_refused_and_a_b
 def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_again() -> None:
     async def scenario() -> None:
         asked, answered = list[int](), list[int]()
-        durable = Answers(100, Proving(lambda: 5, lambda: asked.append(1)))
+        durable = Answers(100, LeadershipProofs(lambda: 5, lambda: asked.append(1)))
         before = asyncio.create_task(waiting(durable, 200, answered))
         proof = asyncio.create_task(waiting(durable, 50, answered))
         await asyncio.sleep(0)
@@ -183,7 +185,7 @@ def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_aga
         durable.hold(damaged)
         during = [asyncio.create_task(waiting(durable, offset, answered)) for offset in (-1, 50, 300)]
         await asyncio.sleep(0)
-        durable.proven(9)
+        durable.confirm_leadership(9)
         durable.advance(300)
         for task in (before, proof, *during):
             with pytest.raises(ResultUnknown, match="a record is gone"):
@@ -193,7 +195,7 @@ def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_aga
         await asyncio.sleep(0)
         assert not late.done()
         durable.release(300)
-        durable.proven(9)
+        durable.confirm_leadership(9)
         await late
         assert answered == [300]
 
@@ -203,14 +205,14 @@ def test_held_answers_are_refused_whatever_they_rest_on_until_they_are_given_aga
 def test_what_came_while_answers_were_held_waits_for_a_proof_as_ever() -> None:
     async def scenario() -> None:
         asked, answered = list[int](), list[int]()
-        durable = Answers(100, Proving(lambda: 5, lambda: asked.append(1)))
+        durable = Answers(100, LeadershipProofs(lambda: 5, lambda: asked.append(1)))
         durable.hold(ResultUnknown("a record is gone"))
         late = asyncio.create_task(waiting(durable, 50, answered))
         await asyncio.sleep(0)
         durable.release(100)
         await asyncio.sleep(0)
         assert (answered, len(asked)) == ([], 1)
-        durable.proven(9)
+        durable.confirm_leadership(9)
         await late
         assert answered == [50]
 

@@ -18,7 +18,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, ReadTimers, Resolution
 from services.cluster.errors import EngineTrouble
 from services.live import flushing
-from services.live.durability import OWN_MS, Proving
+from services.live.durability import OWN_MS, LeadershipProofs
 from services.live.errors import ResultUnknown
 from services.live.live_broker import TURNS_BETWEEN_FULL_TICKS, LiveBroker
 from tests.memory_disk import MemoryDisk
@@ -280,7 +280,7 @@ def test_a_leader_that_cannot_prove_that_it_leads_tells_of_its_trouble_and_that_
         with ThreadPoolExecutor(1) as writer:
             settings, proving = (
                 BrokerSettings(segment_bytes=1 << 16),
-                Proving(lambda: now_ms[0], lambda: None),
+                LeadershipProofs(lambda: now_ms[0], lambda: None),
             )
             live = LiveBroker(HeldDisk(), settings, lambda: NOW_MS, call_later, writer, proving=proving)
             live.stop_new(EngineTrouble("No standby is there."))
@@ -295,7 +295,7 @@ def test_a_leader_that_cannot_prove_that_it_leads_tells_of_its_trouble_and_that_
                 with pytest.raises(ResultUnknown, match=r"An earlier call .* refused: TW-259 .* No standby"):
                     await told
             assert later == []
-            live.answers.prove_no_more(ResultUnknown())
+            live.answers.stop_proofs(ResultUnknown())
             await live.close()
 
     asyncio.run(scenario())

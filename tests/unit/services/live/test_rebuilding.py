@@ -19,7 +19,7 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Retire
 from services.live import flushing
-from services.live.durability import Proving
+from services.live.durability import LeadershipProofs
 from services.live.errors import ResultUnknown, StoreUnwell
 from services.live.live_broker import LiveBroker
 from sharedlog.errors import NotAccepted
@@ -281,7 +281,7 @@ def test_a_leader_that_ends_waits_for_no_proof_which_nobody_brings_any_more() ->
         settings = BrokerSettings(segment_bytes=SEGMENT_BYTES)
         core = Broker.open(disk, settings, NOW_MS)
         with ThreadPoolExecutor(3) as writer:
-            proving = Proving(lambda: NOW_MS, lambda: asked.append(NOW_MS))
+            proving = LeadershipProofs(lambda: NOW_MS, lambda: asked.append(NOW_MS))
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, print, proving)
             wanted = core.housekeeping._running = Deletion(0)
             live._carry_out([Retire(wanted)])

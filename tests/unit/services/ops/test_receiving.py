@@ -392,13 +392,13 @@ def test_what_is_leased_counts_as_unread_before_it_is_durable(
 
     async def scenario(desk: Desk) -> None:
         await send(desk, *map(str, range(5)), body=b"x" * 100)
-        durable, reach = asyncio.Event(), desk.live.answers.reach
+        durable, wait = asyncio.Event(), desk.live.answers.wait_until_durable
 
-        async def reach_later(offset: int) -> None:
+        async def wait_later(offset: int) -> None:
             await durable.wait()
-            await reach(offset)
+            await wait(offset)
 
-        monkeypatch.setattr(desk.live.answers, "reach", reach_later)
+        monkeypatch.setattr(desk.live.answers, "wait_until_durable", wait_later)
         one = {"topic": "t", "count": 1}
         leasing = [asyncio.ensure_future(post(desk, "receive", one)) for _ in range(3)]
         while desk.live.receivers.unread_bytes < 300:
