@@ -42,13 +42,13 @@ class Owner(Protocol):
     def tick(self) -> bool:
         """Run the core's due work. Return False if nothing changed."""
 
-    async def durable(self, offset: int) -> None:
+    async def wait_until_durable(self, offset: int) -> None:
         """Return when the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
-    async def timers_ready(self) -> None:
+    async def wait_until_timers_ready(self) -> None:
         """Return when the next due timers have been read from the disk."""
 
-    def time_has_moved(self) -> None:
+    def reschedule_tick(self) -> None:
         """Reschedule all calls that were scheduled by the old time."""
 
 
@@ -71,7 +71,7 @@ class Advancing:
             finally:
                 self._questions.clear()
                 self._owner.core.postpone_housekeeping(self._clock.now_ms())
-                self._owner.time_has_moved()
+                self._owner.reschedule_tick()
 
     def asked(self, transaction_id: str) -> None:
         """Give a producer time to answer a check-back, if an advance is under way."""
@@ -116,8 +116,8 @@ class Advancing:
             raise ResultUnknown(
                 f"Writing the clock failed ({error}). Advance again once it works."
             ) from error
-        await self._owner.durable(self._owner.core.end_offset)
-        await self._owner.timers_ready()
+        await self._owner.wait_until_durable(self._owner.core.end_offset)
+        await self._owner.wait_until_timers_ready()
         await asyncio.sleep(0)
         if self._questions:
             await asyncio.wait(list(self._questions.values()), timeout=ANSWER_SECONDS)

@@ -82,5 +82,5 @@ class LiveGroups:
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
         """Redrive a dead letter. Raise `MessageNotFound` if the dead letter does not exist."""
-        await self._room.for_copy()
+        await self._room.wait_for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

@@ -103,7 +103,7 @@ Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
 
 
-class RestsOnRecord(Protocol):
+class DurableAnswer(Protocol):
     """An answer that may be sent once the log is durable up to the offset `durable_at`."""
 
     @property
@@ -111,7 +111,7 @@ class RestsOnRecord(Protocol):
         """A physical offset."""
 
 
-Resting = TypeVar("Resting", bound=RestsOnRecord | int)
+Resting = TypeVar("Resting", bound=DurableAnswer | int)
 
 
 log = structlog.get_logger()
@@ -121,7 +121,7 @@ def ignore_health(is_well: bool) -> None:
     """Ignore the health."""
 
 
-def always_alike(is_crowded: bool) -> None:
+def ignore_crowding(is_crowded: bool) -> None:
     """Ignore crowded periods."""
 
 
@@ -165,7 +165,7 @@ class LiveBroker:
         self._stepped_down = stepped_down
         self._why_void: OSError | None = None
         self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
-        self.answers = Answers(self._broker.durable_offset, proving, self._limit_own)
+        self.answers = Answers(self._broker.durable_offset, proving, self._schedule_own_refusals)
         self._is_own_limited = False
         self.room = Room(self._waiting_bytes)
         long_polls = LongPolls()
@@ -175,7 +175,7 @@ class LiveBroker:
         self.check_back_polls = CheckBackPolls(long_polls, self.producer_came)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
-        self._share: Share = always_alike
+        self._share: Share = ignore_crowding
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._makes_queues_anew)
         self.warnings: Callable[[], Sequence[str]] = tuple
@@ -214,13 +214,13 @@ class LiveBroker:
         """The disk failure that stops service, or None if the disk works."""
         return self._rebuilding.unwell
 
-    def stop_new(self, why: Busy | None) -> None:
+    def refuse_new_messages(self, why: Busy | None) -> None:
         """Refuse new messages with `why`, but no other calls. Accept new messages again if `why` is None."""
         if self._core is not None:
             self._core.housekeeping.stopped = why
 
     @contextmanager
-    def refusing_new(self, why: Busy) -> Iterator[None]:
+    def refusing_new_messages(self, why: Busy) -> Iterator[None]:
         """Refuse new messages with `why` within the block, but not repeats of stored messages.
 
         A message without room may be a repeat, which an earlier send has stored (`services.broker.sending`).
@@ -235,15 +235,15 @@ class LiveBroker:
         finally:
             core.housekeeping.stopped = stopped
 
-    def tell_health_to(self, told: Callable[[bool], None]) -> None:
+    def set_health_callback(self, told: Callable[[bool], None]) -> None:
         """Call `told` when the disk fails (False), and when it works again (True)."""
         self._told_of_health = told
 
-    async def well(self) -> None:
+    async def wait_until_well(self) -> None:
         """Return at once if the disk works, or else when the disk works again."""
         await self._well.wait()
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def schedule_call(self, seconds: float, call: Callable[[], None]) -> None:
         """Schedule a call after the given number of seconds."""
         self._call_later(seconds, call)
 
@@ -267,42 +267,44 @@ class LiveBroker:
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a normal, FIFO, delayed or half message."""
-        if self.room.has(len(message.body)):
+        if self.room.has_room_for(len(message.body)):
             return await self.call(self._broker.sending.send, message)
-        with await self._let_in(len(message.body)):
+        with await self._wait_for_room(len(message.body)):
             told = self.call(self._broker.sending.send, message)
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store many messages. Return one answer for each message, when all messages are durable."""
         body_bytes = sum(len(message.body) for message in messages)
-        with await self._let_in(max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)):
+        with await self._wait_for_room(
+            max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
+        ):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
         rests = [one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers]
         await self.answers.wait_until_durable(max(rests, default=0))
         return answers
 
-    async def _let_in(self, new_bytes: int) -> AbstractContextManager[None]:
+    async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
         """Wait for room. Return a context for the decision, which refuses new messages without room."""
         try:
             await self.room.wait(new_bytes)
         except DiskBehind as behind:
-            return self.refusing_new(behind)
+            return self.refusing_new_messages(behind)
         return nullcontext()
 
-    async def all_durable(self) -> None:
+    async def wait_until_all_durable(self) -> None:
         """Return when all records that are appended now are durable."""
         await self.answers.wait_until_durable(self._broker.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
         """Change the due time of a delayed message."""
-        await self.room.for_copy()
+        await self.room.wait_for_copy()
         move = partial(self._broker.timers.move, reason=reason)
         return await self.call(move, name, due_ms + self.clock.offset_ms)
 
     async def fire_timer(self, name: TimerName, reason: str = "") -> TimerVerdict:
         """Deliver a delayed message at once."""
-        await self.room.for_copy()
+        await self.room.wait_for_copy()
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
     def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
@@ -329,20 +331,20 @@ class LiveBroker:
         await self.answers.wait_until_durable(required_offset(refusal))
         raise refusal
 
-    def _limit_own(self) -> None:
-        """Schedule `_give_up_own`, which sends refusals that still wait for a proof after OWN_MS."""
+    def _schedule_own_refusals(self) -> None:
+        """Schedule `_fail_own_refusals`, which sends refusals that still wait for a proof after OWN_MS."""
         if not self._is_own_limited:
             self._is_own_limited = True
-            self._call_later(OWN_MS / 1000, self._give_up_own)
+            self._call_later(OWN_MS / 1000, self._fail_own_refusals)
 
-    def _give_up_own(self) -> None:
+    def _fail_own_refusals(self) -> None:
         why = self._core and (self._core.housekeeping.stopped or self._core.housekeeping.refusal())
         said = (
             f"this one was refused: {type(why).code} {why}" if why else "send again with the same message id."
         )
         self._is_own_limited = False
         if self.answers.fail_own_refusals(ResultUnknown(f"An earlier call may have stored it; {said}")):
-            self._limit_own()
+            self._schedule_own_refusals()
 
     # Queries.
 
@@ -391,7 +393,7 @@ class LiveBroker:
         """Advance a virtual clock by `by_ms`. Raise `IllegalAdvance`, or `ClockIsReal` for a real clock."""
         await self._advancing.advance(by_ms)
 
-    def renew_with(self, present: Present) -> None:
+    def set_present_clients(self, present: Present) -> None:
         """Renew the leases of the clients in `present` while the clock is advanced."""
         self._present = present
 
@@ -422,7 +424,7 @@ class LiveBroker:
         self._flush_and_plan()
         return bool(effects)
 
-    async def durable(self, offset: int) -> None:
+    async def wait_until_durable(self, offset: int) -> None:
         """Return when the log is durable up to `offset`.
 
         Raise `ResultUnknown` if the disk fails, or the original exception if the core has a bug.
@@ -431,7 +433,7 @@ class LiveBroker:
         if self.broken.done():
             self.broken.result()
 
-    async def timers_ready(self) -> None:
+    async def wait_until_timers_ready(self) -> None:
         """Return when no timers are being read ahead and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
@@ -441,14 +443,14 @@ class LiveBroker:
             if self.broken.done():
                 return
 
-    def time_has_moved(self) -> None:
+    def reschedule_tick(self) -> None:
         """Reschedule the next tick."""
         self._alarm.stop()
         self._schedule_tick()
 
     # Start and stop.
 
-    def ask_with(self, asker: Asker) -> None:
+    def add_asker(self, asker: Asker) -> None:
         """Add a function that sends check-backs. Functions that reach a producer are called in rotation."""
         self._askers.append(asker)
 
@@ -464,7 +466,7 @@ class LiveBroker:
         if self._core is not None:
             self.decide(self._core.transactions.producer_came, topic)
 
-    def share_with(self, share: Share) -> None:
+    def set_share_callback(self, share: Share) -> None:
         """Call `share`, which divides the interpreter between threads, as a crowded period begins or ends."""
         self._share = share
 
@@ -527,7 +529,7 @@ class LiveBroker:
             self._untold_ms += until_ms - from_ms
         else:
             self._core.clock_jumped(from_ms, until_ms)
-            self.time_has_moved()
+            self.reschedule_tick()
 
     def _schedule_tick(self) -> None:
         if not self._is_alarm_stale:
@@ -567,7 +569,7 @@ class LiveBroker:
         effects = core.flushed(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
         self.answers.advance(core.durable_offset)
-        self.room.freed()
+        self.room.admit_waiting()
         self._rebuilding.went_well()
         self._carry_out(effects)
         self._schedule_tick()
@@ -629,7 +631,7 @@ class LiveBroker:
         self._told_of_health(False)
         self._alarm.stop()
         self.answers.refuse(ResultUnknown(refusal), core.durable_offset)
-        self.room.freed()
+        self.room.admit_waiting()
 
     @property
     def is_retiring(self) -> bool:

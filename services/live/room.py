@@ -40,11 +40,11 @@ class Room:
         self._promised_bytes = 0
         self._waiting_bytes = 0
 
-    def has(self, new_bytes: int) -> bool:
+    def has_room_for(self, new_bytes: int) -> bool:
         """Return whether `new_bytes` may be appended at once, which is always true for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
-    def has_for_all(self, new_bytes: int) -> bool:
+    def has_room_for_all(self, new_bytes: int) -> bool:
         """Return whether several calls may append `new_bytes` together. Larger calls must append alone."""
         return not self._line and self._left_bytes() >= new_bytes
 
@@ -54,7 +54,7 @@ class Room:
         `held_bytes` is the memory that the call holds meanwhile, if it differs from `new_bytes`. Raise
         `DiskBehind` if too many bytes of messages wait.
         """
-        if self.has(new_bytes):
+        if self.has_room_for(new_bytes):
             return
         held_bytes = limits.CALLER_WAITING_BYTES + (new_bytes if held_bytes is None else held_bytes)
         self._refuse_if_long(held_bytes)
@@ -71,14 +71,14 @@ class Room:
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
             # Run after the caller's append. If the caller appends nothing or is gone, no flush admits the
             # next call.
-            asyncio.get_running_loop().call_soon(self.freed)
+            asyncio.get_running_loop().call_soon(self.admit_waiting)
 
-    async def for_copy(self) -> None:
+    async def wait_for_copy(self) -> None:
         """Return when a call may append a copy of a message of any size, or raise `DiskBehind`."""
-        if not self.has(limits.BODY_BYTES_MAX):
+        if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)
 
-    def freed(self) -> None:
+    def admit_waiting(self) -> None:
         """Admit the waiting calls that fit, after bytes were flushed."""
         while self._line:
             new_bytes, turn = self._line[0]

@@ -52,7 +52,7 @@ class LiveTransactions:
 
     async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
         """End an open or expired transaction on behalf of an operator."""
-        await self._room.for_copy()
+        await self._room.wait_for_copy()
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> Question:

@@ -186,7 +186,7 @@ class HalvesApi:
         live, answer = self._live, resolution.value
         view = live.query(live.core.half_views.one, transaction_id)
         if resolution is Resolution.COMMIT:
-            await live.room.for_copy()
+            await live.room.wait_for_copy()
         try:
             end = live.core.transactions.end
             receipt = await live.call(end, view.topic, transaction_id, view.message_id, resolution)

@@ -328,7 +328,7 @@ class ReceivingApi:
         for one in receipt_handles:
             try:
                 if copies:
-                    await self._live.room.for_copy()
+                    await self._live.room.wait_for_copy()
                 answers.append(verb(parted(one)))
             except TidewheelError as error:
                 answers.append(error.with_traceback(None))

@@ -259,7 +259,7 @@ class TopicsApi:
     async def delete(self, request: Request) -> Response:
         """Delete a topic, after the messages that are being stored."""
         query, name = asked(DeletionQuery, request), request.path_params["topic"]
-        await self._live.all_durable()
+        await self._live.wait_until_all_durable()
         delete = partial(self._live.core.topic_changes.delete, discard=query.discard)
         changed = await self._live.call(delete, name)
         use = changed.use

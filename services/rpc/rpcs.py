@@ -33,12 +33,12 @@ def all_rpcs(
     may_name = guard.may_name if guard else allow_all
     exports = Exports(live, sessions, metrics, advertised, may_name) if metrics else None
     metric_for = exports.metric_for if exports else nowhere
-    live.ask_with(producers.ask)
+    live.add_asker(producers.ask)
     producers.tell(live)
     sessions.room_with(producers.can_be_asked)
     live.access.rules_with(producers.all_can_be_asked)
     live.transactions.list_with(producers.views)
-    live.renew_with(sessions.present)
+    live.set_present_clients(sessions.present)
     rpcs = table(
         Routing(live, sessions, advertised, producers),
         Producing(live, sessions, producers),

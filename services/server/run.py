@@ -97,7 +97,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         disk = stack.enter_context(opened(settings.store))
         live = await stack.enter_async_context(open_live_broker(disk, settings))
         boot = count_boot(settings.store)
-        live.share_with(share_interpreter)
+        live.set_share_callback(share_interpreter)
         listen, http = addresses(settings, listening, http_socket)
         files_of_tls = tls_files(settings)
         console = ConsoleProcess(http, files_of_tls.certificate)
@@ -105,7 +105,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         endpoints = Endpoints(live, settings, advertised(settings, listen, boot), console=console.link)
         port = make_port(settings, endpoints.serving, http, endpoints.asked.refusals, files_of_tls)
         endpoints.metrics.watch(port)
-        live.tell_health_to(endpoints.health.tell)
+        live.set_health_callback(endpoints.health.tell)
         await stack.enter_async_context(serving_port(port, listening, endpoints.leave))
         tls = https_context(files_of_tls) if http.is_tls else None
         stack.push_async_callback(endpoints.close_tasks)

@@ -128,7 +128,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
                 disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving,
                 counting_clock_ms,
             )  # fmt: skip
-            live.share_with(share_interpreter)
+            live.set_share_callback(share_interpreter)
             origins = partial(verify_origin, origin_key)
             endpoints = Endpoints(live, settings, told_by_leader(address, node.epoch), origins)
             endpoints.metrics.watch(port)
@@ -138,7 +138,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             app.leading, app.metrics.live = endpoints.app, live
             try:
                 async with (
-                    check.watching(live.stop_new, live.break_down),
+                    check.watching(live.refuse_new_messages, live.break_down),
                     scrubbing.watching(live.break_down),
                 ):
                     yield live

@@ -114,7 +114,8 @@ class Clients:
                 if stream.is_over:
                     return
                 if command.HasField("settings"):
-                    await self._live.well()  # Python's client would not say them again for ten minutes
+                    # Python's client would not say them again for ten minutes.
+                    await self._live.wait_until_well()
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)
@@ -170,7 +171,7 @@ class Clients:
     def _renew_later(self) -> None:
         if not self._is_renewing:
             self._is_renewing = True
-            self._live.later(self._renew_seconds, self._renew)
+            self._live.schedule_call(self._renew_seconds, self._renew)
 
     def _renew(self) -> None:
         """Renew the leases of connected clients, again and again as long as there are any."""
@@ -184,7 +185,7 @@ class Clients:
     def _watch(self, session: Session) -> None:
         """See whether a client comes back whose connection broke off."""
         leaves = partial(self._leave_unless_back, session.client_id, self._sessions.counted_ms())
-        self._live.later(LEAVE_AFTER_SECONDS, leaves)
+        self._live.schedule_call(LEAVE_AFTER_SECONDS, leaves)
 
     def _leave_unless_back(self, client_id: str, since_ms: float) -> None:
         session = self._sessions.find(client_id)

@@ -110,11 +110,11 @@ class Turns:
 
     def _decide_where_room(self, rpc: Prompt, calls: list[Call]) -> None:
         room = self._live.room
-        if room.has_for_all(sum([rpc.appends(call.request) for call in calls])):
+        if room.has_room_for_all(sum([rpc.appends(call.request) for call in calls])):
             self._decide(rpc, calls)
             return
         for call in calls:
-            if room.has(new_bytes := rpc.appends(call.request)):
+            if room.has_room_for(new_bytes := rpc.appends(call.request)):
                 self._decide(rpc, [call])
             else:
                 self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
@@ -154,7 +154,7 @@ class Turns:
     def _decide_refusing(self, call: Call, behind: DiskBehind) -> None:
         """Refuse a call for which there is no room, but not a send that was stored when it came before."""
         if call.rpc.takes_new:
-            with self._live.refusing_new(behind):
+            with self._live.refusing_new_messages(behind):
                 self._decide(call.rpc, [call])
         else:
             self._give(call, behind)

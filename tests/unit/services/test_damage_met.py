@@ -92,7 +92,7 @@ async def fill(live: LiveBroker) -> tuple[dict[str, int], str]:
     offsets["H"] = half.physical_offset
     live.core.want_checkpoint()
     live._flush_and_plan()
-    await live.timers_ready()
+    await live.wait_until_timers_ready()
     live.core.store.dispatch.write()  # entries are read from memory until they are written
     return offsets, half.transaction_id
 

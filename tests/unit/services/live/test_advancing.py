@@ -130,7 +130,7 @@ def test_a_negative_time_stays_refused_however_far_the_clock_is() -> None:
 
 def test_leases_of_clients_that_are_there_are_renewed_and_others_run_out() -> None:
     async def scenario(live: LiveBroker) -> None:
-        live.renew_with(lambda: ["there"])
+        live.set_present_clients(lambda: ["there"])
         for client_id in ("there", "away"):
             await live.send(Message(topic="t", body=b"x", message_id=client_id))
             assert len(await receive(live, auto_renew=True, client_id=client_id)) == 1
@@ -158,7 +158,7 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
             answers.append(asyncio.ensure_future(answer(question)))
             return "producer"
 
-        live.ask_with(ask)
+        live.add_asker(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(120 * MINUTE_MS)
         assert len(asked) == 1
@@ -171,7 +171,7 @@ def test_a_producer_that_never_answers_holds_time_up_only_so_long(monkeypatch: p
     monkeypatch.setattr(advancing, "ANSWER_SECONDS", 0.01)
 
     async def scenario(live: LiveBroker) -> None:
-        live.ask_with(lambda question, read: "producer")
+        live.add_asker(lambda question, read: "producer")
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(5 * 60 * MINUTE_MS)
         assert live.core.statistics.expired["t"] == 1
@@ -187,7 +187,7 @@ def test_a_half_with_nobody_to_ask_does_not_hold_time_up() -> None:
             questions.append(question)
             return ""
 
-        live.ask_with(ask)
+        live.add_asker(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(60 * MINUTE_MS)
         assert len(questions) == 1

@@ -141,7 +141,7 @@ def test_producers_with_a_stream_and_polls_are_asked_in_turn() -> None:
             live.answered(question.transaction_id)
             return "stream"
 
-        live.ask_with(ask)
+        live.add_asker(ask)
         with live.check_back_polls.one("poll", ["t"], 10) as poll:
             advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
             while len(streams) + len(poll.halves) < 6:

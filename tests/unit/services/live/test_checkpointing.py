@@ -72,7 +72,7 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(StoreUnwell):
             _ = live.core
         disk.allowed.set()
-        await live.well()
+        await live.wait_until_well()
         assert live.core is not core
         assert [one.message.message_id for one in live.core.finding.find("t", "k", 9).messages] == ["kept"]
         await live.close()

@@ -272,7 +272,7 @@ def test_a_leader_that_cannot_prove_that_it_leads_tells_of_its_trouble_and_that_
         loop = asyncio.get_running_loop()
 
         def call_later(seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-            is_limit = call == live._give_up_own
+            is_limit = call == live._fail_own_refusals
             if is_limit:
                 later.append(call)
             return loop.call_later(HOURS if is_limit else seconds, call)
@@ -283,7 +283,7 @@ def test_a_leader_that_cannot_prove_that_it_leads_tells_of_its_trouble_and_that_
                 LeadershipProofs(lambda: now_ms[0], lambda: None),
             )
             live = LiveBroker(HeldDisk(), settings, lambda: NOW_MS, call_later, writer, proving=proving)
-            live.stop_new(EngineTrouble("No standby is there."))
+            live.refuse_new_messages(EngineTrouble("No standby is there."))
             first = asyncio.create_task(live.send(message("M1")))
             await settle()
             now_ms[0] = OWN_MS // 2

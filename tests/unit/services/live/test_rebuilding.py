@@ -95,7 +95,7 @@ def test_what_fails_on_the_way_of_a_send_is_told_and_not_survived_by_the_core(
 def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there() -> None:
     async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
         health: list[bool] = []
-        live.tell_health_to(health.append)
+        live.set_health_callback(health.append)
         await live.send(message("kept"))
         await live.send(message("soon", NOW_MS + 60_000))
         disk.fails = failing("sync", "allocate", "delete", "read")

@@ -32,7 +32,7 @@ class Disk:
 
     def flush(self) -> None:
         self.unflushed = 0
-        self.room.freed()
+        self.room.admit_waiting()
 
 
 async def turns() -> None:
@@ -61,7 +61,7 @@ def test_what_fits_goes_at_once_and_one_byte_more_waits(
     async def scenario(disk: Disk) -> None:
         await disk.append("a", 60)
         await disk.append("b", 40)
-        assert not disk.room.has(1)
+        assert not disk.room.has_room_for(1)
         waits = disk.begin("c", 1)
         await turns()
         assert disk.done == ["a", "b"]

@@ -331,7 +331,7 @@ def test_a_poll_at_a_broker_that_stops_is_told_so(at_desk: AtDesk) -> None:
 def test_while_new_messages_are_refused_what_is_there_is_received(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, "A")
-        desk.live.stop_new(DiskFull("95 % are used."))
+        desk.live.refuse_new_messages(DiskFull("95 % are used."))
         for path in ("/api/messages", "/api/transactions"):
             refused = await desk.http.post(path, json={"topic": "t", "body": "x"})
             assert (refused.status_code, refused.json()["code"]) == (503, "TW-172")
@@ -348,7 +348,7 @@ def test_a_poll_goes_on_when_the_disk_has_failed_and_works_again(at_desk: AtDesk
         while not desk.live.receivers._long_polls._waiting["t"]:
             await asyncio.sleep(0)
         desk.live.fail(OSError(5, "Input/output error"))
-        await desk.live.well()
+        await desk.live.wait_until_well()
         await send(desk, "A")
         assert ids(await waiting) == ["A"]
 

@@ -599,7 +599,7 @@ def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
                 return reply
             taken.append(service.SendMessageResponse.FromString(reply).status.code)
             await world.follow(world.c)
-            world.c.live.stop_new(EngineTrouble("Kafka has lost its quorum."))
+            world.c.live.refuse_new_messages(EngineTrouble("Kafka has lost its quorum."))
             return cast(bytes, await asyncio.get_running_loop().create_future())
 
         monkeypatch.setattr(forwarding, "_call_leader", last_answer_is_lost)

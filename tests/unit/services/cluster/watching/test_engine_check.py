@@ -78,7 +78,7 @@ def test_new_messages_are_refused_and_their_ends_are_not() -> None:
         await stage.send("D1", delivery_ms=NOW_MS + 60_000)
         (got,) = await live.receivers.receive("g", "t", EVERYTHING, 32, 20_000, "c", False, 1)
         stage.engine.troubles = [BAD]
-        async with stage.check.watching(live.stop_new, fail):
+        async with stage.check.watching(live.refuse_new_messages, fail):
             await stage.asked()
             for attributes in ({}, {"transactional": True}, {"delivery_ms": NOW_MS + 60_000}):
                 with pytest.raises(EngineTrouble, match="ALTER SYSTEM SET fsync = on;"):
@@ -96,7 +96,7 @@ def test_new_messages_are_refused_and_their_ends_are_not() -> None:
 
 def test_when_the_trouble_is_over_sends_go_on() -> None:
     async def scenario(stage: Stage) -> None:
-        async with stage.check.watching(stage.live.stop_new, fail):
+        async with stage.check.watching(stage.live.refuse_new_messages, fail):
             assert await stage.asked() == CHECK_SECONDS
             await stage.send("M1")
             stage.engine.troubles = [BAD]
@@ -114,7 +114,7 @@ def test_when_the_trouble_is_over_sends_go_on() -> None:
 
 def test_an_engine_that_does_not_answer_changes_nothing() -> None:
     async def scenario(stage: Stage) -> None:
-        async with stage.check.watching(stage.live.stop_new, fail):
+        async with stage.check.watching(stage.live.refuse_new_messages, fail):
             await stage.asked()
             stage.engine.is_away = True
             await stage.ask_again()
@@ -132,7 +132,7 @@ def test_an_engine_that_does_not_answer_changes_nothing() -> None:
 def test_who_leads_no_more_tells_no_trouble() -> None:
     async def scenario(stage: Stage) -> None:
         stage.engine.troubles = [BAD]
-        async with stage.check.watching(stage.live.stop_new, fail):
+        async with stage.check.watching(stage.live.refuse_new_messages, fail):
             await stage.asked()
         assert stage.check.trouble == []
 
@@ -143,7 +143,7 @@ def test_a_bug_in_a_check_is_not_hidden() -> None:
     async def scenario(stage: Stage) -> None:
         stage.check = EngineCheck(lambda: [][0], ThreadPoolExecutor(1))
         met: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        async with stage.check.watching(stage.live.stop_new, met.set_result):
+        async with stage.check.watching(stage.live.refuse_new_messages, met.set_result):
             assert isinstance(await met, IndexError)
 
     play(scenario)

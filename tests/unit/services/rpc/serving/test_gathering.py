@@ -264,7 +264,7 @@ def test_the_parts_of_a_call_are_stored_in_order_where_the_first_has_to_wait_for
             await asyncio.sleep(0)
         assert stored == []
         unflushed[0] = 0
-        room.freed()
+        room.admit_waiting()
         assert await told == "OK"
         assert stored == [f"M{number}" for number in range(300)]
 
