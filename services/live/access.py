@@ -65,15 +65,15 @@ class LiveAccess:
         self.watching: set[Callable[[], None]] = set()
         """Functions that are called at each change of users, rules and tokens."""
 
-    def rules_with(self, changed: Callable[[], None]) -> None:
+    def set_rules_callback(self, changed: Callable[[], None]) -> None:
         """Call `changed` after rules were set or removed."""
         self._changed = changed
 
-    def dismiss_with(self, dismiss: Dismiss) -> None:
+    def set_dismiss_callback(self, dismiss: Dismiss) -> None:
         """Call `dismiss` to disconnect the clients of a user whose secret is void."""
         self._dismiss = dismiss
 
-    def lock_with(self, key: Key) -> None:
+    def set_key_source(self, key: Key) -> None:
         """Seal and open secrets with a key."""
         self._key = key
 

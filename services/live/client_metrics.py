@@ -47,7 +47,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Histogram:
     """A histogram of durations, with a count for each bound of `BOUNDS_MS` and a count for higher values."""
 
     counts: tuple[int, ...]
@@ -59,11 +59,11 @@ class Spread:
         return sum(self.counts)
 
 
-Value = float | Spread
+Value = float | Histogram
 Series = dict[Key, Value]
 
 
-class Reported(NamedTuple):
+class ReportedSeries(NamedTuple):
     """One series of a report. `began_ms` is the wall time at which the series was 0, or 0 if it is unknown.
 
     If `is_new` is true, the value is the increase since the last report.
@@ -82,10 +82,10 @@ class ClientMetrics:
         self._since_ms = since_ms
         self._there: dict[str, Series] = {}
         self._departed: dict[str, Series] = {}
-        self._sums: dict[Key, Spread] = {}
+        self._sums: dict[Key, Histogram] = {}
         self._kept = 0
 
-    def report(self, client_id: str, reported: Sequence[Reported], *, is_there: bool = True) -> int:
+    def report(self, client_id: str, reported: Sequence[ReportedSeries], *, is_there: bool = True) -> int:
         """Store a full report of a connected or leaving client. Return the number of accepted series."""
         series = self._there.get(client_id)
         if series is None:
@@ -105,14 +105,14 @@ class ClientMetrics:
         """Return the last report of a connected client."""
         return self._there.get(client_id, {})
 
-    def leave(self, client_id: str) -> None:
+    def keep_departed(self, client_id: str) -> None:
         """Keep the last report of a client that left, to compare it with the next report."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop(series, [key for key in series if key.name in GAUGES])
             self._departed[client_id] = series
 
-    def sums(self) -> Mapping[Key, Spread]:
+    def sums(self) -> Mapping[Key, Histogram]:
         """Return the duration histograms, summed over all clients."""
         return self._sums
 
@@ -121,29 +121,29 @@ class ClientMetrics:
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
-                if not isinstance(value, Spread):
+                if not isinstance(value, Histogram):
                     found[key] += value  # type: ignore[assignment] # a Counter counts in floats, too
         return found
 
-    def _take(self, series: Series, one: Reported) -> bool:
+    def _take(self, series: Series, one: ReportedSeries) -> bool:
         if one.key not in series:
             if len(series) >= CLIENT_SERIES_EACH_MAX or not self._make_room():
                 return False
             self._kept += 1
-        if isinstance(one.value, Spread):
+        if isinstance(one.value, Histogram):
             self._add(series, one, one.value)
         else:
             series[one.key] = one.value
         return True
 
-    def _add(self, series: Series, one: Reported, told: Spread) -> None:
+    def _add(self, series: Series, one: ReportedSeries, told: Histogram) -> None:
         before = series.get(one.key)
         assert not isinstance(before, float), "a distribution was a gauge before"
-        series[one.key] = plus(before, told) if one.is_new else told
+        series[one.key] = add_histograms(before, told) if one.is_new else told
         is_of_before_us = before is None and not one.is_new and 0 < one.began_ms < self._since_ms
         if not is_of_before_us and (one.key in self._sums or len(self._sums) < CLIENT_SERIES_MAX):
-            new = told if one.is_new else since(before, told)
-            self._sums[one.key] = plus(self._sums.get(one.key), new)
+            new = told if one.is_new else subtract_histogram(before, told)
+            self._sums[one.key] = add_histograms(self._sums.get(one.key), new)
 
     def _make_room(self) -> bool:
         while self._kept >= CLIENT_SERIES_MAX and self._departed:
@@ -156,21 +156,23 @@ class ClientMetrics:
             self._kept -= 1
 
 
-def plus(one: Spread | None, other: Spread) -> Spread:
+def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
     """Return the sum of two histograms."""
     if one is None:
         return other
-    return Spread(tuple(map(add, one.counts, other.counts)), one.total_ms + other.total_ms)
+    return Histogram(tuple(map(add, one.counts, other.counts)), one.total_ms + other.total_ms)
 
 
-def since(before: Spread | None, now: Spread) -> Spread:
+def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
     """Return the increase since `before`, or all of `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
-    return Spread(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
+    return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
 
 
-def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float) -> Spread | None:
+def convert_histogram(
+    name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float
+) -> Histogram | None:
     """Convert a client's bucket counts to the bounds of `BOUNDS_MS`. Return None for invalid input."""
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
@@ -179,19 +181,19 @@ def spread(name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: 
     held = [0] * (len(ours) + 1)
     for bound, count in zip((*bounds, float("inf")), counts, strict=True):
         held[bisect_left(ours, bound)] += count
-    return Spread(tuple(held), total_ms)
+    return Histogram(tuple(held), total_ms)
 
 
-def within_ms(name: str, spread: Spread, part: float) -> float | None:
+def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
     """Return the bound in ms of a quantile (`part`, 0 to 1), or None if the quantile is above all bounds."""
-    wanted = part * spread.count
-    for bound, reached in zip(BOUNDS_MS[name], running(spread.counts), strict=False):
+    wanted = part * histogram.count
+    for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):
         if reached >= wanted:
             return bound
     return None
 
 
-def running(counts: Iterable[int]) -> Iterator[int]:
+def cumulate_counts(counts: Iterable[int]) -> Iterator[int]:
     """Yield the cumulative counts."""
     reached = 0
     for count in counts:

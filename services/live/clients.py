@@ -25,7 +25,7 @@ class ClientView:
     seen_ms: int
 
 
-class AskClients(Protocol):
+class ClientRequests(Protocol):
     """Requests to a client. Methods raise `ClientNotFound`, or `ClientSilent` if no answer arrives."""
 
     def ids(self) -> list[str]:
@@ -44,7 +44,7 @@ class AskClients(Protocol):
         """Make a client reconnect."""
 
 
-class Nobody:
+class NoClients:
     """The empty list of clients of a broker without a client port."""
 
     def ids(self) -> list[str]:

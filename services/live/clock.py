@@ -8,8 +8,8 @@ with times. A message sent "in 60 seconds" is due in 60 seconds, however far the
 the time of callers, like every other time, and `local`, the local time on the schedule's own clock.
 
 Real time is the system clock, which may be set. The system clock is compared with a monotonic clock
-(`counted_ms`), and each step is reported (`step_with`) before a time after the step is used. The length of a
-lease is therefore elapsed time.
+(`counted_ms`), and each step is reported (`set_step_callback`) before a time after the step is used. The
+length of a lease is therefore elapsed time.
 
 The offset is a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep` makes the
 offset durable before any record that depends on it, so a restart never finds records from the future.
@@ -50,7 +50,7 @@ from services.broker.spine.values import (
     TimerVerdict,
 )
 from services.live.errors import WrongClock
-from services.live.jumps import Jumps
+from services.live.jumps import ClockSteps
 from tidewheel import property_names
 
 ClockKind = Literal["real", "virtual"]
@@ -72,7 +72,7 @@ class KeptOffset:
             self._kept_ms, self._turn = self.offset_ms, self._turn + 1
 
 
-def kept_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
+def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
     """Return the offset of a store's clock, or None for real time. Raise `WrongClock` if the kind differs."""
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
@@ -107,10 +107,10 @@ class Clock:
         counted_ms: Callable[[], float] | None = None,
     ) -> None:
         self.real_ms, self._kept = real_ms, kept
-        self._jumps = None if counted_ms is None else Jumps(real_ms, counted_ms)
+        self._jumps = None if counted_ms is None else ClockSteps(real_ms, counted_ms)
         self._tell_step: Callable[[int, int], None] = ignore_step
 
-    def step_with(self, tell: Callable[[int, int], None]) -> None:
+    def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
         """Call `tell` with the broker's time before and after each step of the system clock."""
         self._tell_step = tell
 
@@ -138,7 +138,7 @@ class Clock:
     def now_ms(self) -> int:
         """Return the broker's time, after reporting a step of the system clock."""
         real_ms = self.real_ms()
-        if self._jumps is not None and (step_ms := self._jumps.seen(real_ms)):
+        if self._jumps is not None and (step_ms := self._jumps.detect_step(real_ms)):
             real_ms = self.real_ms()  # the step was measured after the first read
             now_ms = real_ms + self.offset_ms
             self._tell_step(now_ms - step_ms, now_ms)

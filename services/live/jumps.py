@@ -16,7 +16,7 @@ STEP_MS_MIN: Final = 20
 _LOOKS: Final = 3
 
 
-class Jumps:
+class ClockSteps:
     """The lead of a system clock over a monotonic clock. Both clocks return ms."""
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
@@ -26,19 +26,19 @@ class Jumps:
 
     def begin(self) -> None:
         """Ignore all steps before this call."""
-        self._ahead_ms = self.begun_ahead_ms = self._look()
+        self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
 
-    def seen(self, wall_ms: int) -> int:
+    def detect_step(self, wall_ms: int) -> int:
         """Return the step of the clock at the reading `wall_ms` in ms, which is negative for a step back."""
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
         # A pause between the two reads makes the system clock appear to be behind, never ahead.
-        ahead_ms = max(self._look() for _ in range(_LOOKS))
+        ahead_ms = max(self._measure_lead() for _ in range(_LOOKS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:
             return 0
         self._ahead_ms += step_ms
         return step_ms
 
-    def _look(self) -> float:
+    def _measure_lead(self) -> float:
         return self._wall_ms() - self._counted_ms()

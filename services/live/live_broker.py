@@ -155,7 +155,7 @@ class LiveBroker:
     ) -> None:
         self._disk, self.settings, self._executor = disk, settings, executor
         self.clock = Clock(clock, kept, counted_ms)
-        self.clock.step_with(self._clock_was_set)
+        self.clock.set_step_callback(self._clock_was_set)
         self._clock = self.clock.now_ms
         self._untold_ms = 0
         """Sum of clock steps without a core, in ms, since the next core began to open."""
@@ -187,7 +187,7 @@ class LiveBroker:
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
-        self.transactions.list_with(self.check_back_polls.views)
+        self.transactions.set_producer_views(self.check_back_polls.views)
         self.groups = LiveGroups(
             lambda: self._broker,
             self.call,

@@ -42,7 +42,7 @@ class LiveTransactions:
         self.log = CheckLog()
         self._producing: list[Producing] = []
 
-    def list_with(self, producing: Producing) -> None:
+    def set_producer_views(self, producing: Producing) -> None:
         """Add the producers that `producing` returns to the lists."""
         self._producing.append(producing)
 

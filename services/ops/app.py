@@ -12,7 +12,7 @@ from starlette.routing import Route
 from services.auth.refusals import Refusals
 from services.explain.evidence import Files
 from services.live.client_metrics import ClientMetrics
-from services.live.clients import AskClients, Nobody
+from services.live.clients import ClientRequests, NoClients
 from services.live.consumers import ConsumersOf, no_consumers
 from services.live.dead_letter_tasks import DeadLetterTasks
 from services.live.live_broker import LiveBroker
@@ -64,7 +64,7 @@ def make_app(
     files: Files | None = None,
     refusals: Refusals | None = None,
     demands: Demands | None = None,
-    clients: AskClients | None = None,
+    clients: ClientRequests | None = None,
     measured: ClientMetrics | None = None,
     console: ConsoleLink | None = None,
 ) -> Starlette:
@@ -95,7 +95,7 @@ def make_app(
         AccessApi(live, refusals, asks=bool(demands.token)),
         JournalApi(live),
         WhoamiApi(live, asks=bool(demands.token)),
-        ClientsApi(live, clients or Nobody(), measured),
+        ClientsApi(live, clients or NoClients(), measured),
         explaining,
     )
     served = routes(parts, live)

@@ -17,11 +17,11 @@ from services.live.client_metrics import (
     BOUNDS_MS,
     GAUGES,
     ClientMetrics,
+    Histogram,
     Key,
-    Spread,
     Value,
-    running,
-    within_ms,
+    cumulate_counts,
+    quantile_bound_ms,
 )
 
 HELP: Final = {
@@ -64,13 +64,13 @@ def families(measured: ClientMetrics, node: Mapping[str, str]) -> Iterator[Metri
     """Yield every family to scrape, each with the broker's own labels (`node`)."""
     for name in BOUNDS_MS:
         labels = LABELS.get(name, TOPIC_AND_GROUP)
-        spreads = HistogramMetricFamily(name, HELP[name], labels=(*node, *labels))
+        histograms = HistogramMetricFamily(name, HELP[name], labels=(*node, *labels))
         bounds = [*(str(float(bound)) for bound in BOUNDS_MS[name]), "+Inf"]
-        for key, spread in measured.sums().items():
+        for key, histogram in measured.sums().items():
             if key.name == name:
-                buckets = list(zip(bounds, running(spread.counts), strict=True))
-                spreads.add_metric((*node.values(), *named(key, labels)), buckets, spread.total_ms)
-        yield spreads
+                buckets = list(zip(bounds, cumulate_counts(histogram.counts), strict=True))
+                histograms.add_metric((*node.values(), *named(key, labels)), buckets, histogram.total_ms)
+        yield histograms
     gauges = measured.gauges()
     for name in GAUGES:
         family = GaugeMetricFamily(name, HELP[name], labels=(*node, *TOPIC_AND_GROUP))
@@ -106,12 +106,14 @@ def shape(key: Key, value: Value) -> MeasuredAnswer:
         bounds_ms=[],
         counts=[],
     )
-    if not isinstance(value, Spread):
+    if not isinstance(value, Histogram):
         answer["value"] = value
         return answer
     answer["count"], answer["counts"] = value.count, list(value.counts)
     answer["bounds_ms"] = list(BOUNDS_MS[key.name])
     if value.count:
         answer["mean_ms"] = value.total_ms / value.count
-        answer["p50_ms"], answer["p99_ms"] = (within_ms(key.name, value, part) for part in (0.5, 0.99))
+        answer["p50_ms"], answer["p99_ms"] = (
+            quantile_bound_ms(key.name, value, part) for part in (0.5, 0.99)
+        )
     return answer

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from services.broker.spine.errors import MessageNotFound
 from services.live.client_metrics import ClientMetrics
-from services.live.clients import AskClients, ClientView
+from services.live.clients import ClientRequests, ClientView
 from services.live.errors import ClientNotFound
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -115,7 +115,9 @@ def client_shape(one: ClientView) -> ClientAnswer:
 class ClientsApi:
     """The handlers of `/api/clients`."""
 
-    def __init__(self, live: LiveBroker, clients: AskClients, measured: ClientMetrics | None = None) -> None:
+    def __init__(
+        self, live: LiveBroker, clients: ClientRequests, measured: ClientMetrics | None = None
+    ) -> None:
         self._live, self._clients, self._measured = live, clients, measured or ClientMetrics()
 
     async def all(self, request: Request) -> Response:

@@ -36,8 +36,8 @@ def all_rpcs(
     live.add_asker(producers.ask)
     producers.tell(live)
     sessions.room_with(producers.can_be_asked)
-    live.access.rules_with(producers.all_can_be_asked)
-    live.transactions.list_with(producers.views)
+    live.access.set_rules_callback(producers.all_can_be_asked)
+    live.transactions.set_producer_views(producers.views)
     live.set_present_clients(sessions.present)
     rpcs = table(
         Routing(live, sessions, advertised, producers),

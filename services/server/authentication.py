@@ -55,7 +55,7 @@ def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[]
     """Return what both ports ask; raise `ConfigurationError` for a key or a token that cannot be used."""
     refusals = Refusals(clock)
     if settings.auth_key or not settings.cluster:  # a key in a node's store would be that node's alone
-        live.access.lock_with(partial(auth_key, settings.auth_key or key_of(settings.store)))
+        live.access.set_key_source(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
     if settings.auth:
         live.access.open_all()

@@ -25,7 +25,7 @@ from commitlog.errors import disk_error
 from commitlog.room import choose_segment_bytes
 from services.broker.broker import Broker
 from services.front.certificates import https_context
-from services.live.clock import kept_offset
+from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.process import logs, memory
 from services.process.event_loop import new_event_loop
@@ -124,7 +124,7 @@ async def open_live_broker(disk: Disk, settings: ServeSettings) -> AsyncIterator
     """Open the core in this loop, with threads for flushes, a snapshot, retention and reading ahead."""
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4, thread_name_prefix="worker") as workers:
         call_later = asyncio.get_running_loop().call_later
-        kept = kept_offset(disk, settings.clock)
+        kept = open_clock_offset(disk, settings.clock)
         core = core_settings(settings, choose_segment_bytes(disk, settings.segment_bytes))
         began_s = time.monotonic()
         live = LiveBroker(disk, core, wall_clock_ms, call_later, workers, kept, counted_ms=counting_clock_ms)

@@ -68,7 +68,7 @@ class Clients:
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
         sessions.watch_with(self._watch)
-        live.access.dismiss_with(self._dismiss)
+        live.access.set_dismiss_callback(self._dismiss)
 
     async def telemetry(
         self, commands: AsyncIterator[TelemetryCommand], caller: Caller

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from math import nan
 from typing import Any, Final, NamedTuple
 
-from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Spread, Value, spread
+from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Histogram, Value, convert_histogram
 from services.rpc.generated.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from services.rpc.wire.messages import wall_ms
 
@@ -42,7 +42,7 @@ def of_otlp(request: Any) -> Iterator[Exported | None]:
         if name in BOUNDS_MS and kind == "histogram":
             is_new = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
             for point in metric.histogram.data_points:
-                value = spread(name, point.explicit_bounds, point.bucket_counts, point.sum)
+                value = convert_histogram(name, point.explicit_bounds, point.bucket_counts, point.sum)
                 began_ms = point.start_time_unix_nano // 1_000_000
                 yield exported(name, attributes(point), value, began_ms, is_new=is_new)
         elif name in GAUGES and kind == "gauge":
@@ -72,7 +72,7 @@ def measured(name: str, points: Any) -> Value | None:
     if name in BOUNDS_MS and kind == "distribution_value":
         told = newest.distribution_value
         counts = [bucket.count for bucket in told.buckets]
-        return spread(name, told.bucket_options.explicit.bounds, counts, told.sum)
+        return convert_histogram(name, told.bucket_options.explicit.bounds, counts, told.sum)
     if name in GAUGES and kind in ("int64_value", "double_value"):
         return float(getattr(newest, kind))
     return None
@@ -93,6 +93,6 @@ def exported(
     is_sound = topic and len(topic) <= NAME_CHARACTERS_MAX and len(group) <= NAME_CHARACTERS_MAX
     if value is None or not is_sound or status not in STATUSES:
         return None
-    if not isinstance(value, Spread) and not 0 <= value <= NUMBER_MAX:
+    if not isinstance(value, Histogram) and not 0 <= value <= NUMBER_MAX:
         return None
     return Exported(name, client_id, topic, group, status, value, began_ms, is_new)

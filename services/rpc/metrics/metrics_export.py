@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Final
 
 from services.broker.spine.errors import TopicNotFound
-from services.live.client_metrics import ClientMetrics, Key, Reported
+from services.live.client_metrics import ClientMetrics, Key, ReportedSeries
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
@@ -121,7 +121,7 @@ class Exports:
             raise ClientMistake(
                 f"Metrics of {request.ByteSize():,} B; at most {EXPORT_BYTES_MAX:,} are taken."
             )
-        told: defaultdict[str, list[Reported]] = defaultdict(list)
+        told: defaultdict[str, list[ReportedSeries]] = defaultdict(list)
         count = 0
         for one in islice(read(request), EXPORT_SERIES_MAX):
             count += 1
@@ -131,7 +131,7 @@ class Exports:
                     told[found.client_id].append(reported)
         return count - sum(self._report(client_id, series) for client_id, series in told.items())
 
-    def _report(self, client_id: str, series: list[Reported]) -> int:
+    def _report(self, client_id: str, series: list[ReportedSeries]) -> int:
         is_there = self._sessions.find(client_id) is not None
         return self._metrics.report(client_id, series, is_there=is_there)
 
@@ -142,19 +142,19 @@ class Exports:
 
     def _leaves(self, session: Session) -> None:
         """Forget a client, but for what it may still have to tell."""
-        self._metrics.leave(session.client_id)
+        self._metrics.keep_departed(session.client_id)
         self._left.pop(session.client_id, None)
         self._left[session.client_id] = session
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
 
     @staticmethod
-    def _reported(one: Exported, session: Session) -> Reported:
+    def _reported(one: Exported, session: Session) -> ReportedSeries:
         topic, group = (
             stored_name(Resource(resource_namespace=session.namespace, name=name)) if name else ""
             for name in (one.topic, one.group)
         )
-        return Reported(Key(one.name, topic, group, one.status), one.value, one.began_ms, one.is_new)
+        return ReportedSeries(Key(one.name, topic, group, one.status), one.value, one.began_ms, one.is_new)
 
     def _exists(self, key: Key) -> bool:
         """Return whether there is such a topic, and such a group that receives it."""

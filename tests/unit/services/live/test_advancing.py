@@ -16,7 +16,7 @@ from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBack, Delivery, Resolution, SendReceipt
 from services.live import advancing
-from services.live.clock import KeptOffset, kept_offset
+from services.live.clock import KeptOffset, open_clock_offset
 from services.live.errors import ClockIsReal, IllegalAdvance, ResultUnknown, WrongClock
 from services.live.live_broker import LiveBroker, Read
 from tests.memory_disk import MemoryDisk
@@ -43,7 +43,7 @@ def play(scenario: Scenario, disk: MemoryDisk | None = None, is_virtual: bool = 
 
     async def run() -> None:
         with ThreadPoolExecutor(1) as writer:
-            kept = kept_offset(disk, "virtual" if is_virtual else "real")
+            kept = open_clock_offset(disk, "virtual" if is_virtual else "real")
             call_later = asyncio.get_running_loop().call_later
             live = LiveBroker(disk, SETTINGS, lambda: NOW_MS, call_later, writer, kept)
             await asyncio.wait_for(scenario(live), 60)
@@ -233,7 +233,7 @@ def test_the_offset_outlives_a_power_cut() -> None:
 
 def test_a_torn_line_of_the_clock_costs_nothing_and_two_are_refused() -> None:
     disk = MemoryDisk()
-    kept = kept_offset(disk, "virtual")
+    kept = open_clock_offset(disk, "virtual")
     assert isinstance(kept, KeptOffset)
     for offset_ms in (1_000, 2_000):
         kept.offset_ms = offset_ms
@@ -242,7 +242,7 @@ def test_a_torn_line_of_the_clock_costs_nothing_and_two_are_refused() -> None:
     assert layout.read_clock(disk) == 2_000
     disk.write(layout.CLOCK, 32, b"torn")
     with pytest.raises(StoreDamaged, match="clock cannot be read"):
-        kept_offset(disk, "virtual")
+        open_clock_offset(disk, "virtual")
 
 
 def test_a_clock_that_cannot_be_written_ends_the_advance() -> None:
@@ -269,9 +269,9 @@ def test_a_store_keeps_its_kind_of_clock() -> None:
     play(store_one, real, is_virtual=False)
     play(store_one, virtual)
     with pytest.raises(WrongClock, match="choose an empty folder"):
-        kept_offset(real, "virtual")
+        open_clock_offset(real, "virtual")
     with pytest.raises(WrongClock, match="serve it with --clock virtual"):
-        kept_offset(virtual, "real")
+        open_clock_offset(virtual, "real")
 
 
 def test_a_store_that_nothing_was_stored_in_may_become_virtual() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.live.jumps import STEP_MS_MIN, Jumps
+from services.live.jumps import STEP_MS_MIN, ClockSteps
 
 
 class Clocks:
@@ -13,7 +13,7 @@ class Clocks:
     def __init__(self) -> None:
         self.wall_ms, self.counted_ms = 1_763_700_000_000, 50.25
         self.late_ms: list[float] = []
-        self.jumps = Jumps(lambda: self.wall_ms, self.count)
+        self.jumps = ClockSteps(lambda: self.wall_ms, self.count)
 
     def count(self) -> float:
         if self.late_ms:
@@ -25,7 +25,7 @@ class Clocks:
         self.counted_ms += ms
 
     def seen(self) -> int:
-        return self.jumps.seen(self.wall_ms)
+        return self.jumps.detect_step(self.wall_ms)
 
 
 def test_a_clock_that_goes_has_not_jumped_however_long_nobody_looked() -> None:

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
-from services.live.clock import kept_offset
+from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
@@ -84,7 +84,9 @@ async def run(scenario: Scenario, settings: BrokerSettings = SETTINGS) -> None:
     with ThreadPoolExecutor(1) as writer:
         disk = MemoryDisk()
         call_later = asyncio.get_running_loop().call_later
-        live = LiveBroker(disk, settings, lambda: START_MS, call_later, writer, kept_offset(disk, "virtual"))
+        live = LiveBroker(
+            disk, settings, lambda: START_MS, call_later, writer, open_clock_offset(disk, "virtual")
+        )
         app = make_app(live, Metrics(live, []), files=disk)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:

@@ -20,7 +20,7 @@ TOKEN = "a-token-of-some-length"
 
 async def added(desk: Any, name: str = "orders", **more: object) -> httpx.Response:
     """Make a user."""
-    desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+    desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
     return await desk.http.post("/api/auth/users", json={"name": name} | more)
 
 

@@ -20,7 +20,7 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
-from services.live.clock import ClockKind, kept_offset
+from services.live.clock import ClockKind, open_clock_offset
 from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
@@ -61,7 +61,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]], clock: ClockKind = "real"
         with ThreadPoolExecutor(1) as writer:
             call_later = asyncio.get_running_loop().call_later
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
-            kept = kept_offset(disk, clock)
+            kept = open_clock_offset(disk, clock)
             live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept)
             metrics = Metrics(live, [Connected(True), Connected(False)], lambda group: CONSUMERS)
             transport = httpx.ASGITransport(make_app(live, metrics))

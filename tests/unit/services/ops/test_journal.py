@@ -50,7 +50,7 @@ def test_acts_are_noted_with_their_results(at_desk: Play) -> None:
 
 def test_secrets_are_not_noted(at_desk: Play) -> None:
     async def scenario(desk: Desk) -> None:
-        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
         made = await desk.http.post("/api/auth/users", json={"name": "ann"})
         token = await desk.http.post("/api/auth/tokens", json={"user": "ann"})
         assert (made.status_code, token.status_code) == (201, 201)

@@ -187,7 +187,7 @@ def test_a_body_that_is_too_large_is_refused_wherever_one_is_read(
     with_body = [(path, method) for path, method, operation in operations() if "requestBody" in operation]
 
     async def scenario(desk: Any) -> None:
-        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
         for path, method in with_body:
             large = {"content": b" " * 101, "headers": {"Content-Type": "application/json"}}
             answer = await desk.http.request(method, re.sub(r"{\w+}", "1", path), **large)
@@ -213,7 +213,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
         half = await desk.send_half("t", "order-9")
         rolled_back, committed = [await desk.send_half("t", key) for key in ("order-1", "order-2")]
-        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
         for delivery in await desk.live.receivers.receive("g", "t", EVERYTHING, 3, 60_000, "c", False, 0):
             await desk.live.call(
                 desk.live.core.receiving.forward_to_dead_letter, "g", "t", delivery.receipt_handle

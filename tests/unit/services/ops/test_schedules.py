@@ -14,7 +14,7 @@ import pytest
 from services.broker.schedules.schedule_values import Occurrence, Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.live import pauses
-from services.live.clock import ClockKind, kept_offset
+from services.live.clock import ClockKind, open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.metrics import Metrics
@@ -48,7 +48,9 @@ def play(scenario: Callable[[Desk], Awaitable[None]], clock: ClockKind = "real")
         with ThreadPoolExecutor(1) as writer:
             call_later = asyncio.get_running_loop().call_later
             disk, settings = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23)
-            live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, writer, kept_offset(disk, clock))
+            live = LiveBroker(
+                disk, settings, lambda: NOW_MS, call_later, writer, open_clock_offset(disk, clock)
+            )
             transport = httpx.ASGITransport(make_app(live, Metrics(live, [])))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await scenario(Desk(live, http))

@@ -57,7 +57,7 @@ class Guarded:
 @asynccontextmanager
 async def guarded(desk: Desk) -> AsyncIterator[Guarded]:
     """Give the desk's broker behind tokens."""
-    desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+    desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
     refusals = Refusals(lambda: 5)
     app = make_app(desk.live, Metrics(desk.live, []), refusals=refusals, demands=Demands(ADMINISTRATORS))
     transport = httpx.ASGITransport(app, client=("10.1.2.3", 5))
@@ -479,7 +479,7 @@ def test_who_has_no_token_is_told_how_to_get_one(at_desk: AtDesk) -> None:
 
 def test_without_a_token_of_its_own_the_interface_asks_nobody(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
-        desk.live.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        desk.live.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
         await desk.http.post("/api/auth/users", json={"name": "orders"})
         made = (await desk.http.post("/api/auth/tokens", json={"user": "orders"})).json()
         assert made["is_asked"] is False

@@ -40,7 +40,7 @@ class Watched:
     def __init__(self, front: Any) -> None:
         self.front, self.live, self.access = front, front.live, front.live.access
         self.refusals = Refusals(lambda: front.now_ms)
-        self.access.lock_with(lambda may_make: bytes(KEY_BYTES))
+        self.access.set_key_source(lambda may_make: bytes(KEY_BYTES))
         guard = Guard(self.access, self.refusals, lambda: front.now_ms)
         advertised = Advertised("127.0.0.1", 8081, boot=0)
         front.rpcs = all_rpcs(front.live, front.sessions, advertised, guard, metrics=front.measured)

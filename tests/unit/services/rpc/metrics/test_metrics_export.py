@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from commitlog.message import MessageType
 from services.auth.rights import Kind, Verb
 from services.broker.groups.group_values import Start
-from services.live.client_metrics import Key, Spread
+from services.live.client_metrics import Histogram, Key
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
@@ -45,7 +45,7 @@ def test_what_a_client_measured_is_its_own_and_adds_up_by_topic(play: Any) -> No
             assert await exported(front, histogram(named(), counts)) == 0
         assert await exported(front, histogram(named("client-2"), (5, *[0] * 7)), other) == 0
         key = Key(SEND, "t", "", "success")
-        assert front.measured.of("client-1") == {key: Spread((1, 2, 0, 0, 0, 0, 0, 1), 7.0)}
+        assert front.measured.of("client-1") == {key: Histogram((1, 2, 0, 0, 0, 0, 0, 1), 7.0)}
         assert front.measured.sums()[key].counts == (6, 2, 0, 0, 0, 0, 0, 1)
 
     play(scenario)
@@ -117,7 +117,7 @@ def test_what_an_opencensus_agent_is_told_is_the_same_without_any_header(play: A
         await there(front)
         assert [one async for one in front.stream(OPENCENSUS, requests(), Caller(""))] == []
         key = Key(SEND, "t", "", "success")
-        assert front.measured.of("client-1") == {key: Spread((1, 2, 0, 0, 0, 0, 0, 0), 7.0)}
+        assert front.measured.of("client-1") == {key: Histogram((1, 2, 0, 0, 0, 0, 0, 0), 7.0)}
 
     play(scenario)
 
