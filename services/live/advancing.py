@@ -67,24 +67,24 @@ class Advancing:
             target_ms = min(self._clock.offset_ms + by_ms, limits.CLOCK_OFFSET_MS_MAX)
             self._owner.core.postpone_housekeeping(self._clock.real_ms() + target_ms)
             try:
-                await self._travel(target_ms)
+                await self._advance_to(target_ms)
             finally:
                 self._questions.clear()
                 self._owner.core.postpone_housekeeping(self._clock.now_ms())
                 self._owner.reschedule_tick()
 
-    def asked(self, transaction_id: str) -> None:
+    def expect_answer(self, transaction_id: str) -> None:
         """Give a producer time to answer a check-back, if an advance is under way."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
-    def answered(self, transaction_id: str) -> None:
+    def end_wait_for_answer(self, transaction_id: str) -> None:
         """Stop waiting for a producer that has answered a check-back with any outcome."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
 
-    async def _travel(self, target_ms: int) -> None:
+    async def _advance_to(self, target_ms: int) -> None:
         silent_steps = 0
         while (offset_ms := self._next_stop(target_ms)) is not None:
             before = self._owner.core.end_offset
@@ -96,8 +96,8 @@ class Advancing:
             # run.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
-                await self._settle()
-        await self._settle()
+                await self._make_step_durable()
+        await self._make_step_durable()
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
@@ -108,7 +108,7 @@ class Advancing:
             return min(max(offset_ms, due_ms - real_ms), target_ms)
         return None if offset_ms == target_ms else target_ms
 
-    async def _settle(self) -> None:
+    async def _make_step_durable(self) -> None:
         """Make the last step durable, and wait for the answers to the check-backs of that step."""
         try:
             self._clock.keep()

@@ -38,7 +38,7 @@ Read = Callable[[], Message | None]
 
 
 @dataclass(slots=True, frozen=True)
-class AskedHalf:
+class PolledHalf:
     """A check-back of a transaction, with the half's message."""
 
     transaction_id: str
@@ -53,7 +53,7 @@ class CheckBackPoll:
     client_id: str
     count_max: int
     topics: tuple[str, ...]
-    halves: list[AskedHalf] = field(default_factory=list)
+    halves: list[PolledHalf] = field(default_factory=list)
     held_bytes: int = 0
 
     @property
@@ -73,7 +73,7 @@ class CheckBackPolls:
         """Topics with an open poll and with a half that exceeded the limit of `_held_bytes`."""
 
     @contextmanager
-    def one(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
+    def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
         """Yield a poll of some topics, which is open until the block ends."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
@@ -91,7 +91,7 @@ class CheckBackPolls:
         if not poll.halves:
             await self._long_polls.wait(poll, seconds)
 
-    def hold(self, poll: CheckBackPoll, count_bytes: int) -> None:
+    def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
         """Set the number of bytes that a poll's check-backs hold in memory, which is 0 after the answer."""
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -103,7 +103,7 @@ class CheckBackPolls:
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
-    def ask(self, question: CheckBack, read: Read) -> str:
+    def add_check_back(self, question: CheckBack, read: Read) -> str:
         """Give a check-back to the topic's next poll. Return the poll's client id, or "" without a poll."""
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
@@ -113,8 +113,8 @@ class CheckBackPolls:
         message = None if poll is None else read()
         if poll is None or message is None:
             return ""
-        poll.halves.append(AskedHalf(question.transaction_id, question.topic, message))
-        self.hold(poll, poll.held_bytes + len(message.body))
+        poll.halves.append(PolledHalf(question.transaction_id, question.topic, message))
+        self.set_held_bytes(poll, poll.held_bytes + len(message.body))
         if poll.has_room:
             del line[poll]
             line[poll] = None
@@ -134,7 +134,7 @@ class CheckBackPolls:
             if not line:
                 self._lines.pop(topic, None)
 
-    def views(self, topic: str = "") -> list[ProducerView]:
+    def producer_views(self, topic: str = "") -> list[ProducerView]:
         """Return the producers with an open poll for a topic, or for any topic if the name is empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [

@@ -16,7 +16,7 @@ NOBODY = ""
 
 
 @dataclass(slots=True)
-class Question:
+class CheckBackEntry:
     """A check-back. `client_id` is `NOBODY` without a producer; `answer` is empty without an answer."""
 
     transaction_id: str
@@ -32,21 +32,21 @@ class CheckLog:
 
     def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
         self._questions_max = questions_max
-        self._questions: deque[Question] = deque()
-        self._by_transaction: dict[str, deque[Question]] = {}
+        self._questions: deque[CheckBackEntry] = deque()
+        self._by_transaction: dict[str, deque[CheckBackEntry]] = {}
 
-    def asked(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
+    def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
         """Record a check-back. Repeated check-backs of a transaction without a producer are recorded once."""
         last = next(self.of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
-        new = Question(transaction_id, topic, client_id, now_ms)
+        new = CheckBackEntry(transaction_id, topic, client_id, now_ms)
         self._questions.append(new)
         self._by_transaction.setdefault(transaction_id, deque()).append(new)
         if len(self._questions) > self._questions_max:
             self._drop_oldest()
 
-    def answered(self, transaction_id: str, answer: str, now_ms: int) -> None:
+    def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
         """Record a producer's answer, which is COMMIT, ROLLBACK or UNKNOWN and may be marked as too late."""
         if transaction_id not in self._by_transaction:
             return
@@ -54,11 +54,11 @@ class CheckLog:
         if open_one is not None:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
-    def of(self, transaction_id: str) -> Iterator[Question]:
+    def check_backs_of(self, transaction_id: str) -> Iterator[CheckBackEntry]:
         """Yield the check-backs of a transaction, newest first."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
-    def newest(self, topic: str, count_max: int) -> list[Question]:
+    def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
         """Return up to `count_max` check-backs of a topic, newest first. An empty topic means all topics."""
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]

@@ -183,11 +183,11 @@ class LiveBroker:
         self._told_of_health: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
-        self._askers: list[Asker] = [self.check_back_polls.ask]
+        self._askers: list[Asker] = [self.check_back_polls.add_check_back]
         self._present: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
-        self.transactions.set_producer_views(self.check_back_polls.views)
+        self.transactions.set_producer_views(self.check_back_polls.producer_views)
         self.groups = LiveGroups(
             lambda: self._broker,
             self.call,
@@ -403,10 +403,10 @@ class LiveBroker:
         for client_id in self._present():
             self._broker.receiving.client_alive(client_id, self._clock())
 
-    def answered(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
+    def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
         """Record a producer's answer to a check-back, which may be UNKNOWN."""
-        self.transactions.log.answered(transaction_id, answer, self.clock.real_ms())
-        self._advancing.answered(transaction_id)
+        self.transactions.log.record_answer(transaction_id, answer, self.clock.real_ms())
+        self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
         """Run the core's due work. Return False if the work had no effects."""
@@ -570,7 +570,7 @@ class LiveBroker:
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
         self.answers.advance(core.durable_offset)
         self.room.admit_waiting()
-        self._rebuilding.went_well()
+        self._rebuilding.reset_failures()
         self._carry_out(effects)
         self._schedule_tick()
 
@@ -578,7 +578,7 @@ class LiveBroker:
         """Refuse waiting calls and discard the core after a disk failure."""
         core, self._why_void = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
-        self._rebuilding.let_go(core, error)
+        self._rebuilding.refuse_callers(core, error)
         self._drop_core(
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
         )
@@ -741,10 +741,10 @@ class LiveBroker:
             return None if message is None else self.clock.outward(message)
 
         client_id = self._ask_next(question, read)
-        self.transactions.log.asked(transaction_id, topic, client_id, self.clock.real_ms())
+        self.transactions.log.record_check_back(transaction_id, topic, client_id, self.clock.real_ms())
         self._broker.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
-            self._advancing.asked(transaction_id)
+            self._advancing.expect_answer(transaction_id)
         self._broker.transactions.check_asked(transaction_id, bool(client_id), self._clock())
         self._flush_and_plan()
         return client_id

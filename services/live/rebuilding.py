@@ -76,7 +76,7 @@ class Rebuilding:
         self.unwell: StoreUnwell | None = None
         """The reason why the core is not available, or None while the core is available."""
 
-    def let_go(self, core: Broker, error: OSError) -> None:
+    def refuse_callers(self, core: Broker, error: OSError) -> None:
         """Refuse callers from now on. Trust the log up to the durable offset of the failed `core`."""
         self._trusted_offset = core.durable_offset
         self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
@@ -101,7 +101,7 @@ class Rebuilding:
         else:
             self._adopt(core)
 
-    def went_well(self) -> None:
+    def reset_failures(self) -> None:
         """Reset the failure count after a successful write."""
         self._failures = 0
 
@@ -119,9 +119,9 @@ class Rebuilding:
         if not self._is_closed:
             assert self._attempt is None, "two attempts at once would open one store"
             self._attempt = self._loop.run_in_executor(self._executor, self._open, self._trusted_offset)
-            self._attempt.add_done_callback(self._tried)
+            self._attempt.add_done_callback(self._end_attempt)
 
-    def _tried(self, attempt: asyncio.Future[Broker]) -> None:
+    def _end_attempt(self, attempt: asyncio.Future[Broker]) -> None:
         self._attempt = None
         error = attempt.exception()
         if isinstance(error, StoreError):

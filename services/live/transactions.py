@@ -11,7 +11,7 @@ from services.broker.spine.values import (
     EndReceipt,
     Resolution,
 )
-from services.live.check_log import CheckLog, Question
+from services.live.check_log import CheckBackEntry, CheckLog
 from services.live.room import Room
 
 
@@ -55,8 +55,8 @@ class LiveTransactions:
         await self._room.wait_for_copy()
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
-    def check(self, transaction_id: str) -> Question:
+    def check(self, transaction_id: str) -> CheckBackEntry:
         """Send a check-back at once. Return its log entry, with the client id if a producer was found."""
         question = self._core().transactions.check_now(transaction_id)
         self._ask(question)
-        return next(self.log.of(transaction_id))
+        return next(self.log.check_backs_of(transaction_id))

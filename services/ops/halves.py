@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from services.broker.spine.topics import check_topic_name
 from services.broker.spine.values import Resolution
-from services.live.check_back_polls import AskedHalf
+from services.live.check_back_polls import PolledHalf
 from services.live.live_broker import LiveBroker
 from services.ops.given_times import span_in
 from services.ops.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
@@ -104,7 +104,7 @@ class CheckBacksAnswer(TypedDict):
     questions: list[AskedAnswer]
 
 
-def asked_shape(half: AskedHalf) -> dict[str, Any]:
+def asked_shape(half: PolledHalf) -> dict[str, Any]:
     """Return a question as JSON has it."""
     return {
         "transaction_id": half.transaction_id,
@@ -140,7 +140,7 @@ class HalvesApi:
     async def unknown(self, request: Request) -> JSONResponse:
         """Answer a question with that the producer does not know yet."""
         view = self._live.query(self._live.core.half_views.one, id_of(request))
-        self._live.answered(view.transaction_id, UNKNOWN)
+        self._live.record_answer(view.transaction_id, UNKNOWN)
         return JSONResponse({"transaction_id": view.transaction_id, "state": view.state.value})
 
     async def check_backs(self, request: Request) -> Response:
@@ -153,20 +153,20 @@ class HalvesApi:
         try:
             with (
                 self._polls.one(request, "check_back"),
-                polls.one(name, dict.fromkeys(wanted.topics), wanted.count) as poll,
+                polls.open_poll(name, dict.fromkeys(wanted.topics), wanted.count) as poll,
             ):
                 try:
                     await hang_up.unless(polls.wait(poll, seconds))
                 except BaseException:
-                    polls.hold(poll, 0)
+                    polls.set_held_bytes(poll, 0)
                     raise
             if not poll.halves:
                 check_serves(self._live)
             answer = await Handed.of(
                 {"questions": map(asked_shape, poll.halves)},
                 hang_up,
-                lambda count_bytes: polls.hold(poll, count_bytes),
-                lambda taken: polls.hold(poll, 0),
+                lambda count_bytes: polls.set_held_bytes(poll, count_bytes),
+                lambda taken: polls.set_held_bytes(poll, 0),
             )
         except CallerGone:
             return answer
@@ -192,9 +192,9 @@ class HalvesApi:
             receipt = await live.call(end, view.topic, transaction_id, view.message_id, resolution)
         except TidewheelError as error:
             why = "too late" if isinstance(error, TransactionEnded) else "refused"
-            live.answered(transaction_id, f"{answer}, {why}")
+            live.record_answer(transaction_id, f"{answer}, {why}")
             raise
-        live.answered(transaction_id, answer)
+        live.record_answer(transaction_id, answer)
         return JSONResponse(ended_shape(live, view, receipt))
 
 

@@ -29,7 +29,7 @@ from commitlog import limits
 from services.broker.spine import verb_properties
 from services.broker.spine.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
 from services.live import half_queries
-from services.live.check_log import Question
+from services.live.check_log import CheckBackEntry
 from services.live.live_broker import LiveBroker
 from services.live.transactions import ProducerView
 from services.ops.answers import written
@@ -221,7 +221,7 @@ class CheckBackAnswer(TypedDict):
     count_max: int | None
 
 
-def half_shape(view: HalfView, questions: list[Question], producers: int) -> HalfAnswer:
+def half_shape(view: HalfView, questions: list[CheckBackEntry], producers: int) -> HalfAnswer:
     """Return a half as JSON has it."""
     answers: dict[str, int] = {}
     for one in questions:
@@ -250,7 +250,7 @@ def half_shape(view: HalfView, questions: list[Question], producers: int) -> Hal
     }
 
 
-def one_half_shape(view: HalfView, questions: list[Question], producers: int) -> OneHalfAnswer:
+def one_half_shape(view: HalfView, questions: list[CheckBackEntry], producers: int) -> OneHalfAnswer:
     """Return a half with its message and questions as JSON has it."""
     assert view.message is not None
     return {
@@ -260,7 +260,7 @@ def one_half_shape(view: HalfView, questions: list[Question], producers: int) ->
     }
 
 
-def question_shape(question: Question) -> QuestionAnswer:
+def question_shape(question: CheckBackEntry) -> QuestionAnswer:
     """Return a question as JSON has it."""
     return {
         "transaction_id": question.transaction_id,
@@ -344,7 +344,7 @@ class TransactionsApi:
     async def questions(self, request: Request) -> JSONResponse:
         """List what producers were asked and what they said."""
         query = asked(QuestionsQuery, request)
-        found = self._transactions.log.newest(query.topic, query.limit)
+        found = self._transactions.log.newest_check_backs(query.topic, query.limit)
         return JSONResponse({"questions": [question_shape(one) for one in found]})
 
     async def producers(self, request: Request) -> JSONResponse:
@@ -357,7 +357,7 @@ class TransactionsApi:
     async def one(self, request: Request) -> JSONResponse:
         """Show one half message."""
         view = self._live.query(self._live.core.half_views.one, id_of(request))
-        questions = [*self._transactions.log.of(view.transaction_id)]
+        questions = [*self._transactions.log.check_backs_of(view.transaction_id)]
         return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
     async def check(self, request: Request) -> JSONResponse:
@@ -398,7 +398,7 @@ class TransactionsApi:
 
     def _shapes(self, views: list[HalfView]) -> Iterator[HalfAnswer]:
         there, log = self._connected(), self._transactions.log
-        return (half_shape(one, [*log.of(one.transaction_id)], there[one.topic]) for one in views)
+        return (half_shape(one, [*log.check_backs_of(one.transaction_id)], there[one.topic]) for one in views)
 
     def _connected(self) -> Counter[str]:
         """Count the producers of each topic that can be asked."""

@@ -109,10 +109,10 @@ class Producing:
                 durable_at = ended.durable_at
         except TidewheelError as error:
             why = "too late" if isinstance(error, TransactionEnded) else "refused"
-            self._live.answered(request.transaction_id, f"{answer}, {why}")
+            self._live.record_answer(request.transaction_id, f"{answer}, {why}")
             raise
         self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
-        told = partial(self._live.answered, request.transaction_id, answer)
+        told = partial(self._live.record_answer, request.transaction_id, answer)
         return Decided(durable_at, ENDED, then=told)
 
     def recall_message(self, request: RecallMessageRequest, caller: Caller) -> Decided:

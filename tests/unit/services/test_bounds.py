@@ -129,8 +129,8 @@ def test_of_a_client_so_many_streams_and_last_answers_are_kept(monkeypatch: pyte
 def test_so_many_questions_to_producers_are_remembered() -> None:
     log = CheckLog(3)
     for number in range(10):
-        log.asked(f"T{number}", "t", "producer", NOW_MS)
-    assert [one.transaction_id for one in log.newest("", 100)] == ["T9", "T8", "T7"]
+        log.record_check_back(f"T{number}", "t", "producer", NOW_MS)
+    assert [one.transaction_id for one in log.newest_check_backs("", 100)] == ["T9", "T8", "T7"]
 
 
 def test_who_looks_makes_nothing() -> None:

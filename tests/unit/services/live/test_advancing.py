@@ -149,7 +149,7 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
             await live.call(
                 live.core.transactions.end, "t", question.transaction_id, "ID-1", Resolution.COMMIT
             )
-            live.answered(question.transaction_id)
+            live.record_answer(question.transaction_id)
 
         answers: list[asyncio.Task[None]] = []
 

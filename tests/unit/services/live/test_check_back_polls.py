@@ -34,24 +34,24 @@ def question(topic: str = "t") -> CheckBack:
 def test_polls_of_a_topic_are_asked_in_turn_and_leave_when_they_are_full() -> None:
     came: list[str] = []
     polls, half = CheckBackPolls(LongPolls(), came.append), Half()
-    with polls.one("a", ["t", "u"], 1) as first, polls.one("b", ["t"], 2) as second:
+    with polls.open_poll("a", ["t", "u"], 1) as first, polls.open_poll("b", ["t"], 2) as second:
         assert came == ["t", "u"], "the second found one with room beside it"
-        asked = [polls.ask(question(), half.read) for _ in range(4)]
+        asked = [polls.add_check_back(question(), half.read) for _ in range(4)]
         assert asked == ["a", "b", "b", ""]
-        assert polls.ask(question("u"), half.read) == "", "the first is full, whatever the topic"
+        assert polls.add_check_back(question("u"), half.read) == "", "the first is full, whatever the topic"
         assert half.read_count == 3, "a message is read only for a poll that takes it"
         assert (len(first.halves), len(second.halves)) == (1, 2)
-        assert polls.views() == []
-        with polls.one("c", ["t"], 1):
+        assert polls.producer_views() == []
+        with polls.open_poll("c", ["t"], 1):
             assert came == ["t", "u", "t"]
-            assert [(one.topic, one.client_id) for one in polls.views("t")] == [("t", "c")]
-    assert polls.ask(question(), half.read) == ""
+            assert [(one.topic, one.client_id) for one in polls.producer_views("t")] == [("t", "c")]
+    assert polls.add_check_back(question(), half.read) == ""
 
 
 def test_a_half_that_damage_has_taken_is_asked_of_no_poll() -> None:
     polls = CheckBackPolls(LongPolls(), lambda topic: None)
-    with polls.one("a", ["t"], 1) as poll:
-        assert polls.ask(question(), lambda: None) == ""
+    with polls.open_poll("a", ["t"], 1) as poll:
+        assert polls.add_check_back(question(), lambda: None) == ""
         assert poll.has_room
 
 
@@ -59,10 +59,10 @@ def test_what_all_polls_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 150)
     polls, half = CheckBackPolls(LongPolls(), lambda topic: None), Half()
     with ExitStack() as stack:
-        opened = [stack.enter_context(polls.one(name, ["t"], 9)) for name in "abc"]
-        assert [polls.ask(question(), half.read) for _ in range(3)] == ["a", "b", ""]
-        polls.hold(opened[0], 0)
-        assert polls.ask(question(), half.read) == "c"
+        opened = [stack.enter_context(polls.open_poll(name, ["t"], 9)) for name in "abc"]
+        assert [polls.add_check_back(question(), half.read) for _ in range(3)] == ["a", "b", ""]
+        polls.set_held_bytes(opened[0], 0)
+        assert polls.add_check_back(question(), half.read) == "c"
 
 
 def test_a_half_that_found_no_room_is_asked_about_when_there_is_room_again(
@@ -72,12 +72,12 @@ def test_a_half_that_found_no_room_is_asked_about_when_there_is_room_again(
     came: list[str] = []
     polls, half = CheckBackPolls(LongPolls(), came.append), Half()
     with ExitStack() as stack:
-        opened = [stack.enter_context(polls.one(name, ["t"], 1)) for name in "abc"]
-        assert [polls.ask(question(), half.read) for _ in range(3)] == ["a", "b", ""]
+        opened = [stack.enter_context(polls.open_poll(name, ["t"], 1)) for name in "abc"]
+        assert [polls.add_check_back(question(), half.read) for _ in range(3)] == ["a", "b", ""]
         assert came == ["t"]
-        polls.hold(opened[0], 0)
+        polls.set_held_bytes(opened[0], 0)
         assert came == ["t", "t"], "polls that overlap are no reason to wait for a first one"
-        polls.hold(opened[1], 0)
+        polls.set_held_bytes(opened[1], 0)
         assert came == ["t", "t"], "once"
 
 
@@ -87,11 +87,11 @@ def test_a_half_that_found_no_room_waits_for_the_next_poll_if_none_is_left(
     monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 50)
     came: list[str] = []
     polls, half = CheckBackPolls(LongPolls(), came.append), Half()
-    with polls.one("a", ["t"], 9) as poll:
-        assert [polls.ask(question(), half.read) for _ in range(2)] == ["a", ""]
-    polls.hold(poll, 0)
+    with polls.open_poll("a", ["t"], 9) as poll:
+        assert [polls.add_check_back(question(), half.read) for _ in range(2)] == ["a", ""]
+    polls.set_held_bytes(poll, 0)
     assert came == ["t"]
-    with polls.one("b", ["t"], 9):
+    with polls.open_poll("b", ["t"], 9):
         assert came == ["t", "t"]
 
 
@@ -102,15 +102,15 @@ def test_overlapping_polls_take_all_halves_though_room_was_short(monkeypatch: py
         for number in range(6):
             await live.send(Message(topic="t", body=b"x", message_id=f"A{number}", transactional=True))
         polls, found = live.check_back_polls, set[str]()
-        with polls.one("idle", ["t"], 10) as idle:
+        with polls.open_poll("idle", ["t"], 10) as idle:
             advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
             while len(found) < 6:
                 await polls.wait(idle, 0.01)
                 found |= {half.transaction_id for half in idle.halves}
                 for half in idle.halves:
-                    live.answered(half.transaction_id)
+                    live.record_answer(half.transaction_id)
                 idle.halves.clear()
-                polls.hold(idle, 0)
+                polls.set_held_bytes(idle, 0)
             await advancing
 
     play(scenario)
@@ -119,10 +119,10 @@ def test_overlapping_polls_take_all_halves_though_room_was_short(monkeypatch: py
 def test_a_poll_is_woken_by_its_first_question() -> None:
     async def scenario() -> None:
         polls, half = CheckBackPolls(LongPolls(), lambda topic: None), Half()
-        with polls.one("a", ["t"], 2) as poll:
+        with polls.open_poll("a", ["t"], 2) as poll:
             waiting = asyncio.ensure_future(polls.wait(poll, 20))
             await asyncio.sleep(0)
-            assert [polls.ask(question(), half.read) for _ in range(2)] == ["a", "a"]
+            assert [polls.add_check_back(question(), half.read) for _ in range(2)] == ["a", "a"]
             await waiting
             assert len(poll.halves) == 2
             await polls.wait(poll, 20)
@@ -138,18 +138,18 @@ def test_producers_with_a_stream_and_polls_are_asked_in_turn() -> None:
 
         def ask(question: CheckBack, read: object) -> str:
             streams.append(question.transaction_id)
-            live.answered(question.transaction_id)
+            live.record_answer(question.transaction_id)
             return "stream"
 
         live.add_asker(ask)
-        with live.check_back_polls.one("poll", ["t"], 10) as poll:
+        with live.check_back_polls.open_poll("poll", ["t"], 10) as poll:
             advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
             while len(streams) + len(poll.halves) < 6:
                 await asyncio.sleep(0)
                 for half in poll.halves:
-                    live.answered(half.transaction_id)
+                    live.record_answer(half.transaction_id)
             for half in poll.halves:
-                live.answered(half.transaction_id)
+                live.record_answer(half.transaction_id)
             await advancing
             assert (len(streams), len(poll.halves)) == (3, 3)
 
