@@ -17,7 +17,7 @@ from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis
 from services.live.live_broker import LiveBroker
-from services.live.progress import measured
+from services.live.progress import measure_with_pauses
 
 LOOK_EACH_MS: Final = 2_000
 """The minimum time between measurements of progress, each of which visits all message groups."""
@@ -73,7 +73,7 @@ class ClusterMetrics(Collector):
             self._looked_ms, self._progress = None, None
         elif self._looked_ms is None or now_ms - self._looked_ms >= LOOK_EACH_MS:
             self._looked_ms = now_ms
-            self._progress = (await measured(live.core, live.clock.now_ms())).told()
+            self._progress = (await measure_with_pauses(live.core, live.clock.now_ms())).to_json()
         return {"progress": self._progress}
 
     def collect(self) -> Iterator[Metric]:

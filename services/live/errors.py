@@ -72,6 +72,6 @@ class WrongClock(StoreError):
     code = "TW-106"
 
 
-def unread(error: OSError) -> StoreUnwell:
+def make_read_error(error: OSError) -> StoreUnwell:
     """Return the error for a read of the store that failed on the disk and changed nothing."""
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")

@@ -33,7 +33,7 @@ class Pauses:
             await asyncio.sleep(0)
             self._ends = perf_counter() + SLICE_SECONDS
 
-    async def sort(self, names: Iterable[str]) -> Iterator[str]:
+    async def sort_names(self, names: Iterable[str]) -> Iterator[str]:
         """Return names in sorted order. Sort the names in runs with pauses between the runs."""
         unsorted = list(names)
         runs: list[list[str]] = []

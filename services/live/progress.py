@@ -37,12 +37,12 @@ class Progress:
     """Longest time without a delivery among message groups with a waiting message."""
     beyond_checkpoint_bytes: int
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the values as JSON types."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def measuring(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
+def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     """Return the progress of a broker. Yield at points where the caller may pause."""
     unasked, since_ms = core.transactions.unasked, core.transactions.unasked_since_ms()
     count, given_ms = 0, now_ms
@@ -61,9 +61,9 @@ def measuring(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     )
 
 
-async def measured(core: Broker, now_ms: int) -> Progress:
+async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
     """Return the progress of a broker, with pauses."""
-    steps, pauses = measuring(core, now_ms), Pauses()
+    steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:
             next(steps)

@@ -40,7 +40,7 @@ from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
 log = structlog.get_logger()
 
 
-class Doing(Protocol):
+class TaskOrder(Protocol):
     """The action of a task on each item, and the reason."""
 
     @property
@@ -52,7 +52,7 @@ class Doing(Protocol):
         """The reason given at the start, which may be empty."""
 
 
-Order = TypeVar("Order", bound=Doing)
+Order = TypeVar("Order", bound=TaskOrder)
 """The order for a task, which specifies the action and the items."""
 
 
@@ -60,7 +60,7 @@ Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
 """Call the argument once if the starter of a task loses a right. Return a function that ends the watch."""
 
 
-def unwatched(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
+def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
     """Watch no rights, because the starter has all rights."""
     return lambda: None
 
@@ -117,7 +117,7 @@ class Tasks(ABC, Generic[Order]):
     async def _work(self, task: Task[Order]) -> None:
         """Count the matching items, then handle these items until all are done or `task.why` is set."""
 
-    def start(self, order: Order, watch: Watch = unwatched) -> Task[Order]:
+    def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
         """Start a task, which first counts the matching items. Raise `Busy` if too many tasks are running.
 
         The task stops when `watch` reports that its starter has lost the right.
@@ -128,14 +128,14 @@ class Tasks(ABC, Generic[Order]):
         task = Task(uuid4().hex[:12], order, self._live.now_ms(), self._end_offset(order))
         self._tasks[task.id] = task
         run = self._runs[task.id] = asyncio.create_task(self._run(task))
-        unwatch = watch(lambda error: self._tell(task, f"its starter lost the right: {error.detail}"))
-        run.add_done_callback(lambda _: self._ended(task, unwatch))
+        unwatch = watch(lambda error: self._stop_task(task, f"its starter lost the right: {error.detail}"))
+        run.add_done_callback(lambda _: self._finish_task(task, unwatch))
         self._forget()
         verb = order.verb.value
         log.info("task begins", what=self.what, task=task.id, verb=verb, reason=order.reason)
         return task
 
-    def all(self) -> list[Task[Order]]:
+    def list_tasks(self) -> list[Task[Order]]:
         """Return the tasks, newest first."""
         return list(reversed(self._tasks.values()))
 
@@ -154,18 +154,18 @@ class Tasks(ABC, Generic[Order]):
         """Stop a task after its current slice. Do not change a task that has ended."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
-            self._tell(task, "somebody stopped it")
+            self._stop_task(task, "somebody stopped it")
             await asyncio.wait([run])
         return task
 
     async def close(self) -> None:
         """Stop all tasks, because the broker ends."""
         for task_id in self._runs:
-            self._tell(self._tasks[task_id], "the broker ends")
+            self._stop_task(self._tasks[task_id], "the broker ends")
         if self._runs:
             await asyncio.wait(self._runs.values())
 
-    def _tell(self, task: Task[Order], why: str) -> None:
+    def _stop_task(self, task: Task[Order], why: str) -> None:
         """End a task after its current slice, or at once while it counts. Do nothing if the work is done."""
         if self._runs[task.id].done():
             return
@@ -183,7 +183,7 @@ class Tasks(ABC, Generic[Order]):
             task.why = f"it broke: {bug!r}"
             raise
 
-    def _ended(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
+    def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
         """Set the final state of a task, and remove its asyncio task."""
         unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"

@@ -4,7 +4,7 @@ windows.
 The core answers a query at once, and for some filters reads the record of every timer. A long query is
 therefore split into pieces of its time window. A piece is wider where timers are sparse, and the loop serves
 other calls between pieces. The number of timers in a piece is adapted to the time that the last piece took
-(`Pace`), because reads of partition rows are fast and reads of records are slow. A query may or may not
+(`QueryPace`), because reads of partition rows are fast and reads of records are slow. A query may or may not
 return concurrent changes. Unchanged timers are returned once.
 
 Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
@@ -33,13 +33,13 @@ LONG_SECONDS = 0.01
 Seen = TypeVar("Seen")
 
 
-class Pace:
+class QueryPace:
     """The number of timers to query in one turn of the loop."""
 
     def __init__(self) -> None:
         self.timers_max = limits.TIMERS_LOOKED_AT_FIRST
 
-    def take(self, look: Callable[..., Seen], *arguments: object) -> Seen:
+    def run_query(self, look: Callable[..., Seen], *arguments: object) -> Seen:
         """Run a query, and adapt `timers_max` to its duration."""
         began = perf_counter()
         seen = look(*arguments)
@@ -51,11 +51,11 @@ class Pace:
         return seen
 
 
-async def pieces(
-    live: LiveBroker, wanted: TimerFilter, pace: Pace | None = None
+async def split_window(
+    live: LiveBroker, wanted: TimerFilter, pace: QueryPace | None = None
 ) -> AsyncIterator[TimerFilter]:
     """Yield a filter for each piece of the time window that contains timers."""
-    pace, pauses = pace or Pace(), Pauses()
+    pace, pauses = pace or QueryPace(), Pauses()
     start_ms = wanted.from_ms
     width_ms = max(FIRST_MS, live.now_ms() + FIRST_MS - start_ms)
     while start_ms < wanted.until_ms:
@@ -78,7 +78,7 @@ async def count(live: LiveBroker, wanted: TimerFilter) -> int:
     """Count timers."""
     if is_simple(wanted):
         return live.query(live.core.timer_views.count, wanted)
-    return sum([len(page.timers) async for page in looks(live, wanted)])
+    return sum([len(page.timers) async for page in query_pages(live, wanted)])
 
 
 async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
@@ -92,12 +92,12 @@ async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> lis
 async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
     """Yield pairs of a due time and the number of matching timers with this due time."""
     if is_window(wanted):  # this query reads no records
-        pace = Pace()
-        async for piece in pieces(live, wanted, pace):
-            for found in pace.take(live.timer_histogram, piece, 1):
+        pace = QueryPace()
+        async for piece in split_window(live, wanted, pace):
+            for found in pace.run_query(live.timer_histogram, piece, 1):
                 yield found
     else:
-        async for page in looks(live, wanted):
+        async for page in query_pages(live, wanted):
             for timer in page.timers:
                 yield timer.due_ms, 1
 
@@ -107,7 +107,7 @@ async def page(
 ) -> TimerPage:
     """Return up to `count_max` timers after the sort key `after`, by due time."""
     found: list[PendingTimer] = []
-    look_through = _looks_at if is_simple(wanted) else looks
+    look_through = _looks_at if is_simple(wanted) else query_pages
     async for look in look_through(live, wanted, after):
         found += look.timers
         if len(found) > count_max:
@@ -116,12 +116,12 @@ async def page(
     return TimerPage(found, None)
 
 
-async def looks(
+async def query_pages(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None = None
 ) -> AsyncIterator[TimerPage]:
     """Yield the matching timers by due time, one page for each query."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
-    async for piece in pieces(live, rest):
+    async for piece in split_window(live, rest):
         async for look in _looks_at(live, piece, after):
             yield look
 

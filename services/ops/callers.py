@@ -25,7 +25,7 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
-from services.live.tasks import Watch, unwatched
+from services.live.tasks import Watch, watch_nothing
 from services.ops.errors import RequestTooLarge
 from tidewheel.errors import AccessRefused
 
@@ -144,7 +144,7 @@ def let_in(request: Request, caller: Caller) -> None:
 def watch_of(request: Request) -> Watch:
     """Return what watches the rights of a request's caller; the administrator has all of them for good."""
     caller = caller_of(request)
-    return unwatched if caller is None else caller.watch
+    return watch_nothing if caller is None else caller.watch
 
 
 def caller_of(request: Request) -> Caller | None:

@@ -123,7 +123,7 @@ class ClientsApi:
     async def all(self, request: Request) -> Response:
         """List the clients that are there."""
         pauses = Pauses()
-        ids = await pauses.sort(self._clients.ids())
+        ids = await pauses.sort_names(self._clients.ids())
         return await written({"clients": map(client_shape, self._views(ids))}, pauses=pauses)
 
     async def one(self, request: Request) -> JSONResponse:

@@ -31,7 +31,7 @@ from services.broker.spine.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
 from services.live.consumers import ConsumersOf, no_consumers
 from services.live.live_broker import LiveBroker
-from services.live.progress import STALLED_MS, measuring
+from services.live.progress import STALLED_MS, measure_progress
 from services.ops.client_metrics import families
 from services.ops.group_metrics import group_families, labels_of
 from services.ops.horizon import counts_within
@@ -299,7 +299,7 @@ class Metrics(Collector):
         )
 
     def _progress(self) -> Iterator[Metric | None]:
-        found = yield from measuring(self._live.core, self._live.clock.now_ms())
+        found = yield from measure_progress(self._live.core, self._live.clock.now_ms())
         for name, help_text, value in (
             (
                 "mq_checkback_unasked",

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from typing_extensions import TypedDict
 
 from services.auth.errors import Unauthorized
-from services.live.errors import unread
+from services.live.errors import make_read_error
 from services.ops.errors import BodyNotJson, BodyUnfinished, RequestTooLarge
 from tidewheel.errors import (
     AccessRefused,
@@ -71,7 +71,7 @@ async def disk_failed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, OSError)
     if error.errno is None:  # a time-out, which is no failure of a file
         return await bug(request, error)
-    return await refuse(request, unread(error))
+    return await refuse(request, make_read_error(error))
 
 
 async def bug(request: Request, error: Exception) -> JSONResponse:

@@ -20,12 +20,12 @@ from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
 
 from services.live.live_broker import LiveBroker
-from services.live.tasks import Doing, Task, Tasks
+from services.live.tasks import Task, TaskOrder, Tasks
 from services.ops.callers import watch_of
 from services.ops.operation import Operation
 from services.ops.request import said_as
 
-Order = TypeVar("Order", bound=Doing)
+Order = TypeVar("Order", bound=TaskOrder)
 
 
 class DryRunAnswer(TypedDict):
@@ -94,7 +94,7 @@ class TasksApi:
     async def tasks(self, request: Request) -> JSONResponse:
         """List the tasks."""
         bulk, tasks = self._noun_of(request)
-        return JSONResponse({"tasks": [bulk.shape(task) for task in tasks.all()]})
+        return JSONResponse({"tasks": [bulk.shape(task) for task in tasks.list_tasks()]})
 
     async def start_task(self, request: Request) -> JSONResponse:
         """Start a task over all items of a filter, or count them."""

@@ -202,7 +202,7 @@ class TopicsApi:
         """List the topics."""
         query, pauses, topics = asked(TopicsQuery, request), Pauses(), self._live.core.topics
         shape = self._counted if query.counts else topic_shape
-        names = await pauses.sort(topics.names())
+        names = await pauses.sort_names(topics.names())
         shapes = (shape(topics.get(name)) for name in names)
         return await written({"topics": shapes, "retention": self._retention()}, pauses=pauses)
 

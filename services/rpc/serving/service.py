@@ -17,7 +17,7 @@ import structlog
 
 from commitlog.limits import BODY_BYTES_MAX, CALLERS_UNFLUSHED_RECORD_BYTES
 from services.front.grpc_wire import Refused
-from services.live.errors import unread
+from services.live.errors import make_read_error
 from services.rpc.clients.clients import Clients
 from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
@@ -287,5 +287,6 @@ def is_let_in(reply: Any) -> bool:
 def status_of(error: TidewheelError | NoClientId | OSError) -> Status:
     """Return the status that an error of a call means; the only files of a call are the store's."""
     if isinstance(error, OSError):
-        return refusal(unread(error)) if error.errno else BUG  # a time-out has no number, and is a bug here
+        # A time-out has no number, and is a bug here.
+        return refusal(make_read_error(error)) if error.errno else BUG
     return refusal(error) if isinstance(error, TidewheelError) else CLIENT_ID_REQUIRED

@@ -11,7 +11,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.live import progress
-from services.live.progress import STALLED_MS, Progress, measured, measuring
+from services.live.progress import STALLED_MS, Progress, measure_progress, measure_with_pauses
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -46,7 +46,7 @@ class Bench:
         return [one.receipt_handle for one in got]
 
     def measure(self) -> Progress:
-        return asyncio.run(measured(self.broker, self.now_ms))
+        return asyncio.run(measure_with_pauses(self.broker, self.now_ms))
 
 
 @pytest.fixture
@@ -109,4 +109,4 @@ def test_many_groups_are_looked_at_with_turns_for_others(
     bench.send("M", topic="line", message_group="north")
     for number in range(12):
         bench.receive(f"g{number}")
-    assert len(list(measuring(bench.broker, bench.now_ms))) >= 3
+    assert len(list(measure_progress(bench.broker, bench.now_ms))) >= 3

@@ -138,7 +138,7 @@ def test_others_run_between_the_pieces() -> None:
 def test_a_piece_holds_few_timers_unless_it_is_a_millisecond() -> None:
     async def scenario(live: LiveBroker) -> None:
         until_ms = 0
-        async for piece in timer_queries.pieces(live, TimerFilter(tag="t0")):
+        async for piece in timer_queries.split_window(live, TimerFilter(tag="t0")):
             assert piece.from_ms >= until_ms
             assert piece.tag == "t0"
             until_ms = piece.until_ms

@@ -121,7 +121,7 @@ def test_tasks_that_cannot_be_are_refused() -> None:
         ):
             with pytest.raises(IllegalDeliveryTime):
                 bench.tasks.start(order)
-        assert bench.tasks.all() == []
+        assert bench.tasks.list_tasks() == []
         with pytest.raises(NotFound):
             await bench.tasks.stop("unknown")
 
