@@ -174,10 +174,10 @@ class LiveAccess:
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
         """Call a verb that may revoke a right, check waiting calls, and return when the change is durable."""
         calling = self._call(verb, *arguments)
-        self.look_again()
+        self.check_waiting_calls()
         await calling
 
-    def look_again(self) -> None:
+    def check_waiting_calls(self) -> None:
         """Check waiting calls at once, after a right was revoked or the clock was advanced."""
         for look in tuple(self.watching):
             look()

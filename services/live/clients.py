@@ -53,21 +53,21 @@ class NoClients:
 
     def view(self, client_id: str) -> ClientView:
         """Raise `ClientNotFound`."""
-        raise unknown(client_id)
+        raise client_not_found(client_id)
 
     async def stack(self, client_id: str) -> str:
         """Raise `ClientNotFound`."""
-        raise unknown(client_id)
+        raise client_not_found(client_id)
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
         """Raise `ClientNotFound`."""
-        raise unknown(client_id)
+        raise client_not_found(client_id)
 
     def reconnect(self, client_id: str) -> None:
         """Raise `ClientNotFound`."""
-        raise unknown(client_id)
+        raise client_not_found(client_id)
 
 
-def unknown(client_id: str) -> ClientNotFound:
+def client_not_found(client_id: str) -> ClientNotFound:
     """Return the error for a client that is not connected."""
     return ClientNotFound(f"{client_id[:255]!r} is not connected. See who is: tidewheel client ls")

@@ -86,8 +86,10 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
     async def _work(self, task: DeadLetterTask) -> None:
         """Handle the dead letters that existed when the task began, oldest first."""
         order, end_offset = task.order, task.end_offset
-        task.matched = await dead_letters.count(self._live, order.group, order.wanted, end_offset)
-        async for page in dead_letters.pages(self._live, order.group, end_offset):
+        task.matched = await dead_letters.count_dead_letters(
+            self._live, order.group, order.wanted, end_offset
+        )
+        async for page in dead_letters.read_pages(self._live, order.group, end_offset):
             found = [dead_letter for dead_letter in page if order.wanted.matches(dead_letter)]
             for first in range(0, len(found), order.slice_count):
                 if task.why:
@@ -107,7 +109,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
 
     def _back(self, order: DeadLetterOrder) -> set[str] | None:
         is_back = order.verb is DeadLetterVerb.REDRIVE and not order.target
-        return dead_letters.topics_back(self._live, order.group) if is_back else None
+        return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Carry out the verb on a dead letter. Return the verdict or the error code.

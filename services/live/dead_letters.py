@@ -48,7 +48,7 @@ class DeadLetterFilter:
         )
 
 
-async def pages(
+async def read_pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield pages of a group's dead letters below `end_offset`, oldest first."""
@@ -69,7 +69,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
     return live.core.dead_letters.count(group).end_offset
 
 
-def one(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
+def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
     """Return one dead letter. Raise `MessageNotFound` if the group has no dead letter at this offset."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.page, group, queue_offset - 1, 1)
@@ -88,7 +88,7 @@ def check_group(live: LiveBroker, group: str) -> None:
         live.core.group_views.one(group)
 
 
-def topics_back(live: LiveBroker, group: str) -> set[str]:
+def find_return_topics(live: LiveBroker, group: str) -> set[str]:
     """Return the topics that a group still receives, to which its dead letters can return.
 
     Raise `GroupNotFound` if the group does not exist.
@@ -96,21 +96,23 @@ def topics_back(live: LiveBroker, group: str) -> set[str]:
     return {queue.topic for queue in live.core.group_views.one(group).queues}
 
 
-def check_back(live: LiveBroker, group: str, topic: str) -> None:
+def check_return(live: LiveBroker, group: str, topic: str) -> None:
     """Raise `GroupNotFound` if the group no longer receives the topic of a dead letter."""
-    if topic not in topics_back(live, group):
+    if topic not in find_return_topics(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
             "Send it to a topic with --to, or let the group receive again: tidewheel group create."
         )
 
 
-async def count(live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS) -> int:
+async def count_dead_letters(
+    live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS
+) -> int:
     """Return the number of matching dead letters."""
-    return sum([sum(map(wanted.matches, page)) async for page in pages(live, group, end_offset)])
+    return sum([sum(map(wanted.matches, page)) async for page in read_pages(live, group, end_offset)])
 
 
-async def find(
+async def find_dead_letters(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters, without their bodies.
@@ -119,7 +121,7 @@ async def find(
     """
     found: list[DeadLetter] = []
     looked_at = 0
-    async for page in pages(live, group, after=after):
+    async for page in read_pages(live, group, after=after):
         for dead_letter in page:
             if len(found) == count_max or looked_at == limits.DEAD_LETTERS_LOOKED_AT_MAX:
                 return DeadLetterPage(found, after)

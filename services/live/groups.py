@@ -41,11 +41,11 @@ class LiveGroups:
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
         """Create a group that receives a topic from a start, or receives no topic if `topic` is empty."""
-        placed = await self._placed(start, [topic] if topic else [])
+        placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
-    async def _placed(self, start: Start, topics: list[str]) -> Start:
+    async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
         """Return a start, with its queue offsets for a start by time. Pause after the search of each queue.
 
         The verb then finds the needed parts of the queues in memory.
@@ -74,7 +74,7 @@ class LiveGroups:
         """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
-        start = await self._placed(start, topics)
+        start = await self._resolve_offsets(start, topics)
         reset: Reset = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)

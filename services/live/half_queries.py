@@ -12,7 +12,7 @@ from services.broker.spine.values import HalfFilter, HalfPage, HalfView
 from services.live.live_broker import LiveBroker
 
 
-async def page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+async def query_page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
     """Return up to `count_max` matching halves after the offset `after`, oldest first."""
     found: list[HalfView] = []
     while True:

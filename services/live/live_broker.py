@@ -172,12 +172,12 @@ class LiveBroker:
         self.receivers = Receivers(
             lambda: self._broker, self.decide, self.call, self.clock, self.answers, long_polls
         )
-        self.check_back_polls = CheckBackPolls(long_polls, self.producer_came)
+        self.check_back_polls = CheckBackPolls(long_polls, self.send_check_backs)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share: Share = ignore_crowding
         self._flushing = Flushing(self, disk, executor)
-        self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._makes_queues_anew)
+        self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
         """Return the sentences that the owner of the core adds to `/readyz`."""
         self._told_of_health: Callable[[bool], None] = ignore_health
@@ -399,7 +399,7 @@ class LiveBroker:
 
     def renew_present(self) -> None:
         """Renew the leases of live clients, and end waiting calls whose token has expired."""
-        self.access.look_again()
+        self.access.check_waiting_calls()
         for client_id in self._present():
             self._broker.receiving.client_alive(client_id, self._clock())
 
@@ -414,7 +414,7 @@ class LiveBroker:
             return False
         try:
             effects = self._core.tick(self._clock())
-            self._carry_out(effects)
+            self._apply_effects(effects)
         except OSError as error:
             self._flushing.fail(error)
             return False
@@ -458,7 +458,7 @@ class LiveBroker:
         """Return the topics with halves that wait for a producer, or an empty list without a core."""
         return [] if self._core is None else self._core.transactions.unasked.topics()
 
-    def producer_came(self, topic: str) -> None:
+    def send_check_backs(self, topic: str) -> None:
         """Send the check-backs that wait for a producer of a topic, after a producer has connected.
 
         Do nothing without a core, because the next core checks every half that is due.
@@ -482,7 +482,7 @@ class LiveBroker:
         await self._flushing.idle()
         await self._rebuilding.close()
         # Each retirement or read may cause another retirement or read, and a flush.
-        while (under_way := self._retiring_still() or self._reading_still()) is not None:
+        while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
         if self.unwell is not None and self._stepped_down is not None:
@@ -571,7 +571,7 @@ class LiveBroker:
         self.answers.advance(core.durable_offset)
         self.room.admit_waiting()
         self._rebuilding.reset_failures()
-        self._carry_out(effects)
+        self._apply_effects(effects)
         self._schedule_tick()
 
     def void(self, error: OSError) -> None:
@@ -636,7 +636,7 @@ class LiveBroker:
     @property
     def is_retiring(self) -> bool:
         """Whether segments are being deleted. The core must not be rebuilt meanwhile."""
-        return self._retiring_still() is not None
+        return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
         """Return the broker's time."""
@@ -659,10 +659,10 @@ class LiveBroker:
         if before is not None:
             await before
 
-    def _retiring_still(self) -> asyncio.Task[None] | None:
+    def _running_retirement(self) -> asyncio.Task[None] | None:
         return None if self._retiring is None or self._retiring.done() else self._retiring
 
-    def _reading_still(self) -> asyncio.Task[None] | None:
+    def _running_read(self) -> asyncio.Task[None] | None:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
@@ -719,7 +719,7 @@ class LiveBroker:
         self._untold_ms = 0
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
-    def _makes_queues_anew(self) -> bool:
+    def _must_rebuild_queues(self) -> bool:
         """Return whether opening the store reads the whole log.
 
         Return False if the disk fails, because opening the store then reports the failure.
@@ -757,7 +757,7 @@ class LiveBroker:
                 return client_id
         return ""
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
+    def _apply_effects(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Notify(keys):
@@ -768,7 +768,7 @@ class LiveBroker:
                 case Warn(text):
                     log.warning(text)
                 case ReadTimers(job):
-                    reading = self._read_timers(self._broker, job, self._reading_still())
+                    reading = self._read_timers(self._broker, job, self._running_read())
                     self._reading = self._loop.create_task(reading)
                 case CheckBack():
                     self._ask(effect)

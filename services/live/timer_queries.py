@@ -74,22 +74,22 @@ async def split_window(
         start_ms = end_ms
 
 
-async def count(live: LiveBroker, wanted: TimerFilter) -> int:
+async def count_timers(live: LiveBroker, wanted: TimerFilter) -> int:
     """Count timers."""
     if is_simple(wanted):
         return live.query(live.core.timer_views.count, wanted)
     return sum([len(page.timers) async for page in query_pages(live, wanted)])
 
 
-async def histogram(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
+async def count_by_window(live: LiveBroker, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
     """Count timers by windows from `from_ms` on. Return pairs (start, count) for windows with timers."""
     counts: Counter[int] = Counter()
-    async for due_ms, number in _dues(live, wanted):
+    async for due_ms, number in _count_by_due_time(live, wanted):
         counts[wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms] += number
     return sorted(counts.items())
 
 
-async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
+async def _count_by_due_time(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[int, int]]:
     """Yield pairs of a due time and the number of matching timers with this due time."""
     if is_window(wanted):  # this query reads no records
         pace = QueryPace()
@@ -102,12 +102,12 @@ async def _dues(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[in
                 yield timer.due_ms, 1
 
 
-async def page(
+async def query_page(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int
 ) -> TimerPage:
     """Return up to `count_max` timers after the sort key `after`, by due time."""
     found: list[PendingTimer] = []
-    look_through = _looks_at if is_simple(wanted) else query_pages
+    look_through = _query_piece if is_simple(wanted) else query_pages
     async for look in look_through(live, wanted, after):
         found += look.timers
         if len(found) > count_max:
@@ -122,11 +122,11 @@ async def query_pages(
     """Yield the matching timers by due time, one page for each query."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
     async for piece in split_window(live, rest):
-        async for look in _looks_at(live, piece, after):
+        async for look in _query_piece(live, piece, after):
             yield look
 
 
-async def _looks_at(
+async def _query_piece(
     live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None
 ) -> AsyncIterator[TimerPage]:
     """Yield the timers of a piece, in several pages if there are many records."""

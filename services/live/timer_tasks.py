@@ -67,7 +67,7 @@ class TimerTasks(Tasks[TimerOrder]):
 
     async def _work(self, task: TimerTask) -> None:
         """Handle the timers that were stored when the task began, by due time."""
-        task.matched = await timer_queries.count(self._live, task.order.wanted)
+        task.matched = await timer_queries.count_timers(self._live, task.order.wanted)
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
             if task.why:
                 return

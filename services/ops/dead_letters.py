@@ -250,7 +250,7 @@ DEAD_LETTERS: Final = Bulk(
     "dead-letters",
     NewDeadLetterTask,
     dead_letter_task_shape,
-    lambda live, order: dead_letters.count(live, order.group, order.wanted),
+    lambda live, order: dead_letters.count_dead_letters(live, order.group, order.wanted),
     DeadLetterTaskAnswer,
     DeadLetterTasksAnswer,
     (400, 404, 503),
@@ -275,23 +275,25 @@ class DeadLettersApi:
         query, group = asked(DeadLettersQuery, request), name_of(request)
         wanted = dead_letter_filter(query, self._live.now_ms())
         dead_letters.check_group(self._live, group)
-        page = await dead_letters.find(self._live, group, wanted, query.after, query.limit)
+        page = await dead_letters.find_dead_letters(self._live, group, wanted, query.after, query.limit)
         return await written(dead_letters_shape(group, page))
 
     async def one(self, request: Request) -> Response:
         """Show a dead letter and what it says."""
         group, offset = name_of(request), offset_of(request)
-        return await written(one_dead_letter_shape(group, dead_letters.one(self._live, group, offset)))
+        return await written(
+            one_dead_letter_shape(group, dead_letters.find_dead_letter(self._live, group, offset))
+        )
 
     async def redrive(self, request: Request) -> JSONResponse:
         """Send a dead letter back to its topic, or to another."""
         wanted = await said_as(NewRedrive, request)
         group, offset = name_of(request), offset_of(request)
-        dead_letter = dead_letters.one(self._live, group, offset)
+        dead_letter = dead_letters.find_dead_letter(self._live, group, offset)
         if wanted.target:
             self._live.core.topics.get(wanted.target)
         else:
-            dead_letters.check_back(self._live, group, dead_letter.topic)
+            dead_letters.check_return(self._live, group, dead_letter.topic)
         await self._live.groups.redrive(group, offset, wanted.target)
         log.info("dead letter redriven", group=group, offset=offset, target=wanted.target)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "REDRIVEN"})
@@ -299,7 +301,7 @@ class DeadLettersApi:
     async def purge(self, request: Request) -> JSONResponse:
         """Let a dead letter go for good."""
         group, offset = name_of(request), offset_of(request)
-        dead_letters.one(self._live, group, offset)
+        dead_letters.find_dead_letter(self._live, group, offset)
         await self._live.call(self._live.core.dead_letters.purge, group, offset)
         log.info("dead letter purged", group=group, offset=offset)
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "PURGED"})

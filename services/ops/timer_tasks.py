@@ -84,7 +84,7 @@ TIMERS: Final = Bulk(
     "timers",
     NewTask,
     task_shape,
-    lambda live, order: timer_queries.count(live, order.wanted),
+    lambda live, order: timer_queries.count_timers(live, order.wanted),
     TaskAnswer,
     TasksAnswer,
 )

@@ -531,13 +531,15 @@ class TimersApi:
     async def page(self, request: Request) -> Response:
         """Show timers that wait."""
         query = asked(TimersQuery, request)
-        page = await timer_queries.page(self._live, self._filter(query), cursor_of(query.after), query.limit)
+        page = await timer_queries.query_page(
+            self._live, self._filter(query), cursor_of(query.after), query.limit
+        )
         return await written(page_shape(page))
 
     async def count(self, request: Request) -> JSONResponse:
         """Count timers."""
         wanted = self._filter(asked(FilterQuery, request))
-        return JSONResponse({"count": await timer_queries.count(self._live, wanted)})
+        return JSONResponse({"count": await timer_queries.count_timers(self._live, wanted)})
 
     async def histogram(self, request: Request) -> Response:
         """Count timers by when they are due."""
@@ -545,7 +547,7 @@ class TimersApi:
         width_ms = span_in(query.width, "width")
         if width_ms <= 0:
             raise ClientMistake("width is 0: a window of time is at least 1ms wide.")
-        windows = await timer_queries.histogram(self._live, self._filter(query), width_ms)
+        windows = await timer_queries.count_by_window(self._live, self._filter(query), width_ms)
         if len(windows) > limits.TIMER_WINDOWS_MAX:
             raise ClientMistake(
                 f"That gives {len(windows)} windows, the limit is {limits.TIMER_WINDOWS_MAX}:"

@@ -321,7 +321,7 @@ class TransactionsApi:
         if query.key:
             return await written({"transactions": self._shapes(self._of_key(query)), "after": None})
         after = int(query.after) if query.after.isdigit() else None
-        page = await half_queries.page(self._live, self._filter(query), after, query.limit)
+        page = await half_queries.query_page(self._live, self._filter(query), after, query.limit)
         after_shape = number(page.after or 0, 0)
         return await written({"transactions": self._shapes(page.halves), "after": after_shape})
 

@@ -64,7 +64,7 @@ class Halves(Protocol):
     def unasked_topics(self) -> list[str]:
         """Topics (stored names) of which halves wait for a producer that can be asked."""
 
-    def producer_came(self, topic: str) -> None:
+    def send_check_backs(self, topic: str) -> None:
         """Ask about them."""
 
 
@@ -171,7 +171,7 @@ class Producers:
 
     def _tell_of(self, topic: str, client_id: str) -> None:
         if self._halves is not None and self._can_be_asked(topic, client_id):
-            self._halves.producer_came(topic)
+            self._halves.send_check_backs(topic)
 
     def _write(self, client_id: str, namespace: str, question: CheckBack, read: Read) -> bool:
         session = self._sessions.find(client_id)

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, Final
 
 from services.broker.spine.values import Delivery
-from services.live.clients import ClientView, unknown
+from services.live.clients import ClientView, client_not_found
 from services.rpc.clients.session import Session, Stream
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import ClientType, Code
@@ -100,7 +100,7 @@ class Questions:
     def _found(self, client_id: str) -> Session:
         session = self._sessions.find(client_id)
         if session is None:
-            raise unknown(client_id)
+            raise client_not_found(client_id)
         return session
 
     def _nonce(self) -> str:

@@ -193,8 +193,8 @@ def test_a_half_with_nobody_to_ask_does_not_hold_time_up() -> None:
         assert len(questions) == 1
         await live.advance(60 * MINUTE_MS)
         assert len(questions) == 1, "nobody came, so nobody is looked for"
-        live.producer_came("other")
-        live.producer_came("t")
+        live.send_check_backs("other")
+        live.send_check_backs("t")
         await live.advance(1)
         assert len(questions) == 2
 

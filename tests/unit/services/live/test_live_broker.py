@@ -235,10 +235,10 @@ def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_r
 
         def read_ahead(job: object) -> None:
             if len(read) < 3:
-                live._carry_out([ReadTimers(wanted)])
+                live._apply_effects([ReadTimers(wanted)])
 
         monkeypatch.setattr(live.core, "read_ahead", read_ahead)
-        live._carry_out([ReadTimers(wanted)])
+        live._apply_effects([ReadTimers(wanted)])
         await live.close()
         assert len(read) == 3
 

@@ -267,7 +267,7 @@ def test_what_a_tick_wanted_just_before_the_core_was_let_go_keeps_no_leader_from
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, why.append)
             await live.send(message("kept"))
             wanted = core.housekeeping._running = Deletion(0)
-            live._carry_out([Retire(wanted)])
+            live._apply_effects([Retire(wanted)])
             live.fail(NotAccepted("another one leads"))
             await live.close()
         assert [str(error) for error in why] == ["another one leads"]
@@ -284,7 +284,7 @@ def test_a_leader_that_ends_waits_for_no_proof_which_nobody_brings_any_more() ->
             proving = LeadershipProofs(lambda: NOW_MS, lambda: asked.append(NOW_MS))
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, print, proving)
             wanted = core.housekeeping._running = Deletion(0)
-            live._carry_out([Retire(wanted)])
+            live._apply_effects([Retire(wanted)])
             await asyncio.sleep(0)
             assert asked
             async with asyncio.timeout(60):

@@ -95,11 +95,11 @@ def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
 def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
     async def scenario(live: LiveBroker) -> None:
         expected = everything(live, wanted)
-        assert await timer_queries.count(live, wanted) == len(expected)
+        assert await timer_queries.count_timers(live, wanted) == len(expected)
         for count_max in (1, 4, 30, 1_000):
             seen, after = [], None
             while True:
-                page = await timer_queries.page(live, wanted, after, count_max)
+                page = await timer_queries.query_page(live, wanted, after, count_max)
                 assert len(page.timers) == count_max or page.after is None
                 seen += page.timers
                 after = page.after
@@ -119,14 +119,14 @@ def test_pieces_make_the_same_histogram(wanted: TimerFilter, width_ms: int) -> N
             wanted.from_ms + (one.due_ms - wanted.from_ms) // width_ms * width_ms
             for one in everything(live, wanted)
         )
-        assert await timer_queries.histogram(live, wanted, width_ms) == sorted(expected.items())
+        assert await timer_queries.count_by_window(live, wanted, width_ms) == sorted(expected.items())
 
     play(scenario)
 
 
 def test_others_run_between_the_pieces() -> None:
     async def scenario(live: LiveBroker) -> None:
-        turns, counted = 0, asyncio.ensure_future(timer_queries.count(live, TimerFilter(tag="t0")))
+        turns, counted = 0, asyncio.ensure_future(timer_queries.count_timers(live, TimerFilter(tag="t0")))
         while not counted.done():
             await asyncio.sleep(0)
             turns += 1
@@ -174,18 +174,18 @@ def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pyt
 
         monkeypatch.setattr(live, "query", apart)
         wanted = TimerFilter(topic="crowd", tag="wanted", from_ms=due_ms, until_ms=due_ms + 1)
-        assert await timer_queries.count(live, wanted) == 17
-        assert await timer_queries.histogram(live, wanted, 10) == [(due_ms, 17)]
+        assert await timer_queries.count_timers(live, wanted) == 17
+        assert await timer_queries.count_by_window(live, wanted, 10) == [(due_ms, 17)]
         ids, after = [], None
         while True:
-            page = await timer_queries.page(live, wanted, after, 5)
+            page = await timer_queries.query_page(live, wanted, after, 5)
             ids += [one.message_id for one in page.timers]
             after = page.after
             if after is None:
                 break
         assert ids == [f"crowd{number}" for number in range(0, 50, 3)]
         for whole in (TimerFilter(topic="crowd"), TimerFilter(from_ms=due_ms)):
-            page = await timer_queries.page(live, whole, None, 50)
+            page = await timer_queries.query_page(live, whole, None, 50)
             assert [one.message_id for one in page.timers] == [f"crowd{number}" for number in range(50)]
         assert 0 < max(looked) <= 7
 
