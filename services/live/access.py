@@ -144,11 +144,11 @@ class LiveAccess:
         """Return the tokens of a user, or of all users if the name is empty."""
         return self._clock.outward(self._core().tokens(user))
 
-    def holder(self, text: str) -> Token:
+    def find_token(self, text: str) -> Token:
         """Return the token with the given text. Raise `Unauthorized` if the token is unknown or void."""
         return self._core().holder(text, self._clock.now_ms())
 
-    def check_stands(self, token: Token) -> None:
+    def check_token(self, token: Token) -> None:
         """Raise `Unauthorized` if a token that was valid is no longer valid."""
         self._core().check_stands(token, self._clock.now_ms())
 

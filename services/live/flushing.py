@@ -67,10 +67,10 @@ class Owner(Protocol):
     def broker_ms(self) -> int:
         """Return the broker's time, in ms."""
 
-    def settle(self, flush: Flush) -> None:
+    def apply_flush(self, flush: Flush) -> None:
         """Send the answers that waited for a flush that is now on disk."""
 
-    def void(self, error: OSError) -> None:
+    def discard_core(self, error: OSError) -> None:
         """Discard the core after a disk failure. The core must not be used again."""
 
     def rebuild(self) -> None:
@@ -101,7 +101,7 @@ class Flushing:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin` is scheduled or waits for a flush to end or to exceed the linger time."""
+        """Whether `_begin_flush` is scheduled or waits for a flush to end or to exceed the linger time."""
         self._is_waiting = self._is_linger_planned = False
         """Whether the next flush waits for the flush under way, and whether the end of the wait is planned.
         """
@@ -123,7 +123,7 @@ class Flushing:
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
-            self._loop.call_soon(self._begin)
+            self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
         """Return when all appends have been written, or cannot be written."""
@@ -135,12 +135,12 @@ class Flushing:
             return
         if not self._is_void:
             self._is_void = True
-            self._owner.void(error)
+            self._owner.discard_core(error)
         if self._flying_count == 0:
-            self._when_idle()
+            self._begin_idle_work()
         self.flush_soon()
 
-    def go_on(self) -> None:
+    def resume_with_core(self) -> None:
         """Flush the appends of a new core."""
         assert self._is_rebuilding, "a new core that nobody asked for"
         assert self._flying_count == 0, "writes of the old core go on beside the new one"
@@ -150,7 +150,7 @@ class Flushing:
     def resume(self) -> None:
         """Continue after the end of an operation that delayed a rebuild."""
         if self._flying_count == 0:
-            self._when_idle()
+            self._begin_idle_work()
         self.flush_soon()
 
     def stop(self) -> None:
@@ -158,21 +158,21 @@ class Flushing:
         self._is_stopped = True
         self._idle.set()
 
-    def _begin(self) -> None:
-        if self._linger():
+    def _begin_flush(self) -> None:
+        if self._waits_for_more():
             return
         self.will_flush = False
         self._checkpoint_if_due()
-        if not self._is_held() and (flush := self._owner.core.take_flush()) is not None:
+        if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
-            self._submit(partial(flush.write, self._publishing), partial(self._end, flush))
+            self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
         # At the limit of parallel flushes, the end of one of them begins the next.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
         self._idle.set()
 
-    def _linger(self) -> bool:
+    def _waits_for_more(self) -> bool:
         """Return whether new appends wait for a flush under way, and schedule the end of the linger time."""
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -199,9 +199,9 @@ class Flushing:
             write()
         except BaseException as raised:  # callers of an unreported write would wait forever
             error = raised
-        self._loop.call_soon_threadsafe(self._written, partial(end, error))
+        self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
-    def _is_held(self) -> bool:
+    def _is_flush_held(self) -> bool:
         """Return whether no flush may begin now."""
         if self._is_stopped or self._is_void:
             return True
@@ -209,7 +209,7 @@ class Flushing:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
-    def _written(self, end: Callable[[], None]) -> None:
+    def _end_write(self, end: Callable[[], None]) -> None:
         if self._is_waiting:
             self._is_waiting = self.will_flush = False
         self._flying_count -= 1
@@ -225,17 +225,17 @@ class Flushing:
         except Exception as bug:
             self._owner.break_down(bug)
 
-    def _end(self, flush: Flush, error: BaseException | None) -> None:
+    def _end_flush(self, flush: Flush, error: BaseException | None) -> None:
         if error is not None:
             raise error
         if not self._is_void:
-            self._owner.settle(flush)
+            self._owner.apply_flush(flush)
             if not flush.sync:
                 self._plan_sync()
             if not self._are_entries_planned:
                 self._are_entries_planned = True
                 self._loop.call_later(ENTRIES_SECONDS, self._take_entries)
-        self._go_on_writing()
+        self._continue_writing()
 
     def _take_entries(self) -> None:
         self._are_entries_planned = False
@@ -249,11 +249,11 @@ class Flushing:
             raise error
         if not self._is_void and self._owner.core.entries_written():
             self._take_entries()  # more entries may wait
-        self._go_on_writing()
+        self._continue_writing()
 
-    def _go_on_writing(self) -> None:
+    def _continue_writing(self) -> None:
         if self._flying_count == 0 and self._is_void:
-            self._when_idle()
+            self._begin_idle_work()
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
@@ -262,10 +262,10 @@ class Flushing:
         The checkpoint begins in its own turn of the loop, because the checkpoint and the flush before it each
         take milliseconds.
         """
-        if self._flying_count == 0 and not self._is_held() and self._owner.core.is_checkpoint_due:
-            self._when_idle()
+        if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
+            self._begin_idle_work()
 
-    def _when_idle(self) -> None:
+    def _begin_idle_work(self) -> None:
         """Rebuild the core, or take a checkpoint, if either is due. No flush may be under way.
 
         A rebuild and a checkpoint wait for the end of an earlier checkpoint, because a rebuilt core would
@@ -288,7 +288,7 @@ class Flushing:
         flush = self._owner.core.take_flush()
         if flush is not None:
             flush.write(self._publishing)
-            self._owner.settle(flush)
+            self._owner.apply_flush(flush)
         # The checkpoint begins in the loop, because no append may come between the flush and the copied
         # state.
         self._checkpoint_began_at = self._loop.time()
@@ -304,9 +304,9 @@ class Flushing:
             self._loop.call_soon(self._take_rows, checkpoint)
             return
         written = self._loop.run_in_executor(self._executor, checkpoint.write, self._disk)
-        written.add_done_callback(partial(self._checkpointed, checkpoint))
+        written.add_done_callback(partial(self._end_checkpoint_write, checkpoint))
 
-    def _checkpointed(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
+    def _end_checkpoint_write(self, checkpoint: Checkpoint, written: asyncio.Future[None]) -> None:
         self._is_checkpointing = False
         self._run_step(partial(self._end_checkpoint, checkpoint, written.exception()))
         self.resume()
@@ -343,9 +343,9 @@ class Flushing:
         sync = core.take_sync()
         if sync is not None:
             synced = self._loop.run_in_executor(self._executor, sync.run, self._disk)
-            synced.add_done_callback(partial(self._synced, core, sync))
+            synced.add_done_callback(partial(self._end_sync_write, core, sync))
 
-    def _synced(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
+    def _end_sync_write(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
         error = done.exception()
         if self._is_void or core is not self._owner.core:  # the new core has reread the unsynced data
             return

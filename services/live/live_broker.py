@@ -257,7 +257,7 @@ class LiveBroker:
         try:
             answer = self.decide(verb, *map(self.clock.inward, arguments))
         except TidewheelError as refusal:
-            return self._refused(refusal)
+            return self._raise_when_durable(refusal)
         return self._await_durable(answer)
 
     def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
@@ -327,7 +327,7 @@ class LiveBroker:
         await self.answers.wait_until_durable(answer if isinstance(answer, int) else answer.durable_at)
         return self.clock.outward(answer)
 
-    async def _refused(self, refusal: TidewheelError) -> Any:
+    async def _raise_when_durable(self, refusal: TidewheelError) -> Any:
         await self.answers.wait_until_durable(required_offset(refusal))
         raise refusal
 
@@ -542,7 +542,7 @@ class LiveBroker:
             return
         self._share_interpreter()
         if self._core.is_crowded:  # otherwise ticks would follow at once and block calls
-            self._turn(TURNS_BETWEEN_FULL_TICKS)
+            self._count_down_turns(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
             self._alarm.set(self._core.next_due_ms())
@@ -554,16 +554,16 @@ class LiveBroker:
             self._is_crowded = is_crowded
             self._share(self._is_crowded)
 
-    def _turn(self, left: int) -> None:
+    def _count_down_turns(self, left: int) -> None:
         """Leave `left` turns of the loop to callers in a crowded period, before the next tick."""
         if left > 0:
-            self._loop.call_soon(self._turn, left - 1)
+            self._loop.call_soon(self._count_down_turns, left - 1)
         else:
             self._is_alarm_stale = False
             if self._core is not None:
                 self._alarm.set(self._core.next_due_ms())
 
-    def settle(self, flush: Flush) -> None:
+    def apply_flush(self, flush: Flush) -> None:
         """Send the answers that waited for a flush that is now on disk, and wake receivers."""
         core = self._broker
         effects = core.flushed(flush, self._clock())
@@ -574,7 +574,7 @@ class LiveBroker:
         self._apply_effects(effects)
         self._schedule_tick()
 
-    def void(self, error: OSError) -> None:
+    def discard_core(self, error: OSError) -> None:
         """Refuse waiting calls and discard the core after a disk failure."""
         core, self._why_void = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
@@ -608,7 +608,7 @@ class LiveBroker:
         self.answers.advance(core.durable_offset)
         self._well.set()
         self._told_of_health(True)
-        self._flushing.go_on()
+        self._flushing.resume_with_core()
         self.receivers.notify_all()
         self._schedule_tick()
 

@@ -54,8 +54,8 @@ class Authority(NamedTuple):
 def authority_of(access: LiveAccess) -> Authority:
     """Return the authority of a leader or single broker."""
     return Authority(
-        access.holder,
-        access.check_stands,
+        access.find_token,
+        access.check_token,
         access.seconds_left,
         access.allows,
         access.allows_some,

@@ -1,8 +1,8 @@
 """The server of `tidewheel serve` in a process of its own, that notes when each flush was durable.
 
-Everything is the shipped composition (`services.server.run`); only `LiveBroker.settle` is extended: it notes
-the wall time and the durable log offset that each flush leads to, before anybody is told. When the server is
-told to stop it writes the notes beside its store.
+Everything is the shipped composition (`services.server.run`); only `LiveBroker.apply_flush` is extended: it
+notes the wall time and the durable log offset that each flush leads to, before anybody is told. When the
+server is told to stop it writes the notes beside its store.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ noted: list[tuple[int, int]] = []
 class Noting(LiveBroker):
     """A live broker that notes when what became durable."""
 
-    def settle(self, flush: Flush) -> None:
+    def apply_flush(self, flush: Flush) -> None:
         """Note the moment, then go on."""
         moment_ns = time.time_ns()
-        super().settle(flush)
+        super().apply_flush(flush)
         noted.append((self.core.durable_offset, moment_ns))
 
 

@@ -138,7 +138,7 @@ def test_sends_wait_for_a_slow_disk_and_are_refused_when_too_many_wait(
 
     async def scenario(front: Any) -> None:
         await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
-        begin, front.live._flushing._begin = front.live._flushing._begin, stuck.set
+        begin, front.live._flushing._begin_flush = front.live._flushing._begin_flush, stuck.set
         sends = [asyncio.create_task(front.send("t", BODY, message_id=f"M{number}")) for number in range(9)]
         for _ in range(200):
             await asyncio.sleep(0)
@@ -149,7 +149,7 @@ def test_sends_wait_for_a_slow_disk_and_are_refused_when_too_many_wait(
         assert unflushed <= 3 * (len(BODY) + 300)
         assert len(waiting) == 9 - len(done)
         assert len(done) >= 3
-        front.live._flushing._begin = begin
+        front.live._flushing._begin_flush = begin
         begin()
         await asyncio.gather(*waiting)
         assert {one.result().status.code for one in waiting} == {Code.OK}

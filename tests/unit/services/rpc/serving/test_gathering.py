@@ -196,11 +196,11 @@ def test_a_part_for_which_there_is_no_room_has_entries_that_say_so(
         await front.live._flushing.idle()
         monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 1)
         monkeypatch.setattr(limits, "CALLERS_WAITING_BYTES_MAX", 1)
-        begin, front.live._flushing._begin = front.live._flushing._begin, asyncio.Event().set
+        begin, front.live._flushing._begin_flush = front.live._flushing._begin_flush, asyncio.Event().set
         asked = asyncio.ensure_future(gathered(front, "SendMessage", sending(1_000)))
         for _ in range(10):
             await asyncio.sleep(0)
-        front.live._flushing._begin = begin
+        front.live._flushing._begin_flush = begin
         begin()
         (reply,) = await asked
         codes = [entry.status.code for entry in reply.entries]

@@ -36,14 +36,14 @@ def test_a_call_that_appends_a_copy_holds_no_more_than_its_request_while_it_wait
         reply = await front.send("t", BODY, message_id="M", message_type=wire.TRANSACTION)
         monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 1)
         stuck = asyncio.Event()
-        begin, front.live._flushing._begin = front.live._flushing._begin, stuck.set
+        begin, front.live._flushing._begin_flush = front.live._flushing._begin_flush, stuck.set
         first = asyncio.create_task(front.call("EndTransaction", end(reply.entries[0].transaction_id)))
         await asyncio.sleep(0)
         others = [asyncio.create_task(front.call("EndTransaction", end("x" * 20))) for _ in range(200)]
         for _ in range(10):
             await asyncio.sleep(0)
         assert not any(one.done() for one in (first, *others))
-        front.live._flushing._begin = begin
+        front.live._flushing._begin_flush = begin
         begin()
         assert (await first).status.code == Code.OK
         assert {one.status.code for one in await asyncio.gather(*others)} == {Code.INVALID_TRANSACTION_ID}
@@ -90,7 +90,7 @@ def test_a_send_for_which_there_is_no_room_is_not_refused_if_it_was_stored_befor
         await front.live._flushing.idle()
         monkeypatch.setattr(limits, "CALLERS_UNFLUSHED_BYTES_MAX", 1)
         monkeypatch.setattr(limits, "CALLERS_WAITING_BYTES_MAX", 1)
-        begin, front.live._flushing._begin = front.live._flushing._begin, asyncio.Event().set
+        begin, front.live._flushing._begin_flush = front.live._flushing._begin_flush, asyncio.Event().set
         sends = [asyncio.ensure_future(told(front, [("SendMessage", sending("M0"), SOMEBODY)]))]
         await asyncio.sleep(0)
         end_offset = front.live.core.end_offset
@@ -104,7 +104,7 @@ def test_a_send_for_which_there_is_no_room_is_not_refused_if_it_was_stored_befor
             await front.live.send(replace(plain, message_id="M4"))
         assert front.live.core.end_offset == end_offset
         assert front.live.core.housekeeping.stopped is None
-        front.live._flushing._begin = begin
+        front.live._flushing._begin_flush = begin
         begin()
         first, waited, repeated, refused = [one for [one] in await asyncio.gather(*sends)]
         assert (first.status.code, waited.status.code) == (Code.OK, Code.OK)
