@@ -37,7 +37,7 @@ class CheckLog:
 
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
         """Record a check-back. Repeated check-backs of a transaction without a producer are recorded once."""
-        last = next(self.of(transaction_id), None)
+        last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
             return
         new = CheckBackEntry(transaction_id, topic, client_id, now_ms)
@@ -50,7 +50,7 @@ class CheckLog:
         """Record a producer's answer, which is COMMIT, ROLLBACK or UNKNOWN and may be marked as too late."""
         if transaction_id not in self._by_transaction:
             return
-        open_one = next((one for one in self.of(transaction_id) if one.client_id and not one.answer), None)
+        open_one = next((one for one in self.check_backs_of(transaction_id) if one.client_id and not one.answer), None)
         if open_one is not None:
             open_one.answer, open_one.answered_ms = answer, now_ms
 

@@ -125,7 +125,7 @@ def test_names_are_sorted_with_pauses() -> None:
     names = [f"{number * 7_919 % 30_000:05d}" for number in range(30_000)]
 
     async def in_order() -> list[str]:
-        return list(await Pauses().sort(names))
+        return list(await Pauses().sort_names(names))
 
     assert asyncio.run(in_order()) == sorted(names)
 

@@ -71,7 +71,7 @@ def test_the_result_of_a_task_is_found_by_its_id(at_desk: Play) -> None:
         order = {"verb": "cancel", "filter": {"topic": "orders"}, "reason": "wrong price"}
         task = await desk.post("/tasks", order, 202)
         await desk.ended(task["id"])
-        await desk.live.all_durable()
+        await desk.live.wait_until_all_durable()
         found = (await desk.http.get("/api/journal", params={"about": task["id"]})).json()["entries"]
         ended, started = found
         assert (started["verb"], started["verdict"]) == ("timers start task", "running")
