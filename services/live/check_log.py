@@ -50,7 +50,8 @@ class CheckLog:
         """Record a producer's answer, which is COMMIT, ROLLBACK or UNKNOWN and may be marked as too late."""
         if transaction_id not in self._by_transaction:
             return
-        open_one = next((one for one in self.check_backs_of(transaction_id) if one.client_id and not one.answer), None)
+        sent = (one for one in self.check_backs_of(transaction_id) if one.client_id)
+        open_one = next((one for one in sent if not one.answer), None)
         if open_one is not None:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
