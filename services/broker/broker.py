@@ -49,12 +49,12 @@ from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived
 from services.broker.checkpoint import Checkpoint
-from services.broker.groups.burying import Burying
+from services.broker.groups.burying import ExhaustedMessages
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_views import GroupViews
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import Leases
-from services.broker.groups.lending import Lending
+from services.broker.groups.lending import MessageLeasing
 from services.broker.groups.lite_receiving import LiteReceiving
 from services.broker.groups.lite_subscribing import LiteSubscribing
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
@@ -183,11 +183,11 @@ class Broker:
     def _make_way_out(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
         """Create the parts that deliver messages: leases of groups, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
-        lending = Lending(store, groups, settings.broker_name)
+        lending = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
         refuse_new = self.housekeeping.refuse_new
         self.dead_letters = DeadLetters(store, topics, groups, reading, self.statistics, refuse_new)
-        self._burying = Burying(store, groups, reading, self.dead_letters, subscriptions)
+        self._burying = ExhaustedMessages(store, groups, reading, self.dead_letters, subscriptions)
         lite_receiving = LiteReceiving(
             store, groups, self.lite_topics, subscriptions, lending, reading, self.dead_letters
         )
@@ -322,7 +322,7 @@ class Broker:
 
         The caller must call `begin` once, before any verb. No recorded lease ends before `leases_until_ms`,
         unless a takeover has lengthened the lease earlier. A takeover sets `leases_until_ms`, and then calls
-        `receiving.keep_lengthened`.
+        `receiving.record_lengthened`.
         """
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
@@ -399,7 +399,7 @@ class Broker:
         while self._has_due_schedules():
             self.schedules.occur(self._due_schedules.popleft(), now_ms)
         others += self.transactions.read_due(now_ms)
-        woken |= dict.fromkeys(self._burying.run(now_ms))
+        woken |= dict.fromkeys(self._burying.move_queued(now_ms))
         self.schedules.rest()
         return [*_notified(woken), *others]
 
@@ -501,7 +501,7 @@ class Broker:
             if not is_system(topic := one.queue[0]):
                 woken[topic] = None
                 if isinstance(one.stored, Record):
-                    self.lite.arrived(one.stored)
+                    self.lite.mark_arrived(one.stored)
         self._publish(queued)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1

@@ -58,7 +58,7 @@ from commitlog.retention import Deletion, Keeping, Retirement
 from commitlog.segments import Segments
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
-from services.broker.groups.missed_messages import sentences
+from services.broker.groups.missed_messages import log_lines
 from services.broker.halves.transactions import Transactions
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.scheduler import Purpose, Scheduler
@@ -297,7 +297,7 @@ class Housekeeping:
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
-        return Rise(queues, places, self._groups.missed(rises, log_offset))
+        return Rise(queues, places, self._groups.count_missed(rises, log_offset))
 
     def _record(self, rise: Rise, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
         count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
@@ -334,8 +334,8 @@ class Housekeeping:
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
-            self._groups.skip(cut.queues)
-            self._groups.missed_messages.note(cut.skipped, stamp.store_ms)
+            self._groups.skip_deleted(cut.queues)
+            self._groups.missed_messages.add_losses(cut.skipped, stamp.store_ms)
             if cut.is_done:
                 self._store.cut(cut.cut_offset)
 
@@ -356,7 +356,7 @@ class Housekeeping:
             self._untold[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
         if is_whole and self._untold:
-            self.missed_told += sentences(self._untold, is_cut=cut.cut_offset > 0)
+            self.missed_told += log_lines(self._untold, is_cut=cut.cut_offset > 0)
             self._untold.clear()
 
     def follow(self) -> None:
@@ -368,7 +368,7 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
-        self._groups.skip([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
+        self._groups.skip_deleted([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
         has_cut_off = any(first < log.first_offset for first in layout.segment_offsets(self._disk))
         if has_cut_off or dispatch.has_unneeded:
             self._deletable_offset = log.first_offset

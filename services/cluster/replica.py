@@ -261,7 +261,7 @@ class Replica:
         self.core.write_to(self.sink)
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
         self.core.epoch.raise_to(self.fold.epoch, now_ms, node, self.fold.finalized)
-        self.core.receiving.keep_lengthened(now_ms)
+        self.core.receiving.record_lengthened(now_ms)
 
     def _write_evidence(self) -> None:
         """Write evidence of the accepted records, which must be in the log's files.

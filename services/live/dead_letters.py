@@ -85,7 +85,7 @@ def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLet
 def check_group(live: LiveBroker, group: str) -> None:
     """Raise `GroupNotFound` if a group does not exist and has never had a dead letter."""
     if not end_offset(live, group):
-        live.core.group_views.one(group)
+        live.core.group_views.view_group(group)
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
@@ -93,7 +93,7 @@ def find_return_topics(live: LiveBroker, group: str) -> set[str]:
 
     Raise `GroupNotFound` if the group does not exist.
     """
-    return {queue.topic for queue in live.core.group_views.one(group).queues}
+    return {queue.topic for queue in live.core.group_views.view_group(group).queues}
 
 
 def check_return(live: LiveBroker, group: str, topic: str) -> None:

@@ -37,7 +37,7 @@ class LiveGroups:
         for one in self._core().group_views.queues_of(name):
             queues.append(one)
             await pauses.pause()
-        return self._outward(self._core().group_views.assembled(name, queues))
+        return self._outward(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
         """Create a group that receives a topic from a start, or receives no topic if `topic` is empty."""

@@ -17,7 +17,7 @@ from commitlog import limits
 from consumequeue.filter import Filter
 from services.broker.broker import Broker
 from services.broker.groups.group_values import Received
-from services.broker.groups.lite_subscribing import Subscribed
+from services.broker.groups.lite_subscribing import SubscriptionResult
 from services.broker.spine.values import Delivery, Subscriber, WakeUpKey
 from services.live.clock import Clock
 from services.live.durability import Answers
@@ -139,8 +139,8 @@ class Receivers:
             self._decide(self._core().receiving.client_gone, client_id)
 
     def subscribe(
-        self, verb: Callable[..., Subscribed], subscriber: Subscriber, *arguments: object
-    ) -> Coroutine[Any, Any, Subscribed]:
+        self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object
+    ) -> Coroutine[Any, Any, SubscriptionResult]:
         """Call a verb on subscriptions to lite topics, and notify the waiting receives."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
@@ -149,7 +149,7 @@ class Receivers:
     def remove_subscriptions(self, client_id: str) -> None:
         """Remove the subscriptions of a client that will not return."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._decide(self._core().lite.said_goodbye, client_id)
+            self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: Received, ends: float

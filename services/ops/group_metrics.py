@@ -33,7 +33,7 @@ def group_families(live: LiveBroker, names: Iterable[str]) -> Iterator[Family | 
     fresh: Rows = []
     for name in list(names):
         with suppress(GroupNotFound):
-            for topic, group, queues in by_topic([live.query(live.core.group_views.one, name)]):
+            for topic, group, queues in by_topic([live.query(live.core.group_views.view_group, name)]):
                 labels = (topic, group, "false", "false")
                 for rows, measured in zip(counts, (lag, in_flight, ready), strict=True):
                     rows.append((*labels, measured(queues)))

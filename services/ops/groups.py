@@ -491,7 +491,7 @@ class GroupsApi:
                 yield self._get(name)
 
     def _get(self, name: str) -> GroupView:
-        return self._live.query(self._live.core.group_views.one, name)
+        return self._live.query(self._live.core.group_views.view_group, name)
 
     async def _paused(self, name: str, is_paused: bool) -> Response:
         policy = replace((await self._live.groups.view(name)).policy, is_paused=is_paused)

@@ -260,7 +260,7 @@ class ReceivingApi:
         live, topic, filtering = self._live, wanted.topic, wanted.wanted()
         seconds = poll_seconds(wanted.wait)
         lease_ms = lease_in(wanted.lease, "lease", live.settings.invisible_ms_min)
-        if live.core.lite.is_parent(topic):
+        if live.core.lite.is_lite(topic):
             raise MessageTypeConflict(
                 f"{topic!r} holds lite topics. Receive from it with a client of the protocol port."
             )

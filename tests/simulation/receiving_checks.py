@@ -257,7 +257,7 @@ class Checks(Machine):
 
     def compare(self) -> None:
         """Everything that can be looked at is as the oracle has it."""
-        views = {view.name: view for view in self.broker.group_views.all()}
+        views = {view.name: view for view in self.broker.group_views.view_all()}
         courses = {(course.group, course.topic): course for course in self.oracle.now()}
         with_policy = {group for group, said in self.policies.items() if said and said[-1][1]}
         assert set(views) == {group for group, _ in courses} | with_policy

@@ -55,7 +55,7 @@ class Subscribers(Operators):
 
     def say_goodbye(self) -> None:
         client = self.chance.choice(CLIENTS)
-        self.broker.lite.said_goodbye(client, self.now_ms)
+        self.broker.lite.remove_client(client, self.now_ms)
         for group in FILTERS:
             assert not self.subscribed(group, client)
 

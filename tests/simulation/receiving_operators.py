@@ -32,7 +32,7 @@ class Operators(Checks):
             is_paused=self.chance.random() < 0.15,
         )
         durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
-        assert self.broker.group_views.one(group).policy == policy
+        assert self.broker.group_views.view_group(group).policy == policy
         self.policies.setdefault(group, []).append((durable_at, policy))
         for course in [one for one in self.oracle.now() if one.group == group]:
             for held in course.held.values():
@@ -62,8 +62,8 @@ class Operators(Checks):
         assert (dry.durable_at, self._everything()) == (0, before), "a dry run has changed something"
         expected = self._starts(course.topic, start)
         assert {move.queue_id: move.after for move in dry.moves} == expected
-        lows = {one.queue_id: one.committed_offset for one in self.broker.group_views.one(course.group).queues
-                if one.topic == course.topic}  # fmt: skip
+        queues = self.broker.group_views.view_group(course.group).queues
+        lows = {one.queue_id: one.committed_offset for one in queues if one.topic == course.topic}
         assert {move.queue_id: move.before for move in dry.moves} == lows
         done = self.broker.group_views.reset(course.group, course.topic, start, False, self.now_ms)
         assert done.moves == dry.moves

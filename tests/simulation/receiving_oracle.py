@@ -347,4 +347,4 @@ def stored_of(record: Record) -> Stored:
 
 def in_flight_of(broker: Broker, group: str, topic: str, queue_id: int) -> InFlight:
     """What a group has out of a queue as the broker has it, with its offsets; looking makes none."""
-    return broker.groups.look(GroupQueue(group, topic, queue_id))
+    return broker.groups.peek_in_flight(GroupQueue(group, topic, queue_id))

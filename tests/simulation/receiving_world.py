@@ -330,7 +330,7 @@ class World(Subscribers):
             while said and said[-1][0] > self.broker.end_offset:
                 assert said.pop()[0] > told_offset
             said[:] = [(0, policy) for _, policy in said]
-        for view in self.broker.group_views.all():
+        for view in self.broker.group_views.view_all():
             assert view.policy == self.policy(view.name)
 
     def drain(self) -> None:

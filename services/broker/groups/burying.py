@@ -51,7 +51,7 @@ from tidewheel import property_names
 USED_UP = "attempts used up"
 
 
-class Burying:
+class ExhaustedMessages:
     """The queue of messages to move to the dead letters, in the order of discovery."""
 
     def __init__(
@@ -73,92 +73,92 @@ class Burying:
         """Return whether messages can be moved to the dead letters now."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
-    def takes(self, key: GroupQueue, lease: Lease) -> bool:
+    def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
         """Queue a message whose last attempt has failed, and return whether no attempt is left."""
-        is_last = self.is_last(key, lease)
+        is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
         return is_last
 
-    def given_back(self, key: GroupQueue, offset: int) -> None:
+    def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
         """Queue a message after the end of its lease if the current policy allows no more attempts."""
-        if self._groups.look(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
+        if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
-    def look_for(self, now_ms: int, group: str = "") -> None:
+    def find_exhausted(self, now_ms: int, group: str = "") -> None:
         """Queue messages without attempts left that have no lease or a paused lease, of one group or all.
 
         If the policy now allows more attempts for a queued lease, the lease expires normally and at once,
         since redelivery does not have to wait for the disk.
         """
-        self._used_up += self._groups.used_up(group)
-        for key, lease in self._leases.standing():
-            if lease.is_failed and group in ("", key.group) and self.is_last(key, lease):
+        self._used_up += self._groups.exhausted_messages(group)
+        for key, lease in self._leases.all_leases():
+            if lease.is_failed and group in ("", key.group) and self.is_last_attempt(key, lease):
                 self._leases.end_pause(lease, now_ms)
         waiting, self._last_leases = self._last_leases, deque()
         for generation in waiting:
             found = self._leases.find(generation)
-            if found is None or self.is_last(*found):
+            if found is None or self.is_last_attempt(*found):
                 self._last_leases.append(generation)
             else:
-                self._leases.run_out_again(generation)
+                self._leases.reschedule_expiry(generation)
 
-    def run(self, now_ms: int) -> list[str]:
+    def move_queued(self, now_ms: int) -> list[str]:
         """Move messages within the limits of a tick, and return the topics with redelivered messages."""
         given_back, self._compared_bytes = [], 0
-        while self._last_leases and self._may_go_on:
-            topic = self._bury_leased(self._last_leases.popleft(), now_ms)
+        while self._last_leases and self._has_budget:
+            topic = self._move_leased(self._last_leases.popleft(), now_ms)
             if topic is not None:
                 given_back.append(topic)
-        while self._used_up and self._may_go_on:
-            self._bury_waiting(*self._used_up.popleft(), now_ms)
-        assert not (self.has_more() and self._may_go_on), "a burial waits for no reason"
+        while self._used_up and self._has_budget:
+            self._move_unleased(*self._used_up.popleft(), now_ms)
+        assert not (self.has_more() and self._has_budget), "a burial waits for no reason"
         return given_back
 
     @property
-    def _may_go_on(self) -> bool:
+    def _has_budget(self) -> bool:
         """Whether the limits of the current tick allow more messages to be moved."""
         return not self._store.is_behind and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
-    def _bury_leased(self, generation: int, now_ms: int) -> str | None:
+    def _move_leased(self, generation: int, now_ms: int) -> str | None:
         """End a lease and move its message, unless the lease was answered or renewed in the meantime.
 
         Return the topic of the message if the message must be delivered again instead.
         """
         found = self._leases.find(generation)
-        if found is None or not self._leases.has_run_out(found[1], now_ms):
+        if found is None or not self._leases.has_expired(found[1], now_ms):
             return None
         key, lease = found
-        failure, record = failure_of(lease, now_ms), self._record(key, lease.queue_offset)
-        if failure is None or record is None or not self.is_last(key, lease):
+        failure, record = failure_of(lease, now_ms), self._find_record(key, lease.queue_offset)
+        if failure is None or record is None or not self.is_last_attempt(key, lease):
             # The next receive handles deleted and damaged messages.
-            self._groups.give_back(key, lease, failure, now_ms)
+            self._groups.end_unanswered(key, lease, failure, now_ms)
             return key.topic
-        attempts = self._groups.look(key).attempts(lease.queue_offset).failed(failure)
-        self._dead_letters.bury(key, record, attempts, USED_UP, now_ms)
+        attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).failed(failure)
+        self._dead_letters.move_message(key, record, attempts, USED_UP, now_ms)
         return None
 
-    def is_last(self, key: GroupQueue, lease: Lease) -> bool:
+    def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
         """Return whether the group's current policy allows no attempt after the attempt of a lease."""
-        count = self._groups.look(key).attempts(lease.queue_offset).made
+        count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
-    def _bury_waiting(self, key: GroupQueue, offset: int, now_ms: int) -> None:
+    def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
         """Move a message without a lease, unless it was delivered, finished, or moved in the meantime."""
         attempts_max = self._groups.policy(key.group).attempts_max
-        if not self._groups.look(key).is_used_up(offset, attempts_max):
+        if not self._groups.peek_in_flight(key).is_used_up(offset, attempts_max):
             return
-        record = self._record(key, offset)
+        record = self._find_record(key, offset)
         if record is None:
             return
         message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
         flight = self._groups.in_flight(key)
         flight.withdraw(offset, message_group)
-        self._dead_letters.bury(key, record, flight.attempts(offset), USED_UP, now_ms)
+        self._dead_letters.move_message(key, record, flight.attempts(offset), USED_UP, now_ms)
         if lite_topic := properties.value_of(record.properties, property_names.LITE_TOPIC):
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
-    def _record(self, key: GroupQueue, offset: int) -> Record | None:
+    def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
         """Return the record of a message, or None if the record is deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None

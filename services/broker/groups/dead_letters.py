@@ -63,7 +63,9 @@ class DeadLetters:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
-    def bury(self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int) -> int:
+    def move_message(
+        self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
+    ) -> int:
         """Move a message to the dead letters after its attempts; return the log offset to make durable."""
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
@@ -83,7 +85,7 @@ class DeadLetters:
     def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return open dead letters of a group, oldest first, and fewer than `count_max` if they are large."""
         key = _key(group)
-        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
         dead_letters: list[DeadLetter] = []
         body_bytes = 0
@@ -111,7 +113,7 @@ class DeadLetters:
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
         queue = self._store.dispatch.look(key.topic, 0)
-        count = self._groups.look(key).offsets.open_count(queue.min_offset, queue.end_offset)
+        count = self._groups.peek_in_flight(key).offsets.open_count(queue.min_offset, queue.end_offset)
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
@@ -121,7 +123,7 @@ class DeadLetters:
         `IllegalTopic`, `MessageTypeConflict` or `TopicNotFound`.
         """
         self._refuse_new()
-        key, record = self._open(group, queue_offset)
+        key, record = self._find_open(group, queue_offset)
         origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
         if target:
             check_topic_name(target)
@@ -133,19 +135,19 @@ class DeadLetters:
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = _copy(record, topic.name, marks)
-        again.queue_id = _turn(record, topic, queue_offset) % topic.queue_count
+        again.queue_id = _queue_number(record, topic, queue_offset) % topic.queue_count
         self._store.append(again, now_ms)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
         """Finish a dead letter unsent, and return the log offset to make durable. Raise `MessageNotFound`."""
-        key, _ = self._open(group, queue_offset)
+        key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
-    def _open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
+    def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         """Return the queue and the record of an open dead letter. Raise `MessageNotFound`."""
         key = _key(group)
-        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.look(key).offsets
+        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
         is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue, queue_offset, queue.entry(queue_offset)) if is_there else None
@@ -157,7 +159,7 @@ class DeadLetters:
         return key, record
 
 
-def _turn(record: Record, topic: Topic, queue_offset: int) -> int:
+def _queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
     """Return a number that selects a redriven message's queue, from its lite topic, group, or offset.
 
     Raise `MessageTypeConflict`.

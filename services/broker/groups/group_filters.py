@@ -97,7 +97,7 @@ class FilterSet:
             latest.filter = wanted
         return latest
 
-    def move_clock(self, now_ms: int) -> None:
+    def advance_clock(self, now_ms: int) -> None:
         """Advance the clock for a receive of a client, even if the filter of the receive is refused."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
@@ -116,14 +116,14 @@ class FilterSet:
             del known.clients[next(iter(known.clients))]
         return True
 
-    def hold(self, text: FilterText, client_id: str) -> None:
+    def add_client(self, text: FilterText, client_id: str) -> None:
         """Count a client that has not used any filter as a user of a filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
             known.clients[client_id] = None
 
-    def idle(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
+    def idle_filters(self, alive_ms: dict[str, int], now_ms: int) -> list[FilterText]:
         """Return the idle filters; `alive_ms` contains the time of the last heartbeat of each client."""
         if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
             return []
@@ -149,14 +149,14 @@ class GroupFilters:
         self._bytes = 0
         self._alive_ms: dict[str, int] = {}
 
-    def of(self, group: str, topic: str) -> FilterSet:
+    def filter_set(self, group: str, topic: str) -> FilterSet:
         """Return the filters of a group on a topic."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
         return found
 
-    def look(self, group: str, topic: str) -> FilterSet:
+    def peek(self, group: str, topic: str) -> FilterSet:
         """Return the filters of a group on a topic for reading only, without creating state."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
@@ -168,7 +168,7 @@ class GroupFilters:
         """Return all filters as tuples of group, topic, and filter texts."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
-    def mixed(self) -> list[Use]:
+    def mixed_groups(self) -> list[Use]:
         """Return the (group, topic) pairs with several filters."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
@@ -193,7 +193,7 @@ class GroupFilters:
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
         """Raise `TooManyFilters` if all filters of a group would take too long to judge one message."""
-        others = [(_work_of(one.filter), text) for text, one in self.look(group, topic).known.items()]
+        others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
             return
@@ -220,11 +220,11 @@ class GroupFilters:
     def client_subscribes(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
         """Count a client as a user of the filter of its subscription until the client receives."""
         if text in self._texts.get((group, topic), ()):
-            self.of(group, topic).hold(text, client_id)
+            self.filter_set(group, topic).add_client(text, client_id)
 
-    def idle(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
+    def idle_filters(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
         """Return the idle filters of a group on a topic."""
-        return self.of(group, topic).idle(self._alive_ms, now_ms)
+        return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
         """Add a filter, and return the queues with set-aside messages that must be judged again."""
@@ -232,7 +232,7 @@ class GroupFilters:
         if text not in texts:
             self._texts[group, topic] = texts | {text: None}  # a new dictionary: a checkpoint may hold this
             self._bytes += _text_bytes(text)
-        return self._changed(group, topic)
+        return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
         """Remove filters, and return the queues with set-aside messages that must be judged again."""
@@ -241,9 +241,9 @@ class GroupFilters:
         self._texts[group, topic] = {text: None for text in known if text not in gone}
         if not self._texts[group, topic]:
             del self._texts[group, topic]
-        return self._changed(group, topic)
+        return self._rebuild_set(group, topic)
 
-    def leave(self, group: str, topic: str) -> None:
+    def remove_group(self, group: str, topic: str) -> None:
         """Remove the filters of a group on a topic, or on all topics if `topic` is empty."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
@@ -260,12 +260,12 @@ class GroupFilters:
             for text in texts:
                 self.add(group, topic, FilterText(*text))
 
-    def _changed(self, group: str, topic: str) -> set[int]:
+    def _rebuild_set(self, group: str, topic: str) -> set[int]:
         """Rebuild the derived state, in which remaining filters keep their use times, clients, and clock."""
         before = self._sets.pop((group, topic), None)
         if before is None:
             return set()
-        after = self.of(group, topic)
+        after = self.filter_set(group, topic)
         after._served_ms, after._heard_ms = before._served_ms, before._heard_ms
         for text, known in after.known.items():
             kept = before.known.get(text)

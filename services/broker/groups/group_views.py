@@ -10,7 +10,7 @@ from dataclasses import replace
 from commitlog import limits
 from commitlog.errors import StoreDamaged
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups.burying import Burying
+from services.broker.groups.burying import ExhaustedMessages
 from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
@@ -41,18 +41,18 @@ class GroupViews:
         topics: Topics,
         groups: Groups,
         reading: Reading,
-        burying: Burying,
+        burying: ExhaustedMessages,
         lite_subscriptions: LiteSubscriptions,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._burying = reading, burying
         self._lite_subscriptions = lite_subscriptions
 
-    def all(self) -> list[GroupView]:
+    def view_all(self) -> list[GroupView]:
         """Return every group, sorted by name, without its filters."""
         return [self._view(name) for name in self._groups.names()]
 
-    def one(self, name: str) -> GroupView:
+    def view_group(self, name: str) -> GroupView:
         """Return the view of one group. Raise `GroupNotFound` if the group does not exist."""
         self._check_known(name)
         return self._with_filters(self._view(name))
@@ -63,20 +63,20 @@ class GroupViews:
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
-    def assembled(self, name: str, queues: list[QueueView]) -> GroupView:
+    def assemble_view(self, name: str, queues: list[QueueView]) -> GroupView:
         """Return a group view assembled from the views of `queues_of`. Raise `GroupNotFound`."""
         self._check_known(name)
-        return self._with_filters(self._made(name, queues))
+        return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
         """Yield (group, filter) for the topics that a group receives with several filters."""
-        for group, topic in self._groups.filters.mixed():
+        for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
         """Return the number of leased messages of each client of a group, by client id."""
-        return Counter(lease.consumer for key, lease in self._groups.leases.standing() if key.group == name)
+        return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
@@ -89,7 +89,7 @@ class GroupViews:
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
         if topic:
-            self._check_receives_not(name, topic, now_ms)
+            self._check_not_receiving(name, topic, now_ms)
             positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
             durable_at = self._groups.join(name, topic, positions, now_ms)
         elif self._groups.is_known(name):
@@ -111,7 +111,7 @@ class GroupViews:
         check_group_name(name)
         _check_policy(policy)
         durable_at = self._groups.set_policy(name, policy, now_ms)
-        self._burying.look_for(now_ms, name)
+        self._burying.find_exhausted(now_ms, name)
         self._lite_subscriptions.mark_all_ready(name)
         return durable_at
 
@@ -137,7 +137,7 @@ class GroupViews:
             durable_at = self._groups.move(name, one, positions, now_ms)
         return Reset(moves, durable_at)
 
-    def _check_receives_not(self, name: str, topic: str, now_ms: int) -> None:
+    def _check_not_receiving(self, name: str, topic: str, now_ms: int) -> None:
         check_receivable(topic)
         self._topics.route(topic, now_ms)
         if self._groups.receives(name, topic):
@@ -161,11 +161,11 @@ class GroupViews:
         return [topic] if topic else self._groups.topics_of(name)
 
     def _view(self, name: str) -> GroupView:
-        return self._made(name, list(self.queues_of(name)))
+        return self._build_view(name, list(self.queues_of(name)))
 
-    def _made(self, name: str, queues: list[QueueView]) -> GroupView:
+    def _build_view(self, name: str, queues: list[QueueView]) -> GroupView:
         found = (
-            (topic, self._groups.missed_messages.of(name, topic)) for topic in self._groups.topics_of(name)
+            (topic, self._groups.missed_messages.find(name, topic)) for topic in self._groups.topics_of(name)
         )
         missed = tuple(MissedView(topic, *one) for topic, one in found if one is not None)
         return GroupView(name, self._groups.policy(name), queues, missed=missed)
@@ -176,14 +176,14 @@ class GroupViews:
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
         """Return the filters of a group on a topic, oldest first."""
-        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.look(name, topic)
+        waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.peek(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
             for text, known in found.known.items()
         ]
 
     def _queue_view(self, key: GroupQueue, queue: ConsumeQueue) -> QueueView:
-        flight = self._groups.look(key)
+        flight = self._groups.peek_in_flight(key)
         committed_offset = max(flight.offsets.committed_offset, queue.min_offset)
         return QueueView(
             topic=key.topic,

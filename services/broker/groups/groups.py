@@ -143,21 +143,21 @@ class Groups:
         Return the group's filters, the used filter, the log offset to make durable, and whether the filters
         of the client or the group have changed. Raise `TooManyFilters`.
         """
-        filters, durable_at = self.filters.of(group, topic), 0
-        filters.move_clock(now_ms)
+        filters, durable_at = self.filters.filter_set(group, topic), 0
+        filters.advance_clock(now_ms)
         known = filters.find(wanted)
         is_new = known is None or filters.use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
         # Idle filters are removed before the limit is checked, so a full group has room when all its clients
         # have a new filter.
-        if idle := self.filters.idle(group, topic, now_ms):
+        if idle := self.filters.idle_filters(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
         if known is None:
             self.filters.check_room(group, topic, wanted)
             durable_at = self._write(GroupJoined(group, topic, filter=wanted.text), now_ms)
-        filters = self.filters.of(group, topic)
+        filters = self.filters.filter_set(group, topic)
         known = filters.find(wanted)
         assert known is not None, "the filter in use is not known"
         filters.use(known, client_id)
@@ -175,7 +175,7 @@ class Groups:
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
         """Return the number of messages set aside for each filter of a group on a topic."""
-        filters, counts = self.filters.look(group, topic), Counter[FilterText]()
+        filters, counts = self.filters.peek(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             by_bit = flight.aside_counts() if flight else {}
@@ -190,12 +190,12 @@ class Groups:
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
-    def used_up(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
+    def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
         """Yield the messages of one group or of all groups that have no lease and no attempts left."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
-                if self.look(key).is_used_up(offset, attempts_max):
+                if self.peek_in_flight(key).is_used_up(offset, attempts_max):
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
@@ -238,10 +238,10 @@ class Groups:
         """Return a group's messages in flight on a queue; a new group begins at the earliest message."""
         flight = self._in_flight.get(key)
         if flight is None:
-            flight = self._in_flight[key] = InFlight(self._made(key))
+            flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
-    def look(self, key: GroupQueue) -> InFlight:
+    def peek_in_flight(self, key: GroupQueue) -> InFlight:
         """Return a group's messages in flight on a queue for reading only, without creating state."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
@@ -257,15 +257,15 @@ class Groups:
             flight.offsets.finish(first, first + count)
         self.leases.end(flight.finished(queue_offsets))
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
-        self.open_records.acknowledge(key, ranges, now_ms)
+        self.open_records.add_finished(key, ranges, now_ms)
         if flight.has_ready:
             self.woken[key.topic] = None
         return self.open_records.durable_at
 
-    def pass_over(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
+    def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
         """Finish fresh messages, from the candidate `first` to before `end`, without delivering them.
 
-        The range must not include a gap; gaps are handled by `pass_over_gap`.
+        The range must not include a gap; gaps are handled by `skip_gap`.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -273,9 +273,9 @@ class Groups:
         flight.offsets.finish(first, end)
         self.leases.end(flight.finished([first]))
         assert flight.next_offset >= flight.offsets.committed_offset, "what is done comes next"
-        self.open_records.pass_over(key, first, end, now_ms)
+        self.open_records.add_skipped(key, first, end, now_ms)
 
-    def pass_over_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
+    def skip_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
         """Report the gap at a candidate, and finish the candidate with the fresh part of the gap after it.
 
         All gaps that a group skips are reported, because no other method skips gaps. Raise `StoreDamaged`.
@@ -284,7 +284,7 @@ class Groups:
         if offset >= flight.next_offset:
             end = max(end, flight.unleased_until(offset, queue.gap_end(offset)))
         self._store.note_gap(queue, offset, queue.entry(offset))
-        self.pass_over(key, offset, end, now_ms)
+        self.skip_messages(key, offset, end, now_ms)
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
@@ -308,7 +308,7 @@ class Groups:
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
         self._leasing.append((key, lease))
-        return self.keep_lease(key, lease, attempt, now_ms) if lease.message_group else 0
+        return self.record_lease(key, lease, attempt, now_ms) if lease.message_group else 0
 
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
         """Lease contiguous fresh messages without a message group from the candidate on, within `leasing`."""
@@ -321,9 +321,9 @@ class Groups:
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
         attempts = flight.attempts(lease.queue_offset).made
-        return self.keep_lease(key, lease, attempts, now_ms) if lease.message_group else 0
+        return self.record_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
-    def keep_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
+    def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
         """Record a valid lease for restoration after a restart, and return the log offset to make durable."""
         entry = LeaseEntry(
             Kind.LEASED,
@@ -341,10 +341,10 @@ class Groups:
             acks.clipped(lease.attempt_id),
             lease.is_lengthened,
         )
-        self._take_lease(key, entry, now_ms)
+        self._apply_lease(key, entry, now_ms)
         return self.open_records.durable_at
 
-    def give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+    def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         """End an unanswered lease, and record its end if the attempt counts or if the lease has a record."""
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -352,19 +352,19 @@ class Groups:
             cause = 0 if failure is None else failure.cause
             consumer = acks.clipped(lease.consumer)
             entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
-            self._take_lease(key, entry, now_ms)
+            self._apply_lease(key, entry, now_ms)
         self.leases.end([flight.give_back(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
         """Update the finished messages, leases, topics, filters, or policy of a group."""
         match fact:
             case Finished(group, topic, queue_id, ranges):
-                offsets = self._made(GroupQueue(group, topic, queue_id))
+                offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
                 for first, count in ranges:
                     offsets.finish(first, first + count)
                     self._store.used(topic, queue_id, first + count - 1)
             case LeaseChanged(key, entry):
-                self._made(GroupQueue(*key)).take(entry)
+                self._offsets_to_change(GroupQueue(*key)).take(entry)
             case PolicySet(group, policy):
                 self._policies[group] = _policy(policy)
             case GroupLeft(group, topic):
@@ -381,7 +381,7 @@ class Groups:
         if fact.filter is not None:
             self._judge_again(group, topic, self.filters.add(group, topic, FilterText(*fact.filter)))
         for queue_id, steps in fact.reopened.items():
-            self._made(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
+            self._offsets_to_change(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
         for queue_id, offset in fact.positions.items():
             key = GroupQueue(group, topic, queue_id)
             self._frozen.before_change(key)
@@ -391,16 +391,16 @@ class Groups:
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
         """Derive the messages in flight after a start, and restore recorded leases (`Leases.restore`)."""
         assert not self._in_flight, "something is out before the start has come to leases"
-        self.leases.begin_above(self._store.last_store_ms, now_ms)
+        self.leases.set_first_generation(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
             for lease in self.in_flight(key).leases() if offsets.leases else ():
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
-    def flights(self) -> list[InFlight]:
+    def all_in_flight(self) -> list[InFlight]:
         """Return the messages in flight of each group on each queue that has any state."""
         return list(self._in_flight.values())
 
-    def missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
+    def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
         """Return the numbers of messages that groups lose when queues begin at later offsets.
 
         `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
@@ -418,16 +418,18 @@ class Groups:
         )
         return [row for row in counts if row.message_count]
 
-    def skip(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+    def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Move every group up to the new first offsets of its queues, given as (topic, queue id, offset)."""
-        for key, min_offset in self._begun(minimums):
-            self._made(key).skip_to(min_offset)
+        for key, min_offset in self._new_first_offsets(minimums):
+            self._offsets_to_change(key).skip_to(min_offset)
             if (flight := self._in_flight.get(key)) is not None:
                 flight.skipped_to(min_offset)
                 committed_offset = flight.offsets.committed_offset
                 assert flight.next_offset >= committed_offset >= min_offset, "what is gone comes next"
 
-    def _begun(self, minimums: Iterable[tuple[str, int, int]]) -> Iterator[tuple[GroupQueue, int]]:
+    def _new_first_offsets(
+        self, minimums: Iterable[tuple[str, int, int]]
+    ) -> Iterator[tuple[GroupQueue, int]]:
         for topic, queue_id, min_offset in minimums:
             for group in self._members.get(topic, ()):
                 yield GroupQueue(group, topic, queue_id), min_offset
@@ -518,7 +520,7 @@ class Groups:
                 "tidewheel group delete NAME --yes."
             )
 
-    def _made(self, key: GroupQueue) -> GroupOffsets:
+    def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
         """Return a group's offsets on a queue for a change; untouched offsets are not part of the state."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
@@ -526,9 +528,9 @@ class Groups:
             offsets = self._offsets[key] = GroupOffsets()
         return offsets
 
-    def _take_lease(self, key: GroupQueue, entry: LeaseEntry, now_ms: int) -> None:
-        self._made(key).take(entry)
-        self.open_records.take_lease(key, entry, now_ms)
+    def _apply_lease(self, key: GroupQueue, entry: LeaseEntry, now_ms: int) -> None:
+        self._offsets_to_change(key).take(entry)
+        self.open_records.add_lease(key, entry, now_ms)
 
     def _write(self, fact: OfGroup, now_ms: int) -> int:
         """Append a record of a group, and return the log offset to make durable."""
@@ -562,7 +564,7 @@ class Groups:
 
     def _drop(self, group: str, topic: str) -> None:
         """Remove a group from a topic, or entirely if `topic` is empty."""
-        self.filters.leave(group, topic)
+        self.filters.remove_group(group, topic)
         topics = self._topics_of.get(group, {})
         for left in [topic] if topic else list(topics):
             if left in topics:

@@ -1,6 +1,6 @@
 """Leases, which assign a message to a consumer for a limited time.
 
-    receive --> `Lending.lease` --> valid until `visible_ms` --> acknowledged: done
+    receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: done
                                         ^        |           --> expires: a failed attempt
                                         +--------+           --> released, undelivered: no attempt
                           renewed by heartbeats of its client, or set to another time by its consumer
@@ -60,7 +60,7 @@ class Leases:
         self._generations_of: defaultdict[str, set[int]] = defaultdict(set)
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
-    def begin_above(self, store_ms: int, now_ms: int) -> None:
+    def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the first generation above the generations of earlier starts, even if the clock was set back.
 
         Store times do not advance after the clock was set back. Starts during that period get first
@@ -126,7 +126,7 @@ class Leases:
         """Return the lease with a generation, or None if the lease is no longer valid."""
         return self._leases.get(generation)
 
-    def standing(self) -> Collection[tuple[GroupQueue, Lease]]:
+    def all_leases(self) -> Collection[tuple[GroupQueue, Lease]]:
         """Return all valid leases."""
         return self._leases.values()
 
@@ -135,7 +135,7 @@ class Leases:
         lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
-    def run_out_again(self, generation: int) -> None:
+    def reschedule_expiry(self, generation: int) -> None:
         """Schedule the expiry of a lease again that an earlier tick has left to `burying.py`."""
         self._scheduler.schedule(Purpose.LEASE, generation, self._leases[generation][1].visible_ms)
 
@@ -168,17 +168,17 @@ class Leases:
         if not self._generations_of[lease.client_id]:
             del self._generations_of[lease.client_id]
 
-    def has_run_out(self, lease: Lease, now_ms: int) -> bool:
+    def has_expired(self, lease: Lease, now_ms: int) -> bool:
         """Return whether a lease has expired."""
         return lease.visible_ms <= self.clock.elapsed(now_ms)
 
-    def extend(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
+    def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
 
         Return the leases that a takeover had lengthened, so that the next takeover may lengthen these leases
         again.
         """
-        self._move(client_id, until_ms, is_gone=False)
+        self._set_client_end(client_id, until_ms, is_gone=False)
         held = [self._leases[generation] for generation in self._generations_of.get(client_id, ())]
         heard = [one for one in held if one[1].is_lengthened]
         for _, lease in heard:
@@ -187,9 +187,9 @@ class Leases:
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
         """End all renewed leases of a lost client with the next tick."""
-        self._move(client_id, now_ms, is_gone=True)
+        self._set_client_end(client_id, now_ms, is_gone=True)
 
-    def _move(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
+    def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
         visible_ms = self.clock.elapsed(until_ms)
         for generation in self._generations_of.get(client_id, ()):
             lease = self._leases[generation][1]
@@ -200,14 +200,14 @@ class Leases:
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
     """Extend a lease from before a restart to `until_ms`, or a renewed lease to `renewed_until_ms`."""
-    _last_no_longer_than_given(lease, now_ms)
+    _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
     lease.is_lengthened = until_ms > 0 and stands_ms < least_ms
     lease.visible_ms = max(stands_ms, least_ms)
 
 
-def _last_no_longer_than_given(lease: Lease, now_ms: int) -> None:
+def _shorten_if_clock_ahead(lease: Lease, now_ms: int) -> None:
     """Shorten a lease that was given before a restart by a clock ahead of the current clock.
 
     `leased_ms` is part of the handle and does not change, and the end of a renewed lease depends on

@@ -72,27 +72,27 @@ class ReceiveState:
     has_read_damage: bool = False
     """Whether the receive has read a damaged queue file in full; later receives do not read it again."""
 
-    def wants(self, record: Record) -> bool:
+    def matches_filter(self, record: Record) -> bool:
         """Return whether the filter matches a record that was not redriven for another group."""
-        return self._is_for_group(record) and self.judge(self.filter, record.properties)
+        return self._is_for_group(record) and self.apply_filter(self.filter, record.properties)
 
-    def wanted_by(self, record: Record) -> int:
+    def matching_mask(self, record: Record) -> int:
         """Return the mask of the group's filters that match a record, or 0.
 
         If the filter of the receive matches, the mask contains only the bit of that filter.
         """
         if not self._is_for_group(record):
             return 0
-        if self.judge(self.filter, record.properties):
+        if self.apply_filter(self.filter, record.properties):
             return self.known.bit
-        return sum(one.bit for one in self.others if self.judge(one.filter, record.properties))
+        return sum(one.bit for one in self.others if self.apply_filter(one.filter, record.properties))
 
-    def judge(self, wanted: Filter, stored: bytes) -> bool:
+    def apply_filter(self, wanted: Filter, stored: bytes) -> bool:
         """Return whether a filter matches stored properties, and count the cost."""
         self.scanned += wanted.work(len(stored))
         return wanted.matches(stored)
 
-    def count(self, record_bytes: int) -> None:
+    def count_record(self, record_bytes: int) -> None:
         """Count the work of reading a record of `record_bytes` bytes."""
         self.scanned += 1 + record_bytes // limits.WORK_BYTES
 
@@ -105,7 +105,7 @@ class ReceiveState:
             return True
         return properties.value_of(record.properties, property_names.FOR_GROUP) in ("", self.group)
 
-    def admits(self, record_bytes: int) -> bool:
+    def has_space_for(self, record_bytes: int) -> bool:
         """Return whether the next message fits into the answer; the first message always fits."""
         self.is_full = bool(self.deliveries) and self.body_bytes + record_bytes > limits.RECEIVE_BYTES_MAX
         return not self.is_full
@@ -114,7 +114,7 @@ class ReceiveState:
         """Return whether a record matches, needs no conversion, and has no message group or target group."""
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
-        return not is_special and (self.filter is EVERYTHING or self.judge(self.filter, stored))
+        return not is_special and (self.filter is EVERYTHING or self.apply_filter(self.filter, stored))
 
     def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
         """Add a leased message to the answer."""
@@ -148,7 +148,7 @@ class ReceiveState:
         return message_group not in self.again or flight.offsets.was_given(queue_offset)
 
 
-class Lending:
+class MessageLeasing:
     """The leasing of messages for receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
@@ -179,7 +179,7 @@ class Lending:
         state.durable_at = durable_at or state.durable_at
         given = readable(record)
         if given is not record:
-            state.count(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
+            state.count_record(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
         state.deliver(given, attempt, lease)
 
     def lease_run(
@@ -199,7 +199,7 @@ class Lending:
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
-                if flight.offsets.was_given(offset) or not state.admits(record_bytes):
+                if flight.offsets.was_given(offset) or not state.has_space_for(record_bytes):
                     break
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)

@@ -24,7 +24,7 @@ from services.broker.groups.burying import USED_UP
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
-from services.broker.groups.lending import Lending, ReceiveState
+from services.broker.groups.lending import MessageLeasing, ReceiveState
 from services.broker.groups.lite_subscriptions import LiteSubscriptions, Subscription
 from services.broker.groups.lite_topics import LiteTopics, queue_of
 from services.broker.spine.reading import Reading
@@ -45,7 +45,7 @@ class LiteReceiving:
         groups: Groups,
         lite_topics: LiteTopics,
         subscriptions: LiteSubscriptions,
-        lending: Lending,
+        lending: MessageLeasing,
         reading: Reading,
         dead_letters: DeadLetters,
     ) -> None:
@@ -59,7 +59,7 @@ class LiteReceiving:
         Raise `StoreDamaged` if only damage was found. A lite topic in a damaged queue stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
-        subscription = self.subscriptions.heard_from(subscriber, state.now_ms)
+        subscription = self.subscriptions.record_heartbeat(subscriber, state.now_ms)
         if subscription is None:
             return
         damaged: StoreDamaged | None = None
@@ -70,7 +70,7 @@ class LiteReceiving:
             assert lite_topic in subscription.lite_topics, "a lite topic is ready that nobody subscribes to"
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             try:
-                has_more = self._has_more(key, lite_topic, subscription, state)
+                has_more = self._lease_from(key, lite_topic, subscription, state)
             except StoreDamaged as error:  # in this queue's files; other queues and the leases are sound
                 damaged, has_more = error, True
             if has_more:
@@ -78,20 +78,20 @@ class LiteReceiving:
         if damaged is not None and not state.deliveries and not state.is_over:
             raise damaged
 
-    def _has_more(
+    def _lease_from(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
         """Lease messages of a lite topic, and return whether it must stay ready for the next receive."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # after a move back, the index may need trimmed entries
-        self._pass_over_uncoded(key, index, offsets, state)
+        self._skip_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
         code = lite_code(lite_topic)
         # The search continues where the last one stopped, since all earlier messages of the lite topic are
         # finished.
-        offset = open_from(index, offsets, code, subscription.lite_topics[lite_topic])
+        offset = next_open_offset(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
         while offset is not None and (
             flight.message_groups.is_free(lite_topic, offset)
@@ -100,14 +100,14 @@ class LiteReceiving:
             if state.is_over or flight.is_crowded:
                 state.is_crowded |= flight.is_crowded
                 return True
-            if not self._take(key, flight, offset, lite_topic, state):
+            if not self._lease_message(key, flight, offset, lite_topic, state):
                 return False
             if state.runs[lite_topic] >= state.policy.fifo_run_max:
                 return False
-            offset = open_from(index, offsets, code, offset + 1)
+            offset = next_open_offset(index, offsets, code, offset + 1)
         return False
 
-    def _pass_over_uncoded(
+    def _skip_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
         """Skip records without a lite topic and gaps left by damage, and report the gaps.
@@ -116,15 +116,15 @@ class LiteReceiving:
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
-            if (offset := open_from(index, offsets, _UNCODED, 0)) is None:
+            if (offset := next_open_offset(index, offsets, _UNCODED, 0)) is None:
                 return
-            state.count(0)
+            state.count_record(0)
             if queue.entry(offset).record_bytes:
-                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+                self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             else:
-                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
+                self._groups.skip_gap(key, queue, offset, state.now_ms)
 
-    def _take(
+    def _lease_message(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
         """Lease the message at `offset`, unless it was deleted, is not wanted, or has no attempts left.
@@ -133,17 +133,17 @@ class LiteReceiving:
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
-        if not state.admits(entry.record_bytes):
+        if not state.has_space_for(entry.record_bytes):
             return True
         record = self._reading.record(queue, offset, entry)
-        state.count(entry.record_bytes)
-        if record is not None and not _is_of(record, lite_topic):
+        state.count_record(entry.record_bytes)
+        if record is not None and not _has_lite_topic(record, lite_topic):
             return True  # of another lite topic with the same code
-        wanted_by = 0 if record is None else state.wanted_by(record)
+        wanted_by = 0 if record is None else state.matching_mask(record)
         if record is None or not wanted_by:
-            self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+            self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
         elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-            self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
+            self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
         elif not wanted_by & state.known.bit:
             return False
         else:
@@ -152,7 +152,7 @@ class LiteReceiving:
         return True
 
 
-def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
+def next_open_offset(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
     """Return the first offset, at or above `offset`, of an unfinished message of a lite topic, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
@@ -160,5 +160,5 @@ def open_from(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -
     return found
 
 
-def _is_of(record: Record, lite_topic: str) -> bool:
+def _has_lite_topic(record: Record, lite_topic: str) -> bool:
     return properties.value_of(record.properties, property_names.LITE_TOPIC) == lite_topic

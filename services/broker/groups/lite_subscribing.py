@@ -29,7 +29,7 @@ from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
-from services.broker.groups.lite_receiving import open_from
+from services.broker.groups.lite_receiving import next_open_offset
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.groups.lite_topics import LiteTopics, queue_of
 from services.broker.groups.receiving import Receiving
@@ -61,7 +61,7 @@ class LiteStart:
 
 
 @dataclass(slots=True, frozen=True)
-class Subscribed:
+class SubscriptionResult:
     """The result of a subscription: the (client id, lite topic) pairs that other clients lost."""
 
     lost: list[tuple[str, str]]
@@ -85,62 +85,62 @@ class LiteSubscribing:
 
     def subscribe(
         self, subscriber: Subscriber, lite_topics: list[str], start: LiteStart, now_ms: int
-    ) -> Subscribed:
+    ) -> SubscriptionResult:
         """Add lite topics to a subscription; in an exclusive group, other clients lose these lite topics.
 
         Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
         """
         topic = self._check(subscriber, lite_topics, now_ms)
-        others = self._others(subscriber, lite_topics)
+        others = self._other_subscribers(subscriber, lite_topics)
         self._subscriptions.add(subscriber, lite_topics, now_ms)
         for other, lite_topic in others:
             self._subscriptions.remove(other, [lite_topic])
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
         if start.kind is not LiteFrom.LAST:
             for lite_topic in lite_topics:
-                durable_at = self._go_to(subscriber, topic, lite_topic, start, now_ms)
+                durable_at = self._move_group(subscriber, topic, lite_topic, start, now_ms)
             self._subscriptions.mark_all_ready(subscriber.group, subscriber.topic)
-        return Subscribed([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
+        return SubscriptionResult([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
-    def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+    def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Raise the errors that `subscribe` would raise, without changing any subscription."""
         self._check(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
-        return Subscribed([], 0)
+        return SubscriptionResult([], 0)
 
-    def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+    def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Remove lite topics from a subscription; leases on their messages stay valid."""
         self._check(subscriber, (), now_ms)
         self._subscriptions.remove(subscriber, lite_topics)
-        return Subscribed([], 0)
+        return SubscriptionResult([], 0)
 
-    def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> Subscribed:
+    def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Replace the subscriptions of a client by a new set. Raise the same errors as `subscribe`.
 
         In an exclusive group, the client gets only free lite topics, and all other lite topics are reported
         as lost.
         """
         self._check(subscriber, lite_topics, now_ms)
-        lost = dict.fromkeys(lite_topic for _, lite_topic in self._others(subscriber, lite_topics))
+        lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
         self._subscriptions.set(subscriber, [one for one in lite_topics if one not in lost], now_ms)
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
-        return Subscribed([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
+        return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
-    def forget(self, subscriber: Subscriber, now_ms: int) -> Subscribed:
+    def forget(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
         """Remove all subscriptions of a client under a topic."""
         self._subscriptions.remove_all(subscriber)
-        return Subscribed([], 0)
+        return SubscriptionResult([], 0)
 
-    def said_goodbye(self, client_id: str, now_ms: int) -> None:
+    def remove_client(self, client_id: str, now_ms: int) -> None:
         """Remove the subscriptions of a client that has terminated."""
-        self._subscriptions.client_gone(client_id)
+        self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
         """Return the key by which a waiting receiver of a topic is notified."""
-        return Subscriber(group, topic, client_id) if self.is_parent(topic) else topic
+        return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
-    def is_parent(self, topic: str) -> bool:
+    def is_lite(self, topic: str) -> bool:
         """Return whether a topic is of type LITE."""
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
@@ -153,7 +153,7 @@ class LiteSubscribing:
         """Return the number of lite topics under a topic."""
         return self._lite_topics.count(topic)
 
-    def arrived(self, record: Record) -> None:
+    def mark_arrived(self, record: Record) -> None:
         """Mark the lite topic of a visible message as ready."""
         lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
         if lite_topic:
@@ -166,7 +166,7 @@ class LiteSubscribing:
 
     def keep_house(self, now_ms: int) -> None:
         """Remove subscriptions of silent clients, and index entries that are no longer needed."""
-        self._subscriptions.forget_silent(now_ms)
+        self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim()
 
     def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
@@ -189,7 +189,9 @@ class LiteSubscribing:
             self._lite_topics.check_name(lite_topic)
         return topic
 
-    def _others(self, subscriber: Subscriber, lite_topics: list[str]) -> list[tuple[Subscriber, str]]:
+    def _other_subscribers(
+        self, subscriber: Subscriber, lite_topics: list[str]
+    ) -> list[tuple[Subscriber, str]]:
         """Return the (subscriber, lite topic) pairs of the other clients in an exclusive group."""
         if not self._groups.policy(subscriber.group).is_lite_exclusive:
             return []
@@ -200,13 +202,16 @@ class LiteSubscribing:
             if other != subscriber
         ]
 
-    def _go_to(
+    def _move_group(
         self, subscriber: Subscriber, topic: Topic, lite_topic: str, start: LiteStart, now_ms: int
     ) -> int:
         """Move a group to a position in a lite topic, and return the log offset to make durable."""
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
-        wanted_from = self._place(key, lite_topic, start)
-        offsets, index = self._groups.look(key).offsets, self._lite_topics.index(key.topic, key.queue_id)
+        wanted_from = self._first_offset(key, lite_topic, start)
+        offsets, index = (
+            self._groups.peek_in_flight(key).offsets,
+            self._lite_topics.index(key.topic, key.queue_id),
+        )
         code, durable_at = lite_code(lite_topic), 0
         to_come = index.between(code, wanted_from, index.read_offset)
         to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
@@ -220,16 +225,19 @@ class LiteSubscribing:
             )
         # Leases are voided first, because a valid lease would block the lite topic, and its end would count
         # as an attempt.
-        self._receiving.void_group(key, lite_topic, now_ms)
+        self._receiving.end_group_leases(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen(key, again, now_ms)
         if passed:
             durable_at = self._groups.finish(key, passed, now_ms)
         return durable_at
 
-    def _place(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
+    def _first_offset(self, key: GroupQueue, lite_topic: str, start: LiteStart) -> int:
         """Return the queue offset of the first message to deliver from a lite topic."""
-        index, offsets = self._lite_topics.index(key.topic, key.queue_id), self._groups.look(key).offsets
+        index, offsets = (
+            self._lite_topics.index(key.topic, key.queue_id),
+            self._groups.peek_in_flight(key).offsets,
+        )
         index.reach(0)
         match start.kind:
             case LiteFrom.MIN:
@@ -239,14 +247,14 @@ class LiteSubscribing:
             case LiteFrom.TIME:
                 return self._reading.offset_at(key.topic, key.queue_id, start.at)
             case LiteFrom.TAIL:
-                return _tail(index, offsets, lite_code(lite_topic), start.at)
+                return _tail_offset(index, offsets, lite_code(lite_topic), start.at)
             case LiteFrom.LAST | LiteFrom.MAX:
                 return index.read_offset
 
 
-def _tail(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
+def _tail_offset(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
     """Return the queue offset `count` messages before the first unfinished message of a lite topic."""
-    here = open_from(index, offsets, code, 0)
+    here = next_open_offset(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()
     return before[0] if before else here

@@ -70,7 +70,7 @@ class LiteSubscriptions:
         """Subscribe to more lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
-        subscription = self._heard(subscriber, now_ms)
+        subscription = self._renew(subscriber, now_ms)
         for lite_topic in [one for one in wanted if one not in subscription.lite_topics]:
             self._link(subscriber, subscription, lite_topic)
 
@@ -101,24 +101,24 @@ class LiteSubscriptions:
             if not self._of_client[subscriber.client_id]:
                 del self._of_client[subscriber.client_id]
 
-    def client_gone(self, client_id: str) -> None:
+    def remove_client(self, client_id: str) -> None:
         """Remove every subscription of a client."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
-    def heard_from(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
+    def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
         """Record a heartbeat of a subscriber, and return its subscription, or None if it has none."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.elapsed(now_ms)
         return subscription
 
-    def client_alive(self, client_id: str, now_ms: int) -> None:
+    def renew_client(self, client_id: str, now_ms: int) -> None:
         """Renew the subscriptions of a client with a heartbeat at `now_ms`."""
         for subscriber in self._of_client.get(client_id, ()):
-            self.heard_from(subscriber, now_ms)
+            self.record_heartbeat(subscriber, now_ms)
 
-    def forget_silent(self, now_ms: int) -> None:
+    def remove_silent(self, now_ms: int) -> None:
         """Remove the subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.elapsed(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
@@ -157,9 +157,9 @@ class LiteSubscriptions:
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.told(subscription.heard_ms + by_ms)
             for lite_topic in subscription.lite_topics:
-                self._link(subscriber, self._heard(subscriber, heard_ms), lite_topic)
+                self._link(subscriber, self._renew(subscriber, heard_ms), lite_topic)
 
-    def _heard(self, subscriber: Subscriber, now_ms: int) -> Subscription:
+    def _renew(self, subscriber: Subscriber, now_ms: int) -> Subscription:
         heard_ms = self._clock.elapsed(now_ms)
         subscription = self._subscriptions.setdefault(subscriber, Subscription(heard_ms))
         self._of_client.setdefault(subscriber.client_id, {})[subscriber] = None

@@ -23,7 +23,7 @@ WHAT_HOLDS_LONGER: Final = (
 )
 
 
-class Missed(NamedTuple):
+class MissedCount(NamedTuple):
     """The number of messages of a topic that a group has missed, and the store time of the last loss."""
 
     message_count: int
@@ -34,21 +34,23 @@ class MissedMessages:
     """The counts of missed messages for all groups."""
 
     def __init__(self) -> None:
-        self._missed: dict[tuple[str, str], Missed] = {}
+        self._missed: dict[tuple[str, str], MissedCount] = {}
 
-    def of(self, group: str, topic: str) -> Missed | None:
+    def find(self, group: str, topic: str) -> MissedCount | None:
         """Return the messages of a topic that a group has missed, or None if there are none."""
         return self._missed.get((group, topic))
 
-    def items(self) -> Iterator[tuple[str, str, Missed]]:
+    def items(self) -> Iterator[tuple[str, str, MissedCount]]:
         """Yield (group, topic, missed messages) for each group that missed messages."""
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
-    def note(self, skipped: Iterable[Skipped], store_ms: int) -> None:
+    def add_losses(self, skipped: Iterable[Skipped], store_ms: int) -> None:
         """Add the losses that a cut record contains."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
-            self._missed[group, topic] = Missed(count + (before.message_count if before else 0), store_ms)
+            self._missed[group, topic] = MissedCount(
+                count + (before.message_count if before else 0), store_ms
+            )
 
     def forget(self, group: str, topic: str) -> None:
         """Remove the count of a group that no longer receives a topic."""
@@ -60,10 +62,10 @@ class MissedMessages:
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
         """Restore the snapshot part."""
-        self._missed = {(group, topic): Missed(count, last_ms) for group, topic, count, last_ms in rows}
+        self._missed = {(group, topic): MissedCount(count, last_ms) for group, topic, count, last_ms in rows}
 
 
-def sentences(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
+def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
     """Return the log lines about one cut: one line for each large loss, and one line for all smaller losses.
 
     Each line contains the command that shows details. If `is_cut` is false, the lines are about rebuilt

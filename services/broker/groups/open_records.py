@@ -56,18 +56,18 @@ class OpenRecords:
         """Whether no change was added since the records were last closed."""
         return not (self._acknowledged or self._passed or self._leases)
 
-    def acknowledge(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
+    def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
         """Add ranges (first, count) of messages that were acknowledged, or moved to the dead letters."""
         self._newest_ms = max(self._newest_ms, now_ms)
         for first, count in ranges:
             self._acknowledged[key].add(first, first + count)
 
-    def pass_over(self, key: Key, first: int, end: int, now_ms: int) -> None:
+    def add_skipped(self, key: Key, first: int, end: int, now_ms: int) -> None:
         """Add messages from `first` to before `end` that will not be delivered."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
-    def take_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
+    def add_lease(self, key: Key, entry: LeaseEntry, now_ms: int) -> None:
         """Add a lease change to the open records."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._leases[key].append(entry)

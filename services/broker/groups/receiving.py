@@ -20,7 +20,7 @@ Cost: the work of a receive is limited to that of `SCANNED_PER_RECEIVE_MAX` smal
 regardless of the filter. A message counts as 1, plus 1 for each `WORK_BYTES`, plus the maximum cost of the
 filter for properties of the same length (`Filter.work`). Entries with tags that cannot match are skipped by
 numpy and count as one hundredth. A gap left by damage is reported and skipped as a whole, regardless of tags,
-and counts as 1 (`Groups.pass_over_gap`). A queue file that is read in full counts by its size, even if the
+and counts as 1 (`Groups.skip_gap`). A queue file that is read in full counts by its size, even if the
 file is damaged, and is not read again by later receives. A receive that ends because of a damaged file has
 not scanned all queues: the receive returns without an error, and the caller repeats the receive at once
 (`Received.has_read_damage`).
@@ -48,13 +48,13 @@ from consumequeue.entry import Entry
 from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups.burying import USED_UP, Burying
+from services.broker.groups.burying import USED_UP, ExhaustedMessages
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_filters import shown_filter
 from services.broker.groups.group_values import GroupQueue, Received
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import failure_of
-from services.broker.groups.lending import Lending, ReceiveState
+from services.broker.groups.lending import MessageLeasing, ReceiveState
 from services.broker.groups.lite_receiving import LiteReceiving
 from services.broker.spine.errors import IllegalInvisibleTime, TooManyRequests
 from services.broker.spine.reading import Reading
@@ -80,11 +80,11 @@ class Receiving:
         store: Store,
         topics: Topics,
         groups: Groups,
-        lending: Lending,
+        lending: MessageLeasing,
         lite: LiteReceiving,
         reading: Reading,
         dead_letters: DeadLetters,
-        burying: Burying,
+        burying: ExhaustedMessages,
         settings: BrokerSettings,
         statistics: Statistics,
     ) -> None:
@@ -122,7 +122,7 @@ class Receiving:
         topic = self._topics.route(topic_name, now_ms)
         # These leases end first, so that a repeated receive gets the messages of an answer that was lost in a
         # restart.
-        self._give_back_unheard(client_id, attempt_id, now_ms)
+        self._end_restored_leases(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
             group, topic_name, wanted, client_id, now_ms
@@ -133,7 +133,7 @@ class Receiving:
             group,
             topic_name,
             wanted,
-            None if filters.tags_codes is None else _array(filters.tags_codes),
+            None if filters.tags_codes is None else _sorted_codes(filters.tags_codes),
             min(batch_size, limits.RECEIVE_BATCH_MAX),
             lease_ms,
             client_id,
@@ -176,11 +176,11 @@ class Receiving:
         durable_at = self._groups.open_records.durable_at
         for handle in handles:
             try:
-                key, lease = self._held(group, topic, handle)
+                key, lease = self._find_lease(group, topic, handle)
                 if lease.generation in ended:  # a repeated handle; its message is finished below
-                    raise _over(topic, receipts.decode(handle))
+                    raise _ended_lease_error(topic, receipts.decode(handle))
             except TidewheelError as error:
-                outlived = self._outlived(group, topic, handle)
+                outlived = self._find_earlier_lease(group, topic, handle)
                 if outlived is None or outlived[1] in done.get(outlived[0], ()):
                     answers.append(error.with_traceback(None))  # its frame refers to the answers: a cycle
                 else:
@@ -206,11 +206,11 @@ class Receiving:
         consumers. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
-        key, held = self._held(group, topic, handle)
+        key, held = self._find_lease(group, topic, handle)
         is_failed = not suspend and (held.is_failed or bool(held.client_id))
-        return self._change(key, held, handle, invisible_ms, suspend, is_failed, now_ms)
+        return self._replace_lease(key, held, handle, invisible_ms, suspend, is_failed, now_ms)
 
-    def _change(
+    def _replace_lease(
         self,
         key: GroupQueue,
         held: Lease,
@@ -221,7 +221,7 @@ class Receiving:
         now_ms: int,
     ) -> tuple[str, int]:
         """Replace a lease; after a failed last attempt, the lease ends now, because no attempt follows."""
-        if is_failed and self._burying.is_last(key, held):
+        if is_failed and self._burying.is_last_attempt(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
             leased_ms=now_ms,
@@ -251,17 +251,17 @@ class Receiving:
         be durable before the answer. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
-        key, lease = self._held(group, topic, handle)
+        key, lease = self._find_lease(group, topic, handle)
         if after_ms is None:
-            attempt = self._groups.look(key).attempts(lease.queue_offset).made
+            attempt = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
             spans = self._groups.policy(group).retry_after_ms
             after_ms = spans[min(attempt, len(spans)) - 1]
-        return self._change(key, lease, handle, after_ms, False, True, now_ms)[1]
+        return self._replace_lease(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """End the lease on a message that was not delivered to its consumer, without counting the attempt."""
-        key, lease = self._held(group, topic, handle)
-        self._give_back(key, lease, None, now_ms)
+        key, lease = self._find_lease(group, topic, handle)
+        self._end_unanswered(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
@@ -273,26 +273,26 @@ class Receiving:
         consumer repeats attempts under one lease. If `StoreDamaged` is raised, the lease stays valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
-        key, lease = self._held(group, topic, handle)
+        key, lease = self._find_lease(group, topic, handle)
         queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
         if record is None:  # the message was lost to retention or damage: nothing is left to move
             return self._groups.finish(key, [offset], now_ms)
-        counted = self._groups.look(key).attempts(offset)
+        counted = self._groups.peek_in_flight(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
         failure = Failure(now_ms, Cause.GIVEN_UP, acks.clipped(lease.consumer))
         attempts = counted.failed(failure)._replace(made=made)
         given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
-        return self._dead_letters.bury(key, record, attempts, given_up, now_ms)
+        return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
 
     def client_alive(self, client_id: str, now_ms: int) -> None:
         """Renew the subscriptions of a client, and the leases that the broker renews for the client."""
-        heard = self._leases.extend(client_id, now_ms + self._settings.auto_renew_lease_ms)
-        self._keep_leases(heard, now_ms)
+        heard = self._leases.renew_client_leases(client_id, now_ms + self._settings.auto_renew_lease_ms)
+        self._record_leases(heard, now_ms)
         self._groups.filters.client_alive(client_id, now_ms)
-        self._lite.subscriptions.client_alive(client_id, now_ms)
+        self._lite.subscriptions.renew_client(client_id, now_ms)
 
     def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
         """Record the filter of a client's subscription, which the group keeps while the client is alive."""
@@ -317,47 +317,49 @@ class Receiving:
         assert found is not None, "a lease that does not stand runs out"
         key, lease = found
         failure = failure_of(lease, now_ms)
-        if failure is None or not self._burying.takes(key, lease):
-            self._give_back(key, lease, failure, now_ms)
+        if failure is None or not self._burying.queue_if_last(key, lease):
+            self._end_unanswered(key, lease, failure, now_ms)
         return key.topic
 
-    def void_group(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
+    def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
         """End every lease of a message group or lite topic on a queue; the attempts do not count."""
-        for lease in [one for one in self._groups.look(key).leases() if one.message_group == message_group]:
-            self._give_back(key, lease, None, now_ms)
+        for lease in [
+            one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
+        ]:
+            self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore recorded leases after a restart; each lease is valid at least until `leases_until_ms`.
 
-        A takeover sets `leases_until_ms`, and calls `keep_lengthened` once records may be appended.
+        A takeover sets `leases_until_ms`, and calls `record_lengthened` once records may be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
-        self._burying.look_for(now_ms)
+        self._burying.find_exhausted(now_ms)
 
-    def keep_lengthened(self, now_ms: int) -> None:
+    def record_lengthened(self, now_ms: int) -> None:
         """Record the leases that the current takeover has lengthened; the next takeover skips them."""
-        look = self._groups.look
+        look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
-            for key, lease in self._leases.standing()
+            for key, lease in self._leases.all_leases()
             if lease.is_lengthened and not look(key).offsets.leases[lease.queue_offset].is_lengthened
         ]
-        self._keep_leases(lengthened, now_ms)
+        self._record_leases(lengthened, now_ms)
 
-    def _keep_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
+    def _record_leases(self, leases: Iterable[tuple[GroupQueue, Lease]], now_ms: int) -> None:
         for key, lease in leases:
-            attempts = self._groups.look(key).attempts(lease.queue_offset).made
-            self._groups.keep_lease(key, lease, attempts, now_ms)
+            attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
+            self._groups.record_lease(key, lease, attempts, now_ms)
 
-    def _give_back(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        self._groups.give_back(key, lease, failure, now_ms)
-        self._burying.given_back(key, lease.queue_offset)
+    def _end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+        self._groups.end_unanswered(key, lease, failure, now_ms)
+        self._burying.queue_if_exhausted(key, lease.queue_offset)
 
-    def _give_back_unheard(self, client_id: str, attempt_id: str, now_ms: int) -> None:
+    def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """End the leases of a receive that is repeated because its answer was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
-            self._give_back(key, lease, None, now_ms)
+            self._end_unanswered(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Make a group receive a topic, as its first receive does; return the log offset to make durable."""
@@ -382,7 +384,7 @@ class Receiving:
             self._statistics.messages_out[label] += len(state.deliveries)
             self._statistics.bytes_out[label] += state.body_bytes
         elif state.is_crowded and not state.scan_budget_spent:
-            raise self._crowded(state)
+            raise self._in_flight_limit_error(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages from the queues of a topic. Raise `StoreDamaged` if only damage was found."""
@@ -401,7 +403,7 @@ class Receiving:
         if damaged is not None and not state.deliveries:
             raise damaged
 
-    def _crowded(self, state: ReceiveState) -> TooManyRequests:
+    def _in_flight_limit_error(self, state: ReceiveState) -> TooManyRequests:
         counts = self._groups.aside_counts(state.group, state.topic)
         aside = "; ".join(f"{count} for {shown_filter(text)}" for text, count in counts.items() if count)
         leased = self._groups.leased_counts().get((state.topic, state.group), 0)
@@ -438,23 +440,23 @@ class Receiving:
             if offset < queue.min_offset:  # a lease from before a restart has ended: its message is gone
                 is_fresh = offset == flight.next_offset
                 end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
-                self._groups.pass_over(key, offset, end, state.now_ms)
+                self._groups.skip_messages(key, offset, end, state.now_ms)
                 continue
             if offset == flight.next_offset and self._lease_run(key, queue, flight, state):
                 continue
             entry = queue.entry(offset)
-            if not state.admits(entry.record_bytes):
+            if not state.has_space_for(entry.record_bytes):
                 return
             record = self._record(queue, offset, entry, state)
-            state.count(entry.record_bytes)
-            wanted_by = 0 if record is None else state.wanted_by(record)
+            state.count_record(entry.record_bytes)
+            wanted_by = 0 if record is None else state.matching_mask(record)
             if record is None and not entry.record_bytes:
-                self._groups.pass_over_gap(key, queue, offset, state.now_ms)
+                self._groups.skip_gap(key, queue, offset, state.now_ms)
             elif record is None or not wanted_by:
-                self._groups.pass_over(key, offset, offset + 1, state.now_ms)
+                self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
                 # The receive found the message before it was moved to the dead letters (`burying.py`).
-                self._dead_letters.bury(key, record, attempts, USED_UP, state.now_ms)
+                self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
@@ -493,7 +495,7 @@ class Receiving:
             if match == offset:
                 return offset
             assert match > offset, "a scan goes forward, or it would not end"
-            self._groups.pass_over(key, offset, flight.unleased_until(offset, match), state.now_ms)
+            self._groups.skip_messages(key, offset, flight.unleased_until(offset, match), state.now_ms)
             state.scanned += 1 + (match - offset) // ENTRIES_PASSED_PER_SCANNED
         return None
 
@@ -509,7 +511,7 @@ class Receiving:
         """Lease a message, park it behind its message group, or leave it to other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
-        if message_group and not self._has_turn(flight, offset, message_group, is_mine, state):
+        if message_group and not self._may_lease(flight, offset, message_group, is_mine, state):
             flight.park(offset, message_group)
             return
         if not is_mine:
@@ -518,9 +520,9 @@ class Receiving:
             return
         self._lending.lease(key, flight, record, message_group, state)
         if message_group:
-            self._run_on(key, queue, flight, message_group, state)
+            self._lease_parked(key, queue, flight, message_group, state)
 
-    def _has_turn(
+    def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
         """Return whether a message is next in its message group, or may join the run of the current receive.
@@ -536,7 +538,7 @@ class Receiving:
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
-    def _run_on(
+    def _lease_parked(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
         """Lease the messages that are parked after the leased message, up to the maximum length of a run."""
@@ -545,14 +547,16 @@ class Receiving:
             if offset is None or not state.may_join_run(flight, offset, message_group):
                 return
             entry = queue.entry(offset)
-            record = self._record(queue, offset, entry, state) if state.admits(entry.record_bytes) else None
-            if record is None or not state.wants(record):
+            record = (
+                self._record(queue, offset, entry, state) if state.has_space_for(entry.record_bytes) else None
+            )
+            if record is None or not state.matches_filter(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
                 return  # it has no attempts left, and becomes a dead letter in its turn
             self._lending.lease(key, flight, record, message_group, state)
 
-    def _held(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
+    def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find(receipts.generation_of(handle))
         if found is not None:
@@ -567,9 +571,9 @@ class Receiving:
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
-        raise _over(topic, receipt)
+        raise _ended_lease_error(topic, receipt)
 
-    def _outlived(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
+    def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message that was leased in an earlier epoch, or None.
 
         The lease of a plain message has no record, so only the earlier leader had it in memory. If the
@@ -588,7 +592,7 @@ class Receiving:
             return None
         key = GroupQueue(group, topic, receipt.queue_id)
         queue = self._store.dispatch.look(topic, receipt.queue_id)
-        flight = self._groups.look(key)
+        flight = self._groups.peek_in_flight(key)
         if not queue.min_offset <= offset < queue.end_offset:
             return None
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
@@ -608,7 +612,7 @@ class Receiving:
         return invisible_ms
 
 
-def _over(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
+def _ended_lease_error(topic: str, receipt: receipts.Receipt) -> InvalidReceiptHandle:
     return InvalidReceiptHandle(
         f"The lease on {topic} queue {receipt.queue_id} offset {receipt.queue_offset} has run out or "
         "was answered. The message comes again if it was not acknowledged."
@@ -626,6 +630,6 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _array(tags_codes: frozenset[int]) -> Integers:
+def _sorted_codes(tags_codes: frozenset[int]) -> Integers:
     """Return the hash codes of tags as a sorted int64 array, for `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)

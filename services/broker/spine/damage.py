@@ -15,7 +15,7 @@
    before the gap. Without the report the loss would go unnoticed, since a later recovery reads the log only
    from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
    before the gap counts as the explanation. A search by tags stops at a gap, since the lost message may have
-   had any tag. A group skips a gap only in `Groups.pass_over_gap`, which reports the gap.
+   had any tag. A group skips a gap only in `Groups.skip_gap`, which reports the gap.
 4. The list of damage contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further
    unreadable records only increment `unreadable_records`.
 

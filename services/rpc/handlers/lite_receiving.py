@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, Subscribed
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, SubscriptionResult
 from services.broker.spine.errors import MessageTypeConflict
 from services.broker.spine.values import Subscriber
 from services.live.live_broker import LiveBroker
@@ -88,7 +88,7 @@ class LiteConsuming:
             some = lite_topics[first : first + at_once]
             self._notify(await live.receivers.subscribe(live.core.lite.subscribe, who, some, place))
 
-    def _notify(self, subscribed: Subscribed) -> None:
+    def _notify(self, subscribed: SubscriptionResult) -> None:
         """Tell clients which lite topics are another's now."""
         for client_id, lite_topic in subscribed.lost:
             session = self._sessions.find(client_id)
@@ -124,7 +124,7 @@ def refuse_strangers(session: Session, topic: str, live: LiveBroker) -> None:
 
     One whose type we do not know, because we have just started, is none: it waits until it has subscribed.
     """
-    if session.client_type in STRANGERS and live.core.lite.is_parent(topic):
+    if session.client_type in STRANGERS and live.core.lite.is_lite(topic):
         raise MessageTypeConflict(
             f"{topic!r} holds lite topics. Receive from it with a LitePushConsumer or LiteSimpleConsumer."
         )

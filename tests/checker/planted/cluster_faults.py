@@ -133,4 +133,4 @@ def follower_does_not_count_places(patch: pytest.MonkeyPatch) -> None:
 
 def message_groups_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
     """The next message of a message group goes out before the one before is done."""
-    patch.setattr(Receiving, "_has_turn", lambda *_: True)
+    patch.setattr(Receiving, "_may_lease", lambda *_: True)

@@ -90,7 +90,7 @@ def test_what_a_store_has_from_before_the_bound_is_all_there(monkeypatch: pytest
     for bound in ("TOPICS_MAX", "SUBSCRIPTIONS_MAX", "HALVES_WAITING_MAX"):
         monkeypatch.setattr(limits, bound, 1)
     bench.reopen()
-    assert (len(bench.broker.topics.all()), len(bench.broker.group_views.all())) == (4, 3)
+    assert (len(bench.broker.topics.all()), len(bench.broker.group_views.view_all())) == (4, 3)
     assert bench.broker.gauges().open_halves == 3
 
 
@@ -137,8 +137,8 @@ def test_who_looks_makes_nothing() -> None:
     bench = Bench()
     bench.broker.topics.create("wide", MessageType.MIXED, 100, NOW_MS)
     bench.broker.group_views.create("g", "wide", Start(), NOW_MS)
-    bench.broker.group_views.one("g")
-    bench.broker.group_views.all()
+    bench.broker.group_views.view_group("g")
+    bench.broker.group_views.view_all()
     for queue_id in range(100):
         assert bench.broker.finding.queue_range("wide", queue_id) == (0, 0)
         assert bench.broker.finding.read("wide", queue_id, 0, 10) == []

@@ -500,7 +500,7 @@ def test_a_checkpoint_before_it_is_recorded_does_not_hide_what_a_group_missed(
     assert begins > 0
     assert missed_of(bench) == [["lagging", begins]]
     assert missed_counts(bench.broker) == {("t", "lagging"): sum(first_offsets(bench))}
-    assert bench.broker.group_views.one("lagging").queues[0].committed_offset == begins
+    assert bench.broker.group_views.view_group("lagging").queues[0].committed_offset == begins
     checkpoint_of(bench.broker, bench)
     bench.reopen(bench.settings)
     bench.advance(1_000)
@@ -522,7 +522,7 @@ def test_what_is_received_before_it_is_recorded_hides_nothing_of_what_a_group_mi
     bench.advance(1_000)
     begins = bench.broker.finding.queue_range("t", 0)[0]
     assert missed_of(bench) == [["lagging", begins]]
-    assert bench.broker.group_views.one("lagging").queues[0].committed_offset == begins + received
+    assert bench.broker.group_views.view_group("lagging").queues[0].committed_offset == begins + received
 
 
 def test_a_cut_before_it_is_recorded_counts_all_that_a_group_missed() -> None:
@@ -820,12 +820,12 @@ def test_what_a_group_missed_is_told_once_and_counted_over_restarts() -> None:
     assert 0 < count == 40 - len(bench.receive("lagging"))
     assert told.startswith(f"Retention deleted {count:,} messages of topic t that group lagging had not ")
     assert told.endswith("See: tidewheel group show lagging")
-    [view] = bench.broker.group_views.one("lagging").missed
+    [view] = bench.broker.group_views.view_group("lagging").missed
     assert (view.topic, view.count) == ("t", count)
     assert NOW_MS < view.last_ms <= bench.now_ms
     for is_from_log in (True, False):  # the log alone says it, then the snapshot
         bench.reopen(KEEP_ALL)
-        assert bench.broker.group_views.one("lagging").missed == (view,), is_from_log
+        assert bench.broker.group_views.view_group("lagging").missed == (view,), is_from_log
         checkpoint_of(bench.broker, bench)
     assert cut_and_told(bench) == []
 
@@ -856,7 +856,7 @@ def test_a_group_that_comes_back_to_a_topic_begins_to_count_anew() -> None:
     bench.receive("lagging")
     bench.flush()
     bench.reopen(KEEP_ONE)
-    assert bench.broker.group_views.one("lagging").missed == ()
+    assert bench.broker.group_views.view_group("lagging").missed == ()
 
 
 def test_a_segment_waits_for_two_snapshots_that_cover_it() -> None:

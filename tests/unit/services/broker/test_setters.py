@@ -16,9 +16,9 @@ import pytest
 ROOT: Final = Path(__file__).parents[4]
 # fmt: off
 MUTATORS: Final = {
-    "add", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend", "finish",
-    "forget", "insert", "pop", "popitem", "popleft", "put", "put_many", "remember", "remember_many", "remove",
-    "reopen", "set", "setdefault", "skip_to", "stored", "take", "update",
+    "add", "add_end", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend",
+    "finish", "forget", "insert", "pop", "popitem", "popleft", "put", "put_many", "remember",
+    "remember_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored", "take", "update",
 }
 """Methods that change what they are called on: those of containers and of tables."""
 # fmt: on
@@ -42,7 +42,7 @@ ROOTS: Final = {
 }
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
-    ("groups.py", "_made"): "an untouched row is no part of the state",
+    ("groups.py", "_offsets_to_change"): "an untouched row is no part of the state",
     ("topics.py", "learn"): "the broker's apply calls it with every record",
     ("half_receipts.py", "remember"): "the apply of transactions calls it",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",

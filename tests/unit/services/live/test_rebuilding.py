@@ -105,7 +105,7 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
             lambda: live.core,
             lambda: live.find("t", "k", 9),
             lambda: live.query(live.core.finding.read, "t", 0, 0, 1),
-            lambda: live.query(live.core.group_views.all),
+            lambda: live.query(live.core.group_views.view_all),
         ]
         for look in unwell:
             with pytest.raises(StoreUnwell, match="EIO"):

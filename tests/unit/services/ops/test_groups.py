@@ -141,7 +141,10 @@ def test_a_policy_is_set_field_by_field(at_desk: AtDesk) -> None:
         await call(desk, "PUT", "/g", {"attempts_max": 3})
         after = (await call(desk, "PUT", "/g", {"retry_after_ms": [1_000, 5_000]}))["policy"]
         assert after == before | {"attempts_max": 3, "retry_after_ms": [1_000, 5_000]}
-        assert desk.live.query(desk.live.core.group_views.one, "g").policy.retry_after_ms == (1_000, 5_000)
+        assert desk.live.query(desk.live.core.group_views.view_group, "g").policy.retry_after_ms == (
+            1_000,
+            5_000,
+        )
         assert (await call(desk, "PUT", "/g", {"is_lite_exclusive": True}))["policy"]["is_lite_exclusive"]
         assert not (await call(desk, "PUT", "/g", {"is_lite_exclusive": False}))["policy"][
             "is_lite_exclusive"

@@ -333,7 +333,7 @@ def test_only_a_client_that_may_receive_holds_a_filter_by_its_settings(watch: An
             stream = watched.front.stream("Telemetry", said_once(settings), caller)
             assert (await anext(stream)).HasField("settings")
             await stream.aclose()
-        [known] = watched.live.core.group_views.one("g").filters
+        [known] = watched.live.core.group_views.view_group("g").filters
         assert known.clients == ("orders/client", "orders/another")
 
     watch(scenario)

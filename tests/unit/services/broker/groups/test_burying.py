@@ -198,12 +198,12 @@ def test_fewer_attempts_for_a_group_bury_what_has_had_them_wherever_it_waits(ben
     for one in (second, plain):
         bench.broker.receiving.change_invisible("g", "t", one.receipt_handle, 0, False, bench.now_ms)
     bench.advance(1)
-    (view,) = bench.broker.group_views.one("g").queues
+    (view,) = bench.broker.group_views.view_group("g").queues
     assert (view.in_flight, view.waiting) == (1, 3)
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=1, fifo_run_max=2), bench.now_ms)
     bench.flush()
     bench.advance(1)
-    (view,) = bench.broker.group_views.one("g").queues
+    (view,) = bench.broker.group_views.view_group("g").queues
     assert (view.in_flight, view.waiting) == (1, 1)
     assert dead_letter_ids(bench) == ["M2", "M4"]
     bench.ack(first)
@@ -242,7 +242,7 @@ def test_more_attempts_spare_what_waits_to_be_buried(bench: Bench, monkeypatch: 
     # Found by the simulation, seeds 576 and 982: nobody was woken, and leases stood until the disk was well.
     assert bench.broker.next_due_ms() <= bench.now_ms
     assert "t" in woken(bench.broker.tick(bench.now_ms))
-    assert bench.broker.group_views.all()[0].queues[0].in_flight == 0
+    assert bench.broker.group_views.view_all()[0].queues[0].in_flight == 0
     bench.flush()
     assert dead_letter_ids(bench) == ["M1"]
     assert [one.attempt for one in bench.receive()] == [2, 2]

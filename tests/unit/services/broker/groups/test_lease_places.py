@@ -63,10 +63,10 @@ def test_every_end_of_a_lease_ends_it_everywhere(bench: Bench, kind: str, end: s
         bench.send(KINDS[kind])
     got = bench.receive()
     check_leases(bench.broker)
-    assert len(bench.broker.groups.leases.standing()) == len(got) > 0
+    assert len(bench.broker.groups.leases.all_leases()) == len(got) > 0
     ENDS[end](bench, got)
     check_leases(bench.broker)
-    assert not bench.broker.groups.leases.standing()
+    assert not bench.broker.groups.leases.all_leases()
     for one in got:
         with pytest.raises(InvalidReceiptHandle):
             bench.ack(one)
@@ -99,13 +99,13 @@ def test_leases_that_the_broker_renews_end_everywhere(bench: Bench, end: str) ->
     elif end != "silent":
         bench.reopen()
         check_leases(bench.broker)
-        assert len(bench.broker.groups.leases.standing()) == 1
+        assert len(bench.broker.groups.leases.all_leases()) == 1
     if end == "restart and the same receive":
         assert len(bench.receive(auto_renew=True, attempt_id="first")) == 1
         check_leases(bench.broker)
     bench.advance(3_600_000)
     check_leases(bench.broker)
-    assert not bench.broker.groups.leases.standing()
+    assert not bench.broker.groups.leases.all_leases()
 
 
 def test_a_lite_topic_that_is_read_anew_loses_its_lease_everywhere(bench: Bench) -> None:
@@ -117,7 +117,7 @@ def test_a_lite_topic_that_is_read_anew_loses_its_lease_everywhere(bench: Bench)
     check_leases(bench.broker)
     bench.broker.lite.unsubscribe(subscriber, ["x"], bench.now_ms)
     bench.broker.lite.subscribe(subscriber, ["x"], LiteStart(LiteFrom.MIN), bench.now_ms)
-    assert not bench.broker.groups.leases.standing()
+    assert not bench.broker.groups.leases.all_leases()
     check_leases(bench.broker)
 
 
@@ -125,13 +125,13 @@ def test_a_lease_on_what_retention_deletes_stands_everywhere_until_it_ends(bench
     for message_group in ("", "a"):
         bench.send(message_group)
     (plain, ordered) = bench.receive()
-    bench.broker.groups.skip([("t", 0, 2)])
+    bench.broker.groups.skip_deleted([("t", 0, 2)])
     check_leases(bench.broker)
-    assert len(bench.broker.groups.leases.standing()) == 2
+    assert len(bench.broker.groups.leases.all_leases()) == 2
     bench.ack(ordered)
     bench.broker.receiving.release("g", "t", plain.receipt_handle, bench.now_ms)
     check_leases(bench.broker)
-    assert not bench.broker.groups.leases.standing()
+    assert not bench.broker.groups.leases.all_leases()
 
 
 PLANTED: dict[str, Callable[[Bench, int], object]] = {
@@ -155,7 +155,7 @@ def test_a_place_that_has_lost_a_lease_is_seen(bench: Bench, place: str) -> None
     bench.send("a")
     bench.receive(auto_renew=True)
     check_leases(bench.broker)
-    (generation,) = (lease.generation for _, lease in bench.broker.groups.leases.standing())
+    (generation,) = (lease.generation for _, lease in bench.broker.groups.leases.all_leases())
     PLANTED[place](bench, generation)
     with pytest.raises(AssertionError):
         check_leases(bench.broker)
@@ -182,5 +182,5 @@ def _owner(value: ast.expr) -> str:
     if isinstance(value, ast.Call):
         value = value.func
     name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
-    name = {"in_flight": "flight", "look": "flight"}.get(name, name.removeprefix("_"))
+    name = {"in_flight": "flight", "peek_in_flight": "flight"}.get(name, name.removeprefix("_"))
     return name if name in MUTATORS else ""

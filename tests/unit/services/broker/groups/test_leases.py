@@ -22,7 +22,7 @@ def given_out(now_ms: int, store_ms: int, count: int) -> list[int]:
     clock = LeaseClock()
     subscriptions = LiteSubscriptions(BrokerSettings(), clock)
     leases = Leases(Scheduler(now_ms, clock), clock, subscriptions, now_ms)
-    leases.begin_above(store_ms, now_ms)
+    leases.set_first_generation(store_ms, now_ms)
     return [leases.next_generation() for _ in range(count)]
 
 

@@ -12,7 +12,7 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, Start
-from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, Subscribed
+from services.broker.groups.lite_subscribing import LiteFrom, LiteStart, SubscriptionResult
 from services.broker.groups.lite_topics import queue_of
 from services.broker.spine.errors import (
     IllegalLiteTopic,
@@ -53,14 +53,14 @@ class Bench(FlushedBroker):
         group: str = "g",
         start: LiteFrom = LiteFrom.LAST,
         at: int = 0,
-    ) -> Subscribed:
+    ) -> SubscriptionResult:
         who = Subscriber(group, "t", client)
         subscribed = self.broker.lite.subscribe(who, list(lite_topics), LiteStart(start, at), self.now_ms)
         self.flush()
         assert self.broker.durable_offset >= subscribed.durable_at
         return subscribed
 
-    def replace(self, *lite_topics: str, client: str = "c", group: str = "g") -> Subscribed:
+    def replace(self, *lite_topics: str, client: str = "c", group: str = "g") -> SubscriptionResult:
         return self.broker.lite.replace(Subscriber(group, "t", client), list(lite_topics), self.now_ms)
 
     def receive(self, client: str = "c", group: str = "g", batch: int = 32, **more: object) -> list[Delivery]:
@@ -94,7 +94,7 @@ class Bench(FlushedBroker):
         return ids
 
     def lag(self, group: str = "g") -> int:
-        return sum(queue.lag for queue in self.broker.group_views.one(group).queues)
+        return sum(queue.lag for queue in self.broker.group_views.view_group(group).queues)
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_the_whole_set_replaces_what_was_subscribed(bench: Bench) -> None:
 
 def test_a_client_that_says_goodbye_subscribes_to_nothing(bench: Bench) -> None:
     bench.subscribe("a")
-    bench.broker.lite.said_goodbye("c", NOW_MS)
+    bench.broker.lite.remove_client("c", NOW_MS)
     bench.send("a")
     assert bench.receive() == []
 
@@ -255,7 +255,7 @@ def test_in_an_exclusive_group_saying_the_whole_set_again_takes_nothing_back(ben
     bench.subscribe("a", client="new")
     assert bench.replace("a", "b", client="old").lost == [("old", "a")]
     assert bench.broker.lite.subscribed(Subscriber("g", "t", "old")) == ["b"]
-    bench.broker.lite.said_goodbye("new", NOW_MS)
+    bench.broker.lite.remove_client("new", NOW_MS)
     assert bench.replace("a", "b", client="old").lost == []
     assert bench.broker.lite.subscribed(Subscriber("g", "t", "old")) == ["b", "a"]
 

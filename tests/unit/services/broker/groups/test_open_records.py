@@ -152,7 +152,7 @@ def test_looking_makes_neither_offsets_nor_queues(bench: Bench) -> None:
     before = tables(bench.broker)
     bench.broker.finding.read("u", 2, 0, 9)
     bench.broker.finding.queue_range("u", 1)
-    bench.broker.group_views.all()
+    bench.broker.group_views.view_all()
     assert tables(bench.broker) == before
     bench.receive(topic="u")
     assert tables(bench.broker)["groups.progress"] == tables(bench.broker)["queues"] == []

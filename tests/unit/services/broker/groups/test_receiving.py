@@ -226,7 +226,7 @@ def take_over(bench: Bench, epoch: int) -> None:
     bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
     bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + TAKEOVER_MS)
     bench.broker.epoch.raise_to(epoch, bench.now_ms)
-    bench.broker.receiving.keep_lengthened(bench.now_ms)
+    bench.broker.receiving.record_lengthened(bench.now_ms)
     bench.flush()
 
 
@@ -300,9 +300,9 @@ def test_a_group_is_forgotten_whole_by_one_record(bench: Bench) -> None:
     bench.flush()
     assert bench.broker.end_offset - before < 300
     bench.reopen()
-    assert bench.broker.group_views.all() == []
+    assert bench.broker.group_views.view_all() == []
     assert sorted(bench.ids() + bench.ids(topic="u")) == ["M1", "M2"]
-    assert bench.broker.group_views.one("g").policy.attempts_max == SETTINGS.attempts_max
+    assert bench.broker.group_views.view_group("g").policy.attempts_max == SETTINGS.attempts_max
 
 
 def test_a_run_takes_several_of_a_message_group_and_closes_it_until_all_are_done(bench: Bench) -> None:
@@ -479,7 +479,7 @@ def test_one_crowded_message_group_parks_only_so_many(bench: Bench, monkeypatch:
         bench.send("hot")
     bench.send("cold")
     got = bench.receive()
-    (view,) = bench.broker.group_views.one("g").queues
+    (view,) = bench.broker.group_views.view_group("g").queues
     assert (view.in_flight, view.waiting, view.next_offset) == (1, 4, 5)
     seen = []
     while got:
@@ -530,7 +530,7 @@ def test_a_paused_group_gets_nothing(bench: Bench) -> None:
 
 def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
     with pytest.raises(GroupNotFound, match="tidewheel group ls"):
-        bench.broker.group_views.one("nobody")
+        bench.broker.group_views.view_group("nobody")
     bench.send()
     bench.receive()
     with pytest.raises(GroupNotFound, match="it receives t"):
@@ -539,7 +539,7 @@ def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
         bench.broker.group_views.create("g", "t", Start(), NOW_MS)
     bench.broker.group_views.delete("g", "", NOW_MS)
     with pytest.raises(GroupNotFound):
-        bench.broker.group_views.one("g")
+        bench.broker.group_views.view_group("g")
 
 
 def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench: Bench) -> None:

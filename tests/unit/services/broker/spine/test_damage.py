@@ -228,7 +228,7 @@ def test_a_queue_whose_file_is_damaged_takes_no_other_from_the_view_of_a_group()
     bench.reopen(bench.settings)
     (name,) = bench.disk.list("consumequeue/t/3")
     bench.disk.flip_bit(f"consumequeue/t/3/{name}", 9)
-    (view,) = bench.broker.group_views.all()
+    (view,) = bench.broker.group_views.view_all()
     assert [one.oldest_ms is None for one in view.queues] == [one.queue_id == 3 for one in view.queues]
     assert [one.part for one in bench.broker.damage] == ["queue"]
 

@@ -77,7 +77,7 @@ class Bench:
         self.broker.checkpointed(checkpoint)
 
     def lag(self) -> int:
-        return sum(row.lag for view in self.broker.group_views.all() for row in view.queues)
+        return sum(row.lag for view in self.broker.group_views.view_all() for row in view.queues)
 
 
 def test_a_bench_is_a_sink() -> None:

@@ -159,7 +159,7 @@ def test_a_group_hears_of_the_first_messages_that_a_queue_made_anew_lacks(lost: 
     lose(store, places[:lost])
     assert received(store, EVERYTHING) == ["M0", "M1", "M2"][lost:]
     assert told(store) == ["gap"]
-    assert store.broker.groups.missed_messages.of("g", "t") is None
+    assert store.broker.groups.missed_messages.find("g", "t") is None
 
 
 @pytest.mark.parametrize("wanted", [EVERYTHING, parse_tags("a")], ids=["everything", "tag"])

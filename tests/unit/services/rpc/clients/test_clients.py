@@ -148,7 +148,7 @@ def test_a_client_that_has_not_received_counts_for_the_filter_of_its_settings(pl
             entry.expression.expression = expression
             settings = wire.Settings(client_type="SIMPLE_CONSUMER", subscription=subscription)
             await Telemetry(front, f"busy-{number}").introduce(settings)
-        found = front.live.core.group_views.one("g").filters
+        found = front.live.core.group_views.view_group("g").filters
         assert {one.text.expression: len(one.clients) for one in found} == {"red": 1, "blue": 2}
 
     play(scenario)

@@ -120,7 +120,7 @@ def test_acks_of_groups_that_never_received_make_no_groups(play: Any) -> None:
         handle = (await one_message(front)).system_properties.receipt_handle
         for number in range(100):
             assert await ack(front, handle, by=f"made-up-{number}") == [Code.INVALID_RECEIPT_HANDLE] * 2
-        assert [view.name for view in front.live.core.group_views.all()] == ["g"]
+        assert [view.name for view in front.live.core.group_views.view_all()] == ["g"]
 
     play(scenario)
 

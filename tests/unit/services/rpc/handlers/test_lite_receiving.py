@@ -9,7 +9,7 @@ import pytest
 
 from commitlog.message import MessageType
 from services.broker.groups.group_values import GroupPolicy
-from services.broker.groups.lite_subscribing import LiteSubscribing, Subscribed
+from services.broker.groups.lite_subscribing import LiteSubscribing, SubscriptionResult
 from services.broker.spine.values import Subscriber
 from services.rpc.clients import settings
 from services.rpc.generated import definition_pb2 as wire
@@ -206,7 +206,7 @@ def test_a_group_is_set_to_a_place_in_many_lite_topics_in_several_turns(
                 turn += 1
                 await asyncio.sleep(0)
 
-        def noted(self: LiteSubscribing, who: Subscriber, some: list[str], *more: Any) -> Subscribed:
+        def noted(self: LiteSubscribing, who: Subscriber, some: list[str], *more: Any) -> SubscriptionResult:
             subscribed.append((turn, some))
             return subscribe(self, who, some, *more)
 
