@@ -46,7 +46,7 @@ PLAINTEXT_SENTENCE: Final = (
 )
 
 
-def sentence(protocol: Protocol, http: str) -> str:
+def error_text(protocol: Protocol, http: str) -> str:
     """Return the error message for a protocol. `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
@@ -57,12 +57,12 @@ def sentence(protocol: Protocol, http: str) -> str:
     return f"This is {spoken}; {here}: {other}."
 
 
-def answer(protocol: Protocol, first: bytes, http: str) -> bytes:
+def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
     """Return the error message for a connection that began with the bytes `first`, in its protocol."""
-    return said(sentence(protocol, http), protocol, first, "400 Bad Request")
+    return encode_text(error_text(protocol, http), protocol, first, "400 Bad Request")
 
 
-class Farewell(NamedTuple):
+class ClientRefusal(NamedTuple):
     """The refusal of a client with a supported protocol, with a message, a gRPC status and an HTTP status."""
 
     text: str
@@ -70,28 +70,28 @@ class Farewell(NamedTuple):
     http_status: str
 
 
-TOO_MANY_FAREWELL: Final = Farewell(TOO_MANY_SENTENCE, Status.RESOURCE_EXHAUSTED, "429 Too Many Requests")
-PLAINTEXT_FAREWELL: Final = Farewell(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED, "426 Upgrade Required")
+TOO_MANY_REFUSAL: Final = ClientRefusal(TOO_MANY_SENTENCE, Status.RESOURCE_EXHAUSTED, "429 Too Many Requests")
+PLAINTEXT_REFUSAL: Final = ClientRefusal(PLAINTEXT_SENTENCE, Status.UNAUTHENTICATED, "426 Upgrade Required")
 
 
-def farewell(protocol: Protocol, first: bytes, why: Farewell = TOO_MANY_FAREWELL) -> bytes:
+def encode_refusal(protocol: Protocol, first: bytes, why: ClientRefusal = TOO_MANY_REFUSAL) -> bytes:
     """Return the refusal of a connection that began with the bytes `first`, in its protocol."""
-    return said(why.text, protocol, first, why.http_status)
+    return encode_text(why.text, protocol, first, why.http_status)
 
 
-def said(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
+def encode_text(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
     """Return a message in the protocol of a connection that began with the bytes `first`."""
     match protocol:
         case Protocol.HTTP1:
-            return _http1(text, http_status)
+            return _encode_http1(text, http_status)
         case Protocol.TLS:
             return _ACCESS_DENIED
         case Protocol.REMOTING:
-            return _remoting(text, first)
+            return _encode_remoting(text, first)
     return text.encode() + b"\n"
 
 
-def _http1(text: str, status: str) -> bytes:
+def _encode_http1(text: str, status: str) -> bytes:
     body = f"{text}\n".encode()
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -100,16 +100,16 @@ def _http1(text: str, status: str) -> bytes:
     return head.encode() + body
 
 
-def _remoting(text: str, first: bytes) -> bytes:
+def _encode_remoting(text: str, first: bytes) -> bytes:
     header = {
-        "code": SYSTEM_ERROR, "flag": IS_RESPONSE, "language": "OTHER", "opaque": opaque_of(first),
+        "code": SYSTEM_ERROR, "flag": IS_RESPONSE, "language": "OTHER", "opaque": read_opaque(first),
         "remark": text, "serializeTypeCurrentRPC": "JSON", "version": 0,
     }  # fmt: skip
     written = json.dumps(header).encode()
     return _LENGTHS.pack(len(written) + 4, len(written)) + written
 
 
-def opaque_of(frame: bytes) -> int:
+def read_opaque(frame: bytes) -> int:
     """Return the id of a remoting request, which the answer repeats, or 0 if the request has no id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
@@ -121,7 +121,7 @@ def opaque_of(frame: bytes) -> int:
         return 0
 
 
-def is_whole(protocol: Protocol, first: bytes) -> bool:
+def is_complete(protocol: Protocol, first: bytes) -> bool:
     """Return whether `first` contains a complete request head, ClientHello or frame header to answer."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX

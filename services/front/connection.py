@@ -396,7 +396,7 @@ class Connection(asyncio.Protocol):
                         self._cancel(answering)
                 case StreamDrained(stream_id):
                     if (answering := self._answering.get(stream_id)) is not None:
-                        _release(answering.passed)
+                        _complete(answering.passed)
                 case ConnectionEnded(code, why):
                     if code is not Code.NO_ERROR:
                         self._is_refused = True
@@ -471,6 +471,6 @@ def why_broken(error: ssl.SSLError) -> str:
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"
 
 
-def _release(waiting: asyncio.Future[None] | None) -> None:
+def _complete(waiting: asyncio.Future[None] | None) -> None:
     if waiting is not None and not waiting.done():
         waiting.set_result(None)

@@ -26,18 +26,18 @@ from commitlog import limits as limits_of_all
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Admission, Limits
 from services.front.answers import (
     NO_HTTP2_ALERT,
-    PLAINTEXT_FAREWELL,
-    TOO_MANY_FAREWELL,
-    Farewell,
-    answer,
-    farewell,
-    is_whole,
+    PLAINTEXT_REFUSAL,
+    TOO_MANY_REFUSAL,
+    ClientRefusal,
+    encode_error,
+    encode_refusal,
+    is_complete,
 )
 from services.front.client_hello import H2, offered
 from services.front.connection import Connection, Shared, why_broken
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.http2_frames import Code, goaway
-from services.front.refusing import Refusing
+from services.front.refusing import RefusingConnection
 from services.front.sweep import Sweep
 
 BACKLOG: Final = 1_024
@@ -48,8 +48,8 @@ PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
 LOOK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
 """The interval at which the broker checks whether a client has answered a ping."""
-FAREWELLS_MAX: Final = 64
-FAREWELL_SECONDS: Final = 2.0
+REFUSALS_MAX: Final = 64
+REFUSAL_SECONDS: Final = 2.0
 """The number of refused connections that are answered at the same time, and the time limit for each step."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
@@ -88,10 +88,12 @@ class Port:
         self._admission = Admission(limits)
         self._strangers: Counter[str] = Counter()
         self._arriving: set[asyncio.Task[None]] = set()
-        self._farewell_count = 0
+        self._refusal_count = 0
         self._handshakes = asyncio.Semaphore(limits_of_all.HANDSHAKES_MAX)
         self._listening: socket.socket | None = None
-        self._sweep = Sweep(min(LOOK_SECONDS, limits.idle_seconds), shared.connections, self._look)
+        self._sweep = Sweep(
+            min(LOOK_SECONDS, limits.idle_seconds), shared.connections, self._check_connection
+        )
         self._is_leaving = False
         self._ended: asyncio.Future[None] | None = None
         """A future that is done when the last connection is closed."""
@@ -131,7 +133,7 @@ class Port:
             await self._ended
         self._sweep.stop()
 
-    async def reaches_anybody(self, seconds: float) -> bool:
+    async def has_reachable_client(self, seconds: float) -> bool:
         """Ping all connected clients, and return whether any client answers within `seconds`.
 
         Clients that connect from the broker's own address (other than loopback) are not pinged, because an
@@ -161,63 +163,67 @@ class Port:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                self._pause(error)
+                self._pause_accepting(error)
                 return
             one.setblocking(False)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             host = str(address[0]).removeprefix("::ffff:")
-            task = self._loop.create_task(self._arrive(one, host))
+            task = self._loop.create_task(self._admit_connection(one, host))
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
 
-    def _pause(self, error: OSError) -> None:
+    def _pause_accepting(self, error: OSError) -> None:
         """Stop accepting for one second, as asyncio does, when the system has no file descriptors left."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
-        self._loop.call_later(1, self._resume)
+        self._loop.call_later(1, self._resume_accepting)
 
-    def _resume(self) -> None:
+    def _resume_accepting(self) -> None:
         if self._listening is not None:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
-    async def _arrive(self, one: socket.socket, host: str) -> None:
+    async def _admit_connection(self, one: socket.socket, host: str) -> None:
         """Detect the protocol of a new connection, and serve or refuse it."""
         has_strangers = self._strangers[host] >= self._limits.strangers_per_address
         if has_strangers or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
-            await self._hear_out(one, TOO_MANY_FAREWELL)
+            await self._refuse_connection(one, TOO_MANY_REFUSAL)
             return
         is_served = False
         try:
-            is_served = await self._serve(one, host)
+            is_served = await self._serve_connection(one, host)
         finally:
             if not is_served:
                 self._admission.leave(host)
                 _close(one)
 
-    async def _serve(self, one: socket.socket, host: str) -> bool:
+    async def _serve_connection(self, one: socket.socket, host: str) -> bool:
         """Serve a connection. Return False if the connection was refused or closed instead."""
-        protocol, first = await self._hello(one, self._limits.hello_seconds)
+        protocol, first = await self._detect_protocol(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
                 self._refuse(SILENT, host, "")
             return False
         if protocol is Protocol.TLS and self._tls is not None:
-            return await self._shake_hands(one, host, first or b"")
+            return await self._serve_tls(one, host, first or b"")
         if protocol is Protocol.HTTP2 and self._has_plaintext:
-            await self._connect(one, host, None)
+            await self._start_connection(one, host, None)
             return True
         if protocol is Protocol.HTTP2:
             self._refuse(PLAINTEXT, host, "")
-            await self._hear_out(one, PLAINTEXT_FAREWELL)
+            await self._refuse_connection(one, PLAINTEXT_REFUSAL)
             return False
         self._refuse(protocol.value, host, "")
-        told = answer(protocol, first or b"", self._http)
-        await self._say(one, goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told)
+        told = encode_error(protocol, first or b"", self._http)
+        await self._send_and_close(
+            one, goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told
+        )
         return False
 
-    async def _hello(self, one: socket.socket, seconds: float) -> tuple[Protocol | None, bytes | None]:
+    async def _detect_protocol(
+        self, one: socket.socket, seconds: float
+    ) -> tuple[Protocol | None, bytes | None]:
         """Return the protocol and the first bytes, which stay in the socket.
 
         Return None for the protocol on timeout, and None for both values if the client has hung up.
@@ -231,14 +237,14 @@ class Port:
                         return None, None
                     first = seen
                     protocol = protocol_of(first)
-                    if protocol is not None and self._is_enough(protocol, first):
+                    if protocol is not None and self._is_sufficient(protocol, first):
                         return protocol, first
         return None, first
 
-    def _is_enough(self, protocol: Protocol, first: bytes) -> bool:
+    def _is_sufficient(self, protocol: Protocol, first: bytes) -> bool:
         if protocol is Protocol.HTTP2:
             return True
-        return is_whole(protocol, first) or len(first) >= PEEKED_BYTES
+        return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
         """Return the first bytes when there are more than `known_bytes`, or b"" if the client has hung up."""
@@ -247,7 +253,7 @@ class Port:
             try:
                 seen = one.recv(PEEKED_BYTES, socket.MSG_PEEK)
             except BlockingIOError:
-                await self._readable(one)
+                await self._wait_readable(one)
                 continue
             except OSError:
                 return b""
@@ -258,37 +264,39 @@ class Port:
             await asyncio.sleep(pause_seconds)  # the known bytes keep the socket readable
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
-    async def _readable(self, one: socket.socket) -> None:
+    async def _wait_readable(self, one: socket.socket) -> None:
         ready = self._loop.create_future()
-        self._loop.add_reader(one.fileno(), _release, ready)
+        self._loop.add_reader(one.fileno(), _complete, ready)
         try:
             await ready
         finally:
             self._loop.remove_reader(one.fileno())
 
-    async def _shake_hands(self, one: socket.socket, host: str, first: bytes) -> bool:
+    async def _serve_tls(self, one: socket.socket, host: str, first: bytes) -> bool:
         protocols = offered(first)
         if protocols and H2 not in protocols:
             self._refuse(NO_HTTP2, host, "")
-            await self._say(one, NO_HTTP2_ALERT)
+            await self._send_and_close(one, NO_HTTP2_ALERT)
             return False
         await self._handshakes.acquire()
-        slot = Slot(self._handshakes, self._loop)
+        slot = HandshakeSlot(self._handshakes, self._loop)
         try:
             assert self._tls is not None
-            connection = await self._connect(one, host, self._tls())
+            connection = await self._start_connection(one, host, self._tls())
         except (OSError, ssl.SSLError) as error:
             if not self._is_leaving:
-                self._refuse(why(error), host, str(error))
+                self._refuse(describe_error(error), host, str(error))
             return False
         finally:
-            slot.give_back()
+            slot.release()
         if connection.protocol != H2.decode():
             self.refused(connection, NO_HTTP2, "")
             connection.transport.close()
         return True
 
-    async def _connect(self, one: socket.socket, host: str, tls: ssl.SSLContext | None) -> Connection:
+    async def _start_connection(
+        self, one: socket.socket, host: str, tls: ssl.SSLContext | None
+    ) -> Connection:
         connection = Connection(self._shared, host, self, is_encrypted=tls is not None)
         seconds = limits_of_all.HANDSHAKE_MS_MAX / 1000 if tls is not None else None
         await self._loop.connect_accepted_socket(
@@ -297,7 +305,7 @@ class Port:
         if self._asks_callers:
             connection.is_stranger = True
             self._strangers[host] += 1
-            self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
+            self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
         else:
             connection.is_let_in = True
         return connection
@@ -311,60 +319,60 @@ class Port:
     def lost(self, connection: Connection) -> None:
         """Remove a closed connection from all counts."""
         self._admission.leave(connection.host)
-        self._forget_stranger(connection)
+        self._uncount_stranger(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _forget_stranger(self, connection: Connection) -> None:
+    def _uncount_stranger(self, connection: Connection) -> None:
         if connection.is_stranger:
             connection.is_stranger = False
             self._strangers[connection.host] -= 1
             if not self._strangers[connection.host]:
                 del self._strangers[connection.host]
 
-    def _hurry_stranger(self, connection: Connection) -> None:
+    def _expire_stranger(self, connection: Connection) -> None:
         if connection.is_let_in or connection not in self._shared.connections:
-            self._forget_stranger(connection)
+            self._uncount_stranger(connection)
         elif connection.calls.http2.stream_count:
             self.refused(connection, STRANGER, "")
             connection.transport.abort()
         else:  # for example a health probe, which never authenticates
-            self._loop.call_later(self._limits.stranger_seconds, self._hurry_stranger, connection)
+            self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
 
-    async def _hear_out(self, one: socket.socket, reason: Farewell) -> None:
-        """Refuse a connection in its protocol. At most `FAREWELLS_MAX` connections are answered at once."""
-        if self._farewell_count >= FAREWELLS_MAX:
+    async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
+        """Refuse a connection in its protocol. At most `REFUSALS_MAX` connections are answered at once."""
+        if self._refusal_count >= REFUSALS_MAX:
             _close(one)
             return
-        self._farewell_count += 1
+        self._refusal_count += 1
         try:
-            protocol, first = await self._hello(one, FAREWELL_SECONDS)
+            protocol, first = await self._detect_protocol(one, REFUSAL_SECONDS)
             if protocol is Protocol.HTTP2:
                 await self._refuse_first_call(one, reason)
             elif protocol is not None:
-                await self._say(one, farewell(protocol, first or b"", reason))
+                await self._send_and_close(one, encode_refusal(protocol, first or b"", reason))
         finally:
-            self._farewell_count -= 1
+            self._refusal_count -= 1
             _close(one)
 
-    async def _refuse_first_call(self, one: socket.socket, reason: Farewell) -> None:
+    async def _refuse_first_call(self, one: socket.socket, reason: ClientRefusal) -> None:
         """Refuse the first call of an HTTP/2 client, since its user sees only the status of a call."""
-        refusing = Refusing(reason)
+        refusing = RefusingConnection(reason)
         with suppress(TimeoutError, OSError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._loop.connect_accepted_socket(lambda: refusing, one)
                 await refusing.is_over
 
-    async def _say(self, one: socket.socket, said: bytes) -> None:
+    async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
         """Read the received bytes, send `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(REFUSAL_SECONDS):
                 with suppress(BlockingIOError):
                     one.recv(1 << 16)
                 await self._loop.sock_sendall(one, said)
         _close(one)
 
-    def _look(self, one: Connection, now: float) -> None:
+    def _check_connection(self, one: Connection, now: float) -> None:
         """Close a connection that has been silent for `idle_seconds`, or check its other time limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.refused(one, IDLE, "")
@@ -373,7 +381,7 @@ class Port:
             one.look(now)
 
 
-class Slot:
+class HandshakeSlot:
     """A slot for a TLS handshake.
 
     The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake waits and uses no CPU.
@@ -381,9 +389,9 @@ class Slot:
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
         self._slots, self._is_held = slots, True
-        self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.give_back)
+        self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.release)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the slot, so that another handshake can begin."""
         if self._is_held:
             self._is_held = False
@@ -391,7 +399,7 @@ class Slot:
             self._slots.release()
 
 
-def why(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return a short reason for the failure of a handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return why_broken(error)
@@ -405,7 +413,7 @@ def _has_hung_up(one: socket.socket) -> bool:
     return bool(asking.poll(0))
 
 
-def _release(ready: asyncio.Future[None]) -> None:
+def _complete(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
 

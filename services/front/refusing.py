@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from services.front.answers import Farewell
+from services.front.answers import ClientRefusal
 from services.front.grpc_wire import refusal
 from services.front.http2 import Bounds, HeadersTooLong, Http2, RequestReceived
 from services.front.http2_frames import Code
@@ -18,10 +18,10 @@ from services.front.http2_frames import Code
 BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=65_535, idle_frames=100)
 
 
-class Refusing(asyncio.Protocol):
+class RefusingConnection(asyncio.Protocol):
     """A connection that refuses its first call and then closes. It must be created in its event loop."""
 
-    def __init__(self, reason: Farewell) -> None:
+    def __init__(self, reason: ClientRefusal) -> None:
         self._reason = reason
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2(BOUNDS, {}, loop.time())

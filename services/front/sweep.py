@@ -27,18 +27,18 @@ class Sweep(Generic[T]):
 
     def start(self) -> None:
         """Start the timer. The first round begins after `seconds`, the duration of a round."""
-        self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
+        self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
         """Stop the rounds."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _go_on(self) -> None:
+    def _check_slice(self) -> None:
         if not self._left:
             self._left = list(self._there_are)
             self._pause_seconds = self._seconds / max(1, -(-len(self._left) // SLICE))
-        self._timer = self._loop.call_later(self._pause_seconds, self._go_on)
+        self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
         now, slice_of = self._loop.time(), self._left[-SLICE:]
         del self._left[-SLICE:]
         for one in slice_of:

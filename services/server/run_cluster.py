@@ -161,7 +161,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         watches = check, unanswered, scrubbing, sessions
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, *watches)
         port = make_port(settings, switch, http, refusals, files_of_tls)
-        node.reaches_clients = partial(port.reaches_anybody, CLIENT_SECONDS)
+        node.reaches_clients = partial(port.has_reachable_client, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
         await stack.enter_async_context(serving_http(http_socket, app, tls, noop))
         running = asyncio.create_task(node.run())

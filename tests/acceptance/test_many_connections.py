@@ -18,13 +18,13 @@ from urllib.request import urlopen
 import pytest
 
 from services.front.answers import TOO_MANY_SENTENCE
-from services.front.port import FAREWELLS_MAX
+from services.front.port import REFUSALS_MAX
 from tests.endurance.conftest import OK, BrokerProcess, Client
 from tests.http2_client import PREFACE, REQUEST, request, settings
 
 FIT, COME, AT_ONCE, SECONDS = 1_000, 5_000, 50, 60
 SEALED, EACH_BYTES_MAX, SEALED_BYTES_MAX = 500, 32 * 1024, 256 * 1024
-assert AT_ONCE <= FAREWELLS_MAX, "of more at once some are not told"
+assert AT_ONCE <= REFUSALS_MAX, "of more at once some are not told"
 PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"are you "
 PONG = bytes([0, 0, 8, 6, 1, 0, 0, 0, 0]) + b"are you "
 NOTHING = tuple((name, "/no.Such/Method" if name == ":path" else value) for name, value in REQUEST)

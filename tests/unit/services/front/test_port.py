@@ -21,7 +21,7 @@ from services.front.certificates import grpc_contexts, own_files
 from services.front.connection import DEAD, Connection, Shared
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import framed
-from services.front.port import FAREWELLS_MAX, LEFT, NO_HTTP2, PLAINTEXT, SLOW, Port
+from services.front.port import LEFT, NO_HTTP2, PLAINTEXT, REFUSALS_MAX, SLOW, Port
 from services.process.event_loop import new_event_loop
 from tests.http2_client import (
     ACK,
@@ -224,15 +224,15 @@ def test_a_preface_that_comes_byte_by_byte_is_a_preface(play: Play) -> None:
 
 def test_clients_are_reached_once_one_of_them_answers(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
-        assert not await stage.port.reaches_anybody(0.0), "there is no client"
+        assert not await stage.port.has_reachable_client(0.0), "there is no client"
         silent, client = await stage.connect(), await stage.connect()
         for one in (silent, client):
             await one.greeted()
         # What a client says of its own accord is no answer: that it is heard does not show that it hears.
         silent.ask()
-        assert not await stage.port.reaches_anybody(0.2)
+        assert not await stage.port.has_reachable_client(0.2)
         answering = asyncio.create_task(client.answers_questions())
-        assert await stage.port.reaches_anybody(SCENARIO_SECONDS)
+        assert await stage.port.has_reachable_client(SCENARIO_SECONDS)
         answering.cancel()
         client.close()
         silent.close()
@@ -420,13 +420,13 @@ def test_the_client_of_grpc_shows_why_it_must_go_and_does_not_try_again(play: Pl
 def test_no_crowd_of_those_that_are_too_many_is_heard_out(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.front.port.FAREWELL_SECONDS", 0.2)
+    monkeypatch.setattr("services.front.port.REFUSAL_SECONDS", 0.2)
 
     async def scenario(stage: Stage) -> None:
         stays = await stage.connect()
         await stage.until(lambda: stage.port.connection_count == 1)
-        crowd = [await stage.connect() for _ in range(FAREWELLS_MAX + 20)]
-        await stage.until(lambda: len(stage.refused) == FAREWELLS_MAX + 20)
+        crowd = [await stage.connect() for _ in range(REFUSALS_MAX + 20)]
+        await stage.until(lambda: len(stage.refused) == REFUSALS_MAX + 20)
         for client in crowd:
             assert await client.rest() == b""
         stays.close()
