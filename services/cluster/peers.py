@@ -29,7 +29,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from services.front.certificates import Following, TlsFiles, grpc_context
+from services.front.certificates import CertificateReloader, TlsFiles, make_grpc_context
 from tidewheel.errors import ConfigurationError
 
 SECRET: Final = "x-tidewheel-secret"
@@ -63,7 +63,7 @@ def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
 
     Raise `ConfigurationError` if the files cannot be used.
     """
-    return Following(files, load_identity).current
+    return CertificateReloader(files, load_identity).current
 
 
 def load_identity(files: TlsFiles) -> Identity:
@@ -74,7 +74,7 @@ def load_identity(files: TlsFiles) -> Identity:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    context = grpc_context(files)
+    context = make_grpc_context(files)
     chain = files.certificate.read_bytes()
     certificate = x509.load_pem_x509_certificate(chain).public_bytes(Encoding.PEM).decode()
     if len(certificate) > CERTIFICATE_BYTES_MAX or not name_in(certificate):

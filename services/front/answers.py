@@ -20,7 +20,7 @@ import json
 import struct
 from typing import Final, NamedTuple
 
-from services.front.client_hello import is_whole_record
+from services.front.client_hello import is_complete_record
 from services.front.first_bytes import Protocol
 from services.front.grpc_wire import Status
 
@@ -126,7 +126,7 @@ def is_complete(protocol: Protocol, first: bytes) -> bool:
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:
-        return is_whole_record(first)
+        return is_complete_record(first)
     if protocol is Protocol.REMOTING:
         length = _LENGTHS.unpack_from(first)[1] & _HEADER_LENGTH_MASK
         return bool(len(first) >= min(_LENGTHS.size + length, HEADER_BYTES_MAX))

@@ -60,42 +60,42 @@ class TlsFiles:
     clients: Path | None = None
     own_names: tuple[str, ...] = ()
 
-    def changed_ns(self) -> tuple[int, ...]:
+    def read_change_times(self) -> tuple[int, ...]:
         """Return the modification time of each file, in nanoseconds. Raise OSError if a file is missing."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
-def https_context(files: TlsFiles) -> ssl.SSLContext:
+def make_https_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context of the HTTP interface, which uses the current files at each handshake.
 
     Python calls `sni_callback` at each handshake, even if the client sends no server name. Raise
     `ConfigurationError` if the files cannot be used.
     """
-    following = Following(files, server_context)
+    following = CertificateReloader(files, make_server_context)
 
-    def follow(sealed: Any, _name: str | None, _first: ssl.SSLContext) -> None:
+    def set_current(sealed: Any, _name: str | None, _first: ssl.SSLContext) -> None:
         sealed.context = following.current()
 
     first = following.current()
-    first.sni_callback = follow
+    first.sni_callback = set_current
     return first
 
 
-def grpc_contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
+def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
     """Return a function that returns the TLS context for a gRPC handshake, built from the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
-    return Following(files, grpc_context).current
+    return CertificateReloader(files, make_grpc_context).current
 
 
-def grpc_context(files: TlsFiles) -> ssl.SSLContext:
+def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context of the gRPC port.
 
     If `clients` is set, clients must have a certificate of its authorities.
     """
-    context = server_context(files, "h2")
+    context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
@@ -109,7 +109,7 @@ def grpc_context(files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
+def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
     """Return a server's TLS context with the current certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
@@ -117,7 +117,7 @@ def server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContex
     return context
 
 
-class Following(Generic[Made]):
+class CertificateReloader(Generic[Made]):
     """An object built from TLS files, such as a TLS context, which is rebuilt when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], Made], now: Now = utc_now) -> None:
@@ -126,15 +126,15 @@ class Following(Generic[Made]):
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
         self._failure = ""
-        self._made = self._read()
+        self._made = self._load_files()
 
     def current(self) -> Made:
         """Return the object for the current files, or log an error and return the last valid object."""
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
-                renew(self._files, self._now)
-            if self._files.changed_ns() != self._changed_ns:
-                self._made = self._read()
+                renew_certificate(self._files, self._now)
+            if self._files.read_change_times() != self._changed_ns:
+                self._made = self._load_files()
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
@@ -143,12 +143,12 @@ class Following(Generic[Made]):
             self._failure = str(error)
         return self._made
 
-    def _read(self) -> Made:
+    def _load_files(self) -> Made:
         files = self._files
         try:
-            self._changed_ns = files.changed_ns()
+            self._changed_ns = files.read_change_times()
             chain, key = files.certificate.read_bytes(), files.key.read_bytes()
-            ends = check(files, chain, key, self._now())
+            ends = check_expiry(files, chain, key, self._now())
             made = self._make(files)
         except ssl.SSLError as error:
             raise ConfigurationError(
@@ -160,12 +160,12 @@ class Following(Generic[Made]):
         return made
 
 
-def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
+def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
     """Return when a certificate expires, and log a warning if it expires within `WARN_DAYS`.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
-    ends: datetime.datetime = fitting(files, chain, key).not_valid_after_utc
+    ends: datetime.datetime = load_matching_certificate(files, chain, key).not_valid_after_utc
     left = ends - now
     if left.total_seconds() <= 0:
         log.error("TLS certificate has expired", certificate=str(files.certificate), days_ago=-left.days - 1)
@@ -174,7 +174,7 @@ def check(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> 
     return ends
 
 
-def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
+def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
     """Return the certificate (an `x509.Certificate`).
 
     Raise `ConfigurationError` if the key does not match the certificate, or a file cannot be parsed.
@@ -196,18 +196,18 @@ def fitting(files: TlsFiles, chain: bytes, key: bytes) -> Any:
     return certificate
 
 
-def own_files(
+def ensure_own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
     """Return the TLS files of a folder. If the files are missing, make a self-signed certificate and its key.
 
     A certificate that the operator has put into the folder is used as it is, and never renewed.
     """
-    files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(names_of(hosts)))
-    found = present(files)
-    if found is not None and not is_ours(found):
+    files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
+    found = load_certificate(files)
+    if found is not None and not is_self_signed(found):
         return replace(files, own_names=())
-    renew(files, now)
+    renew_certificate(files, now)
     if found is not None and is_authority(found):
         log.warning(
             "TLS certificate of an older version is an authority to who trusts it; delete it to have another",
@@ -216,29 +216,29 @@ def own_files(
     return files
 
 
-def renew(files: TlsFiles, now: Now) -> None:
+def renew_certificate(files: TlsFiles, now: Now) -> None:
     """Make a self-signed certificate and its key, unless the files are valid and need no renewal.
 
     Raise OSError if a file cannot be read or written.
     """
-    if lasts(files, now()):
+    if is_current(files, now()):
         return
-    certificate, key = self_signed(list(files.own_names), now())
+    certificate, key = make_self_signed(list(files.own_names), now())
     write_for_owner(files.key, key.decode())
     write_for_owner(files.certificate, certificate.decode(), GROUP_READS)
     log.info("TLS certificate made; clients that verify it need it", certificate=str(files.certificate))
 
 
-def lasts(files: TlsFiles, now: datetime.datetime) -> bool:
+def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
     """Return whether the certificate exists, matches its key, and need not be renewed yet."""
     try:
-        certificate = fitting(files, files.certificate.read_bytes(), files.key.read_bytes())
+        certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
         return False
     return bool(certificate.not_valid_after_utc - now > datetime.timedelta(days=RENEW_DAYS))
 
 
-def present(files: TlsFiles) -> Any:
+def load_certificate(files: TlsFiles) -> Any:
     """Return the certificate in the file (an `x509.Certificate`), or None if it is missing or invalid."""
     from cryptography import x509
 
@@ -248,7 +248,7 @@ def present(files: TlsFiles) -> Any:
         return None
 
 
-def is_ours(certificate: Any) -> bool:
+def is_self_signed(certificate: Any) -> bool:
     """Return whether a certificate was made and signed by a broker."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
@@ -266,13 +266,13 @@ def is_authority(certificate: Any) -> bool:
     return bool(found.value.ca)
 
 
-def names_of(hosts: Iterable[str]) -> list[str]:
+def list_own_names(hosts: Iterable[str]) -> list[str]:
     """Return the names and addresses that clients may use for a broker on these hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
-def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
+def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
     """Return a self-signed certificate for the given names and addresses, and its key, both as PEM.
 
     The certificate is valid from one day before `now`, for `VALID_DAYS`.
@@ -292,7 +292,9 @@ def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(begins + datetime.timedelta(days=VALID_DAYS))
-        .add_extension(x509.SubjectAlternativeName([_alternative(x509, name) for name in names]), False)
+        .add_extension(
+            x509.SubjectAlternativeName([_encode_alternative_name(x509, name) for name in names]), False
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -304,7 +306,7 @@ def self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple
     return certificate.public_bytes(serialization.Encoding.PEM), written
 
 
-def _alternative(x509: Any, name: str) -> Any:
+def _encode_alternative_name(x509: Any, name: str) -> Any:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:

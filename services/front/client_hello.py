@@ -25,60 +25,60 @@ _FIXED_BYTES: Final = 4 + 2 + 32
 _ALPN: Final = 16
 
 
-def is_whole_record(first: bytes) -> bool:
+def is_complete_record(first: bytes) -> bool:
     """Return whether the first record is complete, or too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
-    length = _number(first, _LENGTH_AT, 2)
+    length = _read_number(first, _LENGTH_AT, 2)
     return length > RECORD_BYTES_MAX or len(first) >= RECORD_HEAD_BYTES + length
 
 
-def offered(first: bytes) -> list[bytes] | None:
+def parse_protocols(first: bytes) -> list[bytes] | None:
     """Return the protocols that a ClientHello offers, or None if `first` is not a ClientHello in one record.
 
     Return an empty list if the ClientHello has no ALPN extension.
     """
     try:
-        return _offered(first)
+        return _parse_alpn(first)
     except IndexError:
         return None
 
 
-def _offered(first: bytes) -> list[bytes] | None:
-    record, _ = _counted(first, _LENGTH_AT, 2)
+def _parse_alpn(first: bytes) -> list[bytes] | None:
+    record, _ = _read_prefixed(first, _LENGTH_AT, 2)
     if first[:2] != _HEAD or record[0] != _CLIENT_HELLO:
         return None
     place = _FIXED_BYTES
     for length_bytes in (1, 2, 1):
-        _, place = _counted(record, place, length_bytes)
-    extensions = _counted(record, place, 2)[0] if place < len(record) else b""
+        _, place = _read_prefixed(record, place, length_bytes)
+    extensions = _read_prefixed(record, place, 2)[0] if place < len(record) else b""
     place = 0
     while place < len(extensions):
-        content, after = _counted(extensions, place + 2, 2)
-        if _number(extensions, place, 2) == _ALPN:
-            return _names(_counted(content, 0, 2)[0])
+        content, after = _read_prefixed(extensions, place + 2, 2)
+        if _read_number(extensions, place, 2) == _ALPN:
+            return _split_names(_read_prefixed(content, 0, 2)[0])
         place = after
     return []
 
 
-def _names(listed: bytes) -> list[bytes]:
+def _split_names(listed: bytes) -> list[bytes]:
     names, place = [], 0
     while place < len(listed):
-        name, place = _counted(listed, place, 1)
+        name, place = _read_prefixed(listed, place, 1)
         names.append(name)
     return names
 
 
-def _counted(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
+def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
     """Return the length-prefixed bytes at `place`, and their end. Raise IndexError if the bytes end early."""
     begins = place + length_bytes
-    ends = begins + _number(content, place, length_bytes)
+    ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):
         raise IndexError
     return content[begins:ends], ends
 
 
-def _number(content: bytes, place: int, length_bytes: int) -> int:
+def _read_number(content: bytes, place: int, length_bytes: int) -> int:
     if place + length_bytes > len(content):
         raise IndexError
     return int.from_bytes(content[place : place + length_bytes])

@@ -33,7 +33,7 @@ from services.front.answers import (
     encode_refusal,
     is_complete,
 )
-from services.front.client_hello import H2, offered
+from services.front.client_hello import H2, parse_protocols
 from services.front.connection import Connection, Shared, why_broken
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.http2_frames import Code, goaway
@@ -273,7 +273,7 @@ class Port:
             self._loop.remove_reader(one.fileno())
 
     async def _serve_tls(self, one: socket.socket, host: str, first: bytes) -> bool:
-        protocols = offered(first)
+        protocols = parse_protocols(first)
         if protocols and H2 not in protocols:
             self._refuse(NO_HTTP2, host, "")
             await self._send_and_close(one, NO_HTTP2_ALERT)

@@ -28,7 +28,7 @@ from commitlog.real_disk import RealDisk
 from services.auth.refusals import Refusals
 from services.explain.evidence import Folder
 from services.front.admission import Limits
-from services.front.certificates import TlsFiles, grpc_contexts, own_files
+from services.front.certificates import TlsFiles, ensure_own_files, make_grpc_context_source
 from services.front.connection import Service, Shared
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
@@ -151,7 +151,7 @@ def make_port(
         Limits(settings.connections_per_address),
         http.url,
         partial(tell_refused, refusals),
-        grpc_contexts(files),
+        make_grpc_context_source(files),
         has_plaintext=not settings.is_tls_only,
         asks_callers=settings.auth,
     )
@@ -221,7 +221,7 @@ def tls_files(settings: ServeSettings) -> TlsFiles:
     if any(given):
         raise ConfigurationError("--tls-certificate and --tls-key go together: give both or none.")
     hosts = [settings.listen.host, settings.advertise.host if settings.advertise else ""]
-    return own_files(settings.store / "tls", hosts, settings.tls_clients)
+    return ensure_own_files(settings.store / "tls", hosts, settings.tls_clients)
 
 
 def tell_refused(refusals: Refusals, why: str, host: str, detail: str) -> None:

@@ -24,7 +24,7 @@ from commitlog.disk import Disk
 from commitlog.errors import disk_error
 from commitlog.room import choose_segment_bytes
 from services.broker.broker import Broker
-from services.front.certificates import https_context
+from services.front.certificates import make_https_context
 from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.process import logs, memory
@@ -107,7 +107,7 @@ async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> Non
         endpoints.metrics.watch(port)
         live.set_health_callback(endpoints.health.tell)
         await stack.enter_async_context(serving_port(port, listening, endpoints.leave))
-        tls = https_context(files_of_tls) if http.is_tls else None
+        tls = make_https_context(files_of_tls) if http.is_tls else None
         stack.push_async_callback(endpoints.close_tasks)
         await stack.enter_async_context(serving_http(http_socket, endpoints.app, tls, live.receivers.close))
         told = stack.enter_context(told_to_stop())

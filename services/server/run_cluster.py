@@ -38,7 +38,7 @@ from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import Scrubbing
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis, WatchedEngine
-from services.front.certificates import https_context
+from services.front.certificates import make_https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import LeadershipProofs
 from services.live.live_broker import LiveBroker
@@ -95,7 +95,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         engine = engine_of(settings.cluster)
         stack.callback(engine.close)
         files_of_tls = tls_files(settings)
-        tls = https_context(files_of_tls) if http.is_tls else None
+        tls = make_https_context(files_of_tls) if http.is_tls else None
         began = await answered(
             partial(found_in, engine, settings.store),
             lambda waiting: serving_http(http_socket.dup(), waiting, tls, noop),

@@ -16,7 +16,7 @@ from uuid import uuid4
 import grpc
 import pytest
 
-from services.front.certificates import self_signed
+from services.front.certificates import make_self_signed
 from services.rpc.generated import definition_pb2, service_pb2
 from sharedlog import postgres
 from tests.acceptance.test_cluster import METADATA, SEGMENT_BYTES, SERVICE, SmallNode
@@ -77,7 +77,7 @@ class Impostor:
         self.trusted_count = self.met_count = 0
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.set_alpn_protocols(["h2"])
-        self._context.load_cert_chain(*write_pair(folder, "impostor", *self_signed(["127.0.0.1"])))
+        self._context.load_cert_chain(*write_pair(folder, "impostor", *make_self_signed(["127.0.0.1"])))
         stack.callback(self._listening.close)
         Thread(target=self._take, daemon=True).start()
 
@@ -238,7 +238,7 @@ def test_a_node_that_others_would_not_let_in_does_not_start(tmp_path: Path, data
     url = f"{database}&log={tmp_path.name}"
     assert tidewheel("cluster", "create", url, "--segment-bytes", SEGMENT_BYTES).returncode == 0
     authority, _ = write_pair(tmp_path, "authority", *an_authority())
-    certificate, key = write_pair(tmp_path, "own", *self_signed(["127.0.0.1"]))
+    certificate, key = write_pair(tmp_path, "own", *make_self_signed(["127.0.0.1"]))
     options = ("--tls-certificate", certificate, "--tls-key", key, "--tls-clients", authority)
     node = ("serve", "--cluster", url, "--node", "a", "--store", tmp_path / "a", "--listen", "127.0.0.1:0")
     refused = tidewheel(*node, "--http", "127.0.0.1:0", *options)

@@ -19,7 +19,7 @@ import grpc
 import pytest
 
 from services.front.admission import SILENT
-from services.front.certificates import self_signed
+from services.front.certificates import make_self_signed
 from services.front.port import LEFT, NO_HTTP2, PLAINTEXT
 from services.process.private_files import write_for_owner
 from tests.certificates import an_authority, issued, write_pair
@@ -99,7 +99,7 @@ def test_h2_is_agreed_upon(sealed: BrokerProcess) -> None:
 def test_who_does_not_trust_the_certificate_hangs_up_alone(
     sealed: BrokerProcess, clients: Clients, tmp_path: Path
 ) -> None:
-    (tmp_path / "other.pem").write_bytes(self_signed(["127.0.0.1"])[0])
+    (tmp_path / "other.pem").write_bytes(make_self_signed(["127.0.0.1"])[0])
     with pytest.raises(ssl.SSLCertVerificationError):
         shake_hands(sealed, trusting(tmp_path / "other.pem"))
     is_fine(sealed, clients)
@@ -232,7 +232,7 @@ def test_a_client_that_leaves_in_the_handshake_is_listed(sealed: BrokerProcess, 
 
 def files_of(folder: Path, *names: str) -> list[str]:
     """A certificate and its key as options; both files are there."""
-    certificate, key = self_signed(list(names))
+    certificate, key = make_self_signed(list(names))
     (folder / "certificate.pem").write_bytes(certificate)
     write_for_owner(folder / "key.pem", key.decode())
     return ["--tls-certificate", str(folder / "certificate.pem"), "--tls-key", str(folder / "key.pem")]
@@ -283,7 +283,7 @@ def test_a_client_without_a_valid_certificate_is_let_go_and_listed(
     if whose == "expired":
         pair = write_pair(tmp_path, "expired", *issued(authority, -1))
     elif whose == "another authority's":
-        pair = write_pair(tmp_path, "other", *self_signed(["somebody"]))
+        pair = write_pair(tmp_path, "other", *make_self_signed(["somebody"]))
     with listed(vouching, *NO_CERTIFICATE):
         assert shown(vouching, version, pair) == b""
         assert shown(vouching, version, good)[3] == SETTINGS

@@ -13,7 +13,7 @@ from pathlib import Path
 from commitlog import limits
 from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
-from services.front.certificates import grpc_contexts, own_files
+from services.front.certificates import ensure_own_files, make_grpc_context_source
 from services.front.connection import Shared
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
@@ -43,7 +43,7 @@ class InProcess:
         self.sessions = Sessions(now_ms)
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
         shared = Shared(Serving(rpcs, Turns(self.live), self._observe))
-        contexts = grpc_contexts(own_files(certificates, ["127.0.0.1"]))
+        contexts = make_grpc_context_source(ensure_own_files(certificates, ["127.0.0.1"]))
         self.port = Port(shared, Limits(), "http://h", lambda *_: None, contexts)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"

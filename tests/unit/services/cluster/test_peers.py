@@ -32,7 +32,7 @@ from services.cluster.peers import (
     load_identity,
     name_in,
 )
-from services.front.certificates import TlsFiles, self_signed, server_context
+from services.front.certificates import TlsFiles, make_self_signed, make_server_context
 from sharedlog.engine import Head
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
@@ -50,7 +50,7 @@ def kinds(folder: Path) -> dict[str, tuple[bytes, bytes]]:
     """A certificate and its key of each kind that a node may have."""
     authority, _ = write_pair(folder, "authority", *an_authority())
     return {
-        "its own": self_signed(["127.0.0.1", "localhost"]),
+        "its own": make_self_signed(["127.0.0.1", "localhost"]),
         "signed": issued(authority, 9),
         "an authority": named(x509.SubjectAlternativeName([x509.DNSName("node.example")]), is_authority=True),
         "wildcard": named(x509.SubjectAlternativeName([x509.DNSName("*.shop.example")])),
@@ -107,8 +107,8 @@ def serving(context: ssl.SSLContext | None) -> Iterator[str]:
 def test_http_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, kind: str) -> None:
     pair = kinds(tmp_path)[kind]
     files = TlsFiles(*write_pair(tmp_path, "node", *pair))
-    others = [self_signed(["127.0.0.1"])[0], (tmp_path / "authority.pem").read_bytes()]
-    with serving(server_context(files)) as address:
+    others = [make_self_signed(["127.0.0.1"])[0], (tmp_path / "authority.pem").read_bytes()]
+    with serving(make_server_context(files)) as address:
         connection = connect_to(f"https://{address}", pair[0].decode(), SECONDS)
         connection.request("GET", "/")
         assert connection.getresponse().status == 404
@@ -121,7 +121,7 @@ def test_http_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
 
 
 def test_where_nothing_is_told_or_nothing_is_served_over_tls_nothing_is_sent(tmp_path: Path) -> None:
-    told = self_signed(["127.0.0.1"])[0].decode()
+    told = make_self_signed(["127.0.0.1"])[0].decode()
     with serving(None) as address:
         with pytest.raises(CertificateMismatch, match="does not show the certificate"):
             connect_to(f"https://{address}", told, SECONDS)
@@ -134,13 +134,13 @@ def test_where_nothing_is_told_or_nothing_is_served_over_tls_nothing_is_sent(tmp
 
 
 def test_a_copy_is_fetched_from_no_other_node(tmp_path: Path) -> None:
-    files = TlsFiles(*write_pair(tmp_path, "node", *self_signed(["127.0.0.1"])))
+    files = TlsFiles(*write_pair(tmp_path, "node", *make_self_signed(["127.0.0.1"])))
     (tmp_path / "store").mkdir()
     disk = RealDisk(tmp_path / "store")
-    with serving(server_context(files)) as address:
+    with serving(make_server_context(files)) as address:
         for told, said in (
             (files.certificate.read_text(), "gives no copy"),
-            (self_signed(["x"])[0].decode(), "does not show"),
+            (make_self_signed(["x"])[0].decode(), "does not show"),
         ):
             with pytest.raises(CopyRefused, match=said):
                 transfer.fetch_copy(f"https://{address}", told, "secret", disk, lambda _: None)
@@ -166,7 +166,7 @@ def test_grpc_takes_the_certificate_that_was_told_and_no_other(tmp_path: Path, k
         await server.start()
         assert await call(port, certificate.decode()) == b"said"
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await call(port, self_signed(["127.0.0.1"])[0].decode())
+            await call(port, make_self_signed(["127.0.0.1"])[0].decode())
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert is_certificate_error(refused.value)
         await server.stop(None)
@@ -188,7 +188,7 @@ def test_who_does_not_listen_is_not_another_node() -> None:
     async def call() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        channel = channel_to(f"127.0.0.1:{port}", self_signed(["127.0.0.1"])[0].decode(), Identity(), [])
+        channel = channel_to(f"127.0.0.1:{port}", make_self_signed(["127.0.0.1"])[0].decode(), Identity(), [])
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await channel.unary_unary("/any/method")(b"said", timeout=SECONDS)
         assert not is_certificate_error(refused.value)
@@ -214,7 +214,7 @@ def test_what_is_told_is_the_first_of_a_chain_alone_and_follows_the_files(tmp_pa
     files = TlsFiles(*write_pair(tmp_path, "node", leaf + authority.read_bytes(), key))
     current = follow_certificate(files)
     assert current() == Identity(leaf.decode())
-    anew = self_signed(["127.0.0.1"])
+    anew = make_self_signed(["127.0.0.1"])
     write_pair(tmp_path, "node", *anew)
     assert current() == Identity(anew[0].decode())
     files.key.write_bytes(key)  # another one's: what is served goes on, and so does what is told
@@ -235,7 +235,7 @@ def test_where_clients_need_a_certificate_a_nodes_must_be_good_for_one(tmp_path:
     leaf, key = issued(authority, 9)
     good = TlsFiles(*write_pair(tmp_path, "good", leaf, key), clients=authority)
     assert load_identity(good) == Identity(leaf.decode(), leaf, key)
-    for name, pair in (("own", self_signed(["127.0.0.1"])), ("ended", issued(authority, -1))):
+    for name, pair in (("own", make_self_signed(["127.0.0.1"])), ("ended", issued(authority, -1))):
         with pytest.raises(ConfigurationError, match="no other node would let this one in"):
             load_identity(TlsFiles(*write_pair(tmp_path, name, *pair), clients=authority))
 

@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from services.front.certificates import (
     RENEW_DAYS,
     VALID_DAYS,
-    Following,
+    CertificateReloader,
     TlsFiles,
-    grpc_context,
-    names_of,
-    own_files,
-    self_signed,
-    server_context,
+    ensure_own_files,
+    list_own_names,
+    make_grpc_context,
+    make_self_signed,
+    make_server_context,
 )
 from tidewheel.errors import ConfigurationError
 
@@ -43,49 +43,49 @@ def later(path: Path, content: bytes) -> None:
 
 
 def test_a_certificate_of_our_own_is_made_once_and_its_key_is_private(tmp_path: Path) -> None:
-    files = own_files(tmp_path / "tls", ["broker.example"])
+    files = ensure_own_files(tmp_path / "tls", ["broker.example"])
     made = files.certificate.read_bytes()
     assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
     assert stat.S_IMODE(files.certificate.stat().st_mode) & 0o137 == 0
     assert stat.S_IMODE(files.key.parent.stat().st_mode) & 0o007 == 0
-    assert own_files(tmp_path / "tls", ["other.example"]).certificate.read_bytes() == made
-    Following(files, server_context)
+    assert ensure_own_files(tmp_path / "tls", ["other.example"]).certificate.read_bytes() == made
+    CertificateReloader(files, make_server_context)
 
 
 def test_a_certificate_names_the_hosts_that_are_dialled() -> None:
-    names = names_of(["0.0.0.0", "broker.example", "", "10.0.0.7"])
+    names = list_own_names(["0.0.0.0", "broker.example", "", "10.0.0.7"])
     assert names[:5] == ["broker.example", "10.0.0.7", "localhost", "127.0.0.1", "::1"]
 
 
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
-    files = given(tmp_path, self_signed(["a"])[0], self_signed(["b"])[1])
+    files = given(tmp_path, make_self_signed(["a"])[0], make_self_signed(["b"])[1])
     with pytest.raises(ConfigurationError, match=r"k\.pem is not the key of .*c\.pem"):
-        Following(files, server_context)
+        CertificateReloader(files, make_server_context)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"no PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
 def test_what_is_no_certificate_is_refused(tmp_path: Path, content: bytes) -> None:
-    files = given(tmp_path, content, self_signed(["a"])[1])
+    files = given(tmp_path, content, make_self_signed(["a"])[1])
     with pytest.raises(ConfigurationError, match="as PEM without password"):
-        Following(files, server_context)
+        CertificateReloader(files, make_server_context)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere.*No such file"):
-        Following(TlsFiles(tmp_path / "nowhere", tmp_path / "k.pem"), server_context)
+        CertificateReloader(TlsFiles(tmp_path / "nowhere", tmp_path / "k.pem"), make_server_context)
 
 
 def test_a_newer_certificate_is_read_and_a_wrong_one_is_not(tmp_path: Path) -> None:
-    certificate, key = self_signed(["a"])
+    certificate, key = make_self_signed(["a"])
     files = given(tmp_path, certificate, key)
-    following = Following(files, server_context)
+    following = CertificateReloader(files, make_server_context)
     first = following.current()
     assert following.current() is first
     later(files.certificate, b"half")
     assert following.current() is first
-    newer_certificate, newer_key = self_signed(["b"])
+    newer_certificate, newer_key = make_self_signed(["b"])
     later(files.key, newer_key)
     later(files.certificate, newer_certificate)
     second = following.current()
@@ -100,12 +100,12 @@ def test_what_are_no_authorities_is_refused_by_its_name_and_a_bad_change_of_them
     tmp_path: Path, content: bytes
 ) -> None:
     authorities = tmp_path / "authorities.pem"
-    files = replace(given(tmp_path, *self_signed(["a"])), clients=authorities)
+    files = replace(given(tmp_path, *make_self_signed(["a"])), clients=authorities)
     authorities.write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"authorities\.pem must hold"):
-        Following(files, grpc_context)
+        CertificateReloader(files, make_grpc_context)
     authorities.write_bytes("Zürich\n".encode() + files.certificate.read_bytes())
-    following = Following(files, grpc_context)
+    following = CertificateReloader(files, make_grpc_context)
     first = following.current()
     assert first.cert_store_stats()["x509"] == 1
     later(authorities, content)
@@ -138,17 +138,17 @@ def serving_with(folder: Path, certificate: bytes, key: bytes) -> ssl.SSLContext
 def test_who_trusts_our_certificate_verifies_the_broker(
     tmp_path: Path, flags: ssl.VerifyFlags, name: str
 ) -> None:
-    files = own_files(tmp_path / "tls", ["broker.example"])
+    files = ensure_own_files(tmp_path / "tls", ["broker.example"])
     trusting = ssl.create_default_context(cafile=str(files.certificate))
     trusting.verify_flags |= flags
-    handshake(server_context(files), trusting, name)
+    handshake(make_server_context(files), trusting, name)
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(server_context(files), trusting, "other.example")
+        handshake(make_server_context(files), trusting, "other.example")
 
 
 def test_who_has_stolen_our_key_is_nobody_else_to_those_that_trust_our_certificate(tmp_path: Path) -> None:
     """With a certificate that may sign others, the key of a broker would vouch for any site."""
-    files = own_files(tmp_path / "tls", [])
+    files = ensure_own_files(tmp_path / "tls", [])
     stolen = serialization.load_pem_private_key(files.key.read_bytes(), None)
     ours = x509.load_pem_x509_certificate(files.certificate.read_bytes())
     key = ec.generate_private_key(ec.SECP256R1())
@@ -178,8 +178,8 @@ def test_who_has_stolen_our_key_is_nobody_else_to_those_that_trust_our_certifica
 
 def test_our_certificate_is_renewed_before_it_ends_while_the_broker_serves(tmp_path: Path) -> None:
     clock = [datetime.now(UTC)]
-    files = own_files(tmp_path / "tls", [], now=lambda: clock[0])
-    following = Following(files, server_context, lambda: clock[0])
+    files = ensure_own_files(tmp_path / "tls", [], now=lambda: clock[0])
+    following = CertificateReloader(files, make_server_context, lambda: clock[0])
     first = following.current()
     before = files.certificate.read_bytes()
     clock[0] += timedelta(days=VALID_DAYS - RENEW_DAYS - 2)
@@ -193,21 +193,21 @@ def test_our_certificate_is_renewed_before_it_ends_while_the_broker_serves(tmp_p
     assert ends - clock[0] > timedelta(days=RENEW_DAYS)
     assert following.current() is second
     clock[0] = ends
-    assert own_files(tmp_path / "tls", [], now=lambda: clock[0]).certificate.read_bytes() != renewed
+    assert ensure_own_files(tmp_path / "tls", [], now=lambda: clock[0]).certificate.read_bytes() != renewed
 
 
 def test_a_death_between_key_and_certificate_does_not_keep_a_broker_from_starting(tmp_path: Path) -> None:
-    files = own_files(tmp_path / "tls", [])
-    files.key.write_bytes(self_signed(["other"])[1])
-    own_files(tmp_path / "tls", [])
-    Following(files, server_context)
+    files = ensure_own_files(tmp_path / "tls", [])
+    files.key.write_bytes(make_self_signed(["other"])[1])
+    ensure_own_files(tmp_path / "tls", [])
+    CertificateReloader(files, make_server_context)
     files.certificate.write_bytes(b"")
-    own_files(tmp_path / "tls", [])
-    Following(files, server_context)
+    ensure_own_files(tmp_path / "tls", [])
+    CertificateReloader(files, make_server_context)
 
 
 def test_a_certificate_that_somebody_else_has_put_there_is_never_renewed(tmp_path: Path) -> None:
-    ours = own_files(tmp_path / "tls", [])
+    ours = ensure_own_files(tmp_path / "tls", [])
     key = serialization.load_pem_private_key(ours.key.read_bytes(), None)
     name = x509.Name.from_rfc4514_string("CN=broker.example")
     yesterday = datetime.now(UTC) - timedelta(days=1)
@@ -223,6 +223,6 @@ def test_a_certificate_that_somebody_else_has_put_there_is_never_renewed(tmp_pat
         .public_bytes(serialization.Encoding.PEM)
     )
     ours.certificate.write_bytes(theirs)
-    files = own_files(tmp_path / "tls", [])
-    Following(files, server_context).current()
+    files = ensure_own_files(tmp_path / "tls", [])
+    CertificateReloader(files, make_server_context).current()
     assert files.certificate.read_bytes() == theirs

@@ -17,7 +17,7 @@ from services.front import connection as connections
 from services.front import port as ports
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
 from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
-from services.front.certificates import grpc_contexts, own_files
+from services.front.certificates import ensure_own_files, make_grpc_context_source
 from services.front.connection import DEAD, Connection, Shared
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import framed
@@ -80,7 +80,7 @@ class Stage:
         self.refused: list[tuple[str, str]] = []
         self.echo = Echo()
         self.shared = Shared(self.echo)
-        tls = grpc_contexts(own_files(files, [HOST]))
+        tls = make_grpc_context_source(ensure_own_files(files, [HOST]))
         self.port = Port(
             self.shared,
             limits,

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from services.auth.refusals import Refusals
-from services.front.certificates import https_context, own_files
+from services.front.certificates import ensure_own_files, make_https_context
 from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
 from services.ops.http_server import HttpLimits, HttpServer
@@ -201,7 +201,7 @@ async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def test_over_tls_the_broker_shows_its_certificate_and_plaintext_gets_nothing(tmp_path: Path) -> None:
-    files = own_files(tmp_path / "tls", [])
+    files = ensure_own_files(tmp_path / "tls", [])
 
     async def scenario(port: Port) -> None:
         trusting = ssl.create_default_context(cafile=str(files.certificate))
@@ -214,18 +214,18 @@ def test_over_tls_the_broker_shows_its_certificate_and_plaintext_gets_nothing(tm
         assert b"200" not in await reader.read()
         writer.close()
 
-    play(scenario, tls=https_context(files))
+    play(scenario, tls=make_https_context(files))
 
 
 def test_a_certificate_that_changes_is_shown_at_the_next_handshake(tmp_path: Path) -> None:
-    files = own_files(tmp_path / "tls", [])
-    context = https_context(files)
+    files = ensure_own_files(tmp_path / "tls", [])
+    context = make_https_context(files)
 
     async def scenario(port: Port) -> None:
         before = files.certificate.read_bytes()
         for path in (files.certificate, files.key):
             path.unlink()
-        own_files(tmp_path / "tls", [])
+        ensure_own_files(tmp_path / "tls", [])
         assert files.certificate.read_bytes() != before
         trusting = ssl.create_default_context(cafile=str(files.certificate))
         for _ in range(2):

@@ -17,7 +17,7 @@ import pytest
 
 from services.cli.access.auth import warn
 from services.cli.processes.serve import who_may
-from services.front.certificates import self_signed
+from services.front.certificates import make_self_signed
 from services.settings.config import ServeSettings, load
 from tests.command import tidewheel
 
@@ -240,7 +240,7 @@ def test_beyond_loopback_the_token_never_travels_in_the_clear(serving: Serving, 
     refused = serving.run("topic", "ls", more=plain)
     assert (refused.returncode, refused.stderr[:7]) == (3, "TW-123 ")
     assert "https://" in refused.stderr
-    (tmp_path / "other.pem").write_bytes(self_signed(["localhost", "127.0.0.1"])[0])
+    (tmp_path / "other.pem").write_bytes(make_self_signed(["localhost", "127.0.0.1"])[0])
     unknown = serving.run("topic", "ls", more={"TIDEWHEEL_HTTP_CA": str(tmp_path / "other.pem")})
     assert (unknown.returncode, unknown.stderr[:7]) == (3, "TW-123 ")
     assert "TIDEWHEEL_HTTP_CA" in unknown.stderr
