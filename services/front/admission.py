@@ -43,7 +43,7 @@ class Admission:
         self._connections[host] += 1
         return True
 
-    def leave(self, host: str) -> None:
+    def release(self, host: str) -> None:
         """Remove an admitted connection from the count."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0

@@ -8,9 +8,10 @@ parses only a limited number of frames. If bytes remain, the transport is paused
 frames without progress have used part of a client's allowance, each read waits another `LITTLE_SECONDS`.
 
 Writing. All output to a client in one turn of the event loop is sent by one `write` at the end of the turn
-(`Writes`), so 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits in
-the core, under the same limits as DATA that waits for flow control. The unsent bytes of all connections
-together are limited, too: over the limit, the connection with the most unsent bytes is closed (`Unread`).
+(`WriteQueue`), so 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits
+in the core, under the same limits as DATA that waits for flow control. The unsent bytes of all connections
+together are limited, too: over the limit, the connection with the most unsent bytes is closed
+(`UnreadBytes`).
 
 Serving. The service answers a unary call without a task, when its result is ready (`reply`). A streaming call
 is served by a task (`start`), which receives by `messages` and sends by `send_message`. A message counts as
@@ -82,14 +83,14 @@ class Service(Protocol):
 class Acceptor(Protocol):
     """The acceptor of connections, which counts the connections."""
 
-    def refused(self, connection: Connection, why: str, detail: str) -> None:
+    def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server ends, with a short reason and details."""
 
-    def lost(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         """Remove a closed connection from the count."""
 
 
-class Writes:
+class WriteQueue:
     """The connections that have bytes to write at the end of this turn of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -118,24 +119,24 @@ class Backlog:
     def add(self, connection: Connection) -> None:
         """Schedule a connection to continue reading in a later turn."""
         if not self._waiting:
-            self._loop.call_soon(self._go_on)
+            self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
 
-    def _go_on(self) -> None:
+    def _continue_next(self) -> None:
         connection = self._waiting.popleft()
         if self._waiting:
-            self._loop.call_soon(self._go_on)
-        connection.read_on()
+            self._loop.call_soon(self._continue_next)
+        connection.continue_reading()
 
 
-class Unread:
+class UnreadBytes:
     """The unread bytes of answers. Above the limit, the connection with the most unread bytes is closed."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
-    def note(self, connection: Connection, waiting_bytes: int) -> None:
+    def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
         """Set the unread bytes of a connection, and close the largest connection if the total is too high."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
@@ -144,24 +145,24 @@ class Unread:
             self._of.pop(connection, None)
         if self.waiting_bytes > limits.UNREAD_BYTES_MAX:
             most = max(self._of, key=self._of.__getitem__)
-            self.note(most, 0)
-            most.break_off(UNREAD)
+            self.set_bytes(most, 0)
+            most.end_with_reason(UNREAD)
 
 
-class Shared:
+class ServerState:
     """The state shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: Bounds | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.service, self.bounds = service, bounds or Bounds()
-        self.writes, self.backlog, self.unread = Writes(self.loop), Backlog(self.loop), Unread()
+        self.writes, self.backlog, self.unread = WriteQueue(self.loop), Backlog(self.loop), UnreadBytes()
         self.fields: dict[bytes, Field] = {}
         self.parts = HeldBytes()
         self.connections: set[Connection] = set()
         self.numbers = count(1)
 
 
-class Answering:
+class ServedCall:
     """A call that is served by a task, with the messages of its request and the futures of the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
@@ -175,7 +176,7 @@ class Answering:
         self.said: asyncio.Future[None] | None = None
         """A future that is done when the inbox is not empty."""
 
-    def put(self, said: MessageReceived | None) -> None:
+    def add_message(self, said: MessageReceived | None) -> None:
         """Add a message of the request, or None for its end, and wake the task."""
         self.inbox.append(said)
         if self.said is not None and not self.said.done():
@@ -210,7 +211,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ServerState,
         host: str,
         acceptor: Acceptor,
         *,
@@ -231,7 +232,7 @@ class Connection(asyncio.Protocol):
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
-        self._answering: dict[int, Answering] = {}
+        self._answering: dict[int, ServedCall] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
         """The unread bytes of answers, and the bytes received after the end."""
@@ -253,7 +254,7 @@ class Connection(asyncio.Protocol):
         if (sealed := transport.get_extra_info("ssl_object")) is not None:
             self.protocol = sealed.selected_alpn_protocol() or ""
         self._shared.connections.add(self)
-        self.write_soon()
+        self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes to the core, and continue in a later turn if the core leaves bytes unparsed."""
@@ -264,26 +265,26 @@ class Connection(asyncio.Protocol):
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
                 self.transport.pause_reading()  # a client that sends this much may lose the reason
             return
-        self._take(self.calls.receive(data, now))
+        self._handle_events(self.calls.receive(data, now))
         if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
             self.transport.pause_reading()
-            self._read_later()
+            self._schedule_reading()
         if not self._is_dirty:
-            self.write_soon()
+            self.schedule_write()
 
-    def read_on(self) -> None:
+    def continue_reading(self) -> None:
         """Continue with bytes of earlier turns."""
         self._is_behind = False
         if self.transport.is_closing():
             return
-        self._take(self.calls.receive(b"", self._shared.loop.time()))
+        self._handle_events(self.calls.receive(b"", self._shared.loop.time()))
         if self.calls.has_unread:
-            self._read_later()
+            self._schedule_reading()
         else:
             self.transport.resume_reading()
-        self.write_soon()
+        self.schedule_write()
 
-    def _read_later(self) -> None:
+    def _schedule_reading(self) -> None:
         """Continue in a later turn, or after `LITTLE_SECONDS` if the client's frames make no progress."""
         self._is_behind = True
         if self.calls.http2.brings_little:
@@ -297,8 +298,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Resume writing because the socket buffer has room."""
-        self._take(self.calls.resume())
-        self.write_soon()
+        self._handle_events(self.calls.resume())
+        self.schedule_write()
 
     def eof_received(self) -> bool:
         """Return False to close the transport, since a client that half-closes TCP needs no answers."""
@@ -308,14 +309,14 @@ class Connection(asyncio.Protocol):
         """End all calls of the connection."""
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
-            self._cancel(answering)
+            self._cancel_task(answering)
         self.calls.drop()
-        self._shared.unread.note(self, 0)
+        self._shared.unread.set_bytes(self, 0)
         if isinstance(error, ssl.SSLError):
-            self._acceptor.refused(self, why_broken(error), str(error))
-        self._acceptor.lost(self)
+            self._acceptor.count_refusal(self, describe_tls_error(error), str(error))
+        self._acceptor.remove_connection(self)
 
-    def write_soon(self) -> None:
+    def schedule_write(self) -> None:
         """Schedule a write of the core's bytes at the end of this turn."""
         if not self._is_dirty:
             self._is_dirty = True
@@ -326,13 +327,13 @@ class Connection(asyncio.Protocol):
         self._is_dirty = False
         if self.transport.is_closing():
             return
-        self._take(self.calls.events())
+        self._handle_events(self.calls.events())
         if out := self.calls.http2.take():
             self.transport.write(out)
         # The core returns DATA in pieces, and the transport may call `pause_writing` after each piece. The
         # rest of the DATA then waits in the core, which limits it, and not in the unlimited transport buffer.
         while self.calls.http2.has_more:
-            self._take(self.calls.resume())
+            self._handle_events(self.calls.resume())
             self.transport.write(self.calls.http2.take())
         http2 = self.calls.http2
         unread_bytes = http2.waiting_bytes
@@ -340,16 +341,16 @@ class Connection(asyncio.Protocol):
             unread_bytes += self.transport.get_write_buffer_size()
         if unread_bytes != self._unread_bytes:
             self._unread_bytes = unread_bytes
-            self._shared.unread.note(self, unread_bytes)
+            self._shared.unread.set_bytes(self, unread_bytes)
         if http2.is_over:
-            self._hang_up()
+            self._close_after_output()
 
-    def break_off(self, why: str) -> None:
+    def end_with_reason(self, why: str) -> None:
         """End the connection with a GOAWAY that contains the reason."""
-        self.calls.http2.break_off(Code.ENHANCE_YOUR_CALM, why)
-        self.write_soon()
+        self.calls.http2.end_with_reason(Code.ENHANCE_YOUR_CALM, why)
+        self.schedule_write()
 
-    def _hang_up(self) -> None:
+    def _close_after_output(self) -> None:
         """Close the connection after its last bytes, and abort the connection after `CLOSE_SECONDS`."""
         if self._has_hung_up:
             return
@@ -360,64 +361,66 @@ class Connection(asyncio.Protocol):
             self.transport.close()
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Send GOAWAY, after which the client opens no more calls. Calls under way continue."""
-        self.calls.http2.leave()
-        self.write_soon()
+        self.calls.http2.shut_down()
+        self.schedule_write()
 
-    def look(self, now: float) -> None:
+    def check_limits(self, now: float) -> None:
         """Ping a silent client, close the connection if a ping is not answered, and refuse slow requests."""
-        if not self.calls.look(now, PING_SECONDS, PONG_SECONDS):
-            self._acceptor.refused(self, DEAD, "")
+        if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
+            self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
         elif self.calls.has_news:
-            self.write_soon()
+            self.schedule_write()
 
-    def ask(self) -> None:
+    def send_ping(self) -> None:
         """Ping the client."""
-        self.calls.http2.ask()
-        self.write_soon()
+        self.calls.http2.send_ping()
+        self.schedule_write()
 
     # Calls.
 
-    def _take(self, events: list[Any]) -> None:
+    def _handle_events(self, events: list[Any]) -> None:
         for event in events:
             match event:
                 case CallReceived():
                     self._shared.service.call_received(self, event)
                 case CallStarted():
-                    self._answering[event.stream_id] = Answering()
+                    self._answering[event.stream_id] = ServedCall()
                     self._shared.service.call_started(self, event)
                 case MessageReceived(stream_id) | HalfClosed(stream_id):
                     if (answering := self._answering.get(stream_id)) is not None:
-                        answering.put(event if isinstance(event, MessageReceived) else None)
+                        answering.add_message(event if isinstance(event, MessageReceived) else None)
                 case CallCancelled(stream_id):
                     if (answering := self._answering.pop(stream_id, None)) is not None:
-                        self._cancel(answering)
+                        self._cancel_task(answering)
                 case StreamDrained(stream_id):
                     if (answering := self._answering.get(stream_id)) is not None:
                         _complete(answering.passed)
                 case ConnectionEnded(code, why):
                     if code is not Code.NO_ERROR:
                         self._is_refused = True
-                        self._acceptor.refused(self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why)
-                    self.write_soon()
+                        self._acceptor.count_refusal(
+                            self, f"HTTP/2: {code.name.lower().replace('_', ' ')}", why
+                        )
+                    self.schedule_write()
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Answer a call with one message."""
         self.calls.reply(stream_id, message)
         if not self._is_dirty:
-            self.write_soon()
+            self.schedule_write()
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "") -> None:
         """End a call."""
         self.calls.end(stream_id, status, text)
-        self.write_soon()
+        self.schedule_write()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
         """Send a message of a streamed answer, and return when the message has passed flow control."""
         self.calls.send_message(stream_id, message)
-        self.write_soon()
+        self.schedule_write()
         if not self.calls.http2.is_drained(stream_id):
             answering = self._answering[stream_id]
             answering.passed = self._shared.loop.create_future()
@@ -434,8 +437,8 @@ class Connection(asyncio.Protocol):
                 yield said.message
                 # Only now does the core parse the next message and reopen the client's window, so a slow task
                 # does not fill the memory of the server.
-                self._take(self.calls.message_read(stream_id))
-                self.write_soon()
+                self._handle_events(self.calls.message_read(stream_id))
+                self.schedule_write()
                 count += 1
                 if count % MESSAGES_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -446,25 +449,25 @@ class Connection(asyncio.Protocol):
         """Serve a call by a task, which is cancelled if the call is cancelled."""
         answering = self._answering.get(stream_id)
         if answering is None:
-            answering = self._answering[stream_id] = Answering()
+            answering = self._answering[stream_id] = ServedCall()
         answering.task = self._shared.loop.create_task(serving)
-        answering.task.add_done_callback(lambda task: self._ended(stream_id, task))
+        answering.task.add_done_callback(lambda task: self._finish_task(stream_id, task))
 
-    def _ended(self, stream_id: int, task: asyncio.Task[None]) -> None:
+    def _finish_task(self, stream_id: int, task: asyncio.Task[None]) -> None:
         if (answering := self._answering.pop(stream_id, None)) is not None:
-            answering.put(None)  # a second task may still await the request's messages
+            answering.add_message(None)  # a second task may still await the request's messages
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
-            self.write_soon()
+            self.schedule_write()
 
-    def _cancel(self, answering: Answering) -> None:
-        answering.put(None)
+    def _cancel_task(self, answering: ServedCall) -> None:
+        answering.add_message(None)
         if answering.task is not None:
             answering.task.cancel()
 
 
-def why_broken(error: ssl.SSLError) -> str:
+def describe_tls_error(error: ssl.SSLError) -> str:
     """Return a short reason for a TLS failure, which is the client's alert or the error of the server."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")

@@ -20,8 +20,9 @@ sentence, since a client logs only the status and its text.
 
 Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
 connection, and `REQUESTS_BYTES_MAX` on all connections (`HeldBytes`). A call that exceeds a bound is refused.
-After `REQUEST_MS_MAX`, `look` also refuses requests that arrive slower than `REQUEST_BYTES_PER_SECOND_MIN`.
-Bytes above the expected compression ratio (a decompression bomb) count as frames without progress.
+After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
+`REQUEST_BYTES_PER_SECOND_MIN`. Bytes above the expected compression ratio (a decompression bomb) count as
+frames without progress.
 """
 
 from __future__ import annotations
@@ -233,14 +234,14 @@ class GrpcCalls:
         return found
 
     def events(self) -> list[Event]:
-        """Return the events that the answers and `look` have caused."""
+        """Return the events that the answers and `check_limits` have caused."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._take(event, found)
         return found
 
-    def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse slow requests, and return the result of `Http2.look`. Call `events` after this method."""
+    def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
+        """Refuse slow requests, and return the result of `Http2.check_limits`. Then call `events`."""
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
         for stream_id in late:
@@ -250,7 +251,7 @@ class GrpcCalls:
         for stream_id, (_, since) in list(self._no_grpc.items()):
             if now - since >= limits.REQUEST_MS_MAX / 1000:
                 self._refuse_by_http(stream_id)
-        return self.http2.look(now, ping_seconds, pong_seconds)
+        return self.http2.check_limits(now, ping_seconds, pong_seconds)
 
     @property
     def has_news(self) -> bool:

@@ -34,8 +34,8 @@ server reset the strikes, since clients measure the round-trip time with pings w
 Fairness: `receive` parses frames up to `work_per_turn`. While `has_unread` is true, the transport must not be
 read, and `receive` must be called again in a later turn.
 
-Time limits: `look` closes a connection if a frame, a header block or the preface stays incomplete, or output
-stays unread, for longer than `Bounds` allows.
+Time limits: `check_limits` closes a connection if a frame, a header block or the preface stays incomplete, or
+output stays unread, for longer than `Bounds` allows.
 
 Cost: a request with HEADERS and one DATA frame takes 8 us, including its answer and `grpc_calls`.
 """
@@ -297,7 +297,7 @@ class Http2:
         """The streams with DATA that waits for the connection's window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
-        """The bytes of DATA sent so far, and the value at the last `look` with the time of its change."""
+        """The DATA bytes sent so far, and the value at the last check with the time of its change."""
         self.is_full = False
         """Whether the transport can take no more DATA."""
         self._unsaid_ends: dict[int, None] = {}
@@ -308,7 +308,7 @@ class Http2:
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
         self.reached_at = 0.0
-        """The time of the client's last answer to `ask`, or 0 before the first answer."""
+        """The time of the client's last answer to `send_ping`, or 0 before the first answer."""
         self._closing_from: int | None = None
         """The last stream to serve during shutdown."""
         self._is_leaving = self.is_over = False
@@ -330,9 +330,9 @@ class Http2:
         try:
             self._take_in(self._rest + data if self._rest else data)
         except CompressionError as error:
-            self.break_off(Code.COMPRESSION_ERROR, str(error))
+            self.end_with_reason(Code.COMPRESSION_ERROR, str(error))
         except ProtocolViolation as broken:
-            self.break_off(broken.code, str(broken))
+            self.end_with_reason(broken.code, str(broken))
         return self.events()
 
     def _take_in(self, data: bytes) -> None:
@@ -776,7 +776,7 @@ class Http2:
         stream.waiting_bytes += len(left)
         self._waiting_bytes += len(left)
         if self._waiting_bytes > self._bounds.waiting_bytes:
-            self.break_off(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
+            self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def finish(self, stream_id: int, trailers: bytes = b"") -> None:
         """End an answer with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
@@ -817,7 +817,7 @@ class Http2:
             self._unacknowledged.append(self._fields.acknowledged)
             self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Begin the shutdown with a GOAWAY, and serve streams that are opened before the GOAWAY arrives."""
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
@@ -852,14 +852,14 @@ class Http2:
             try:
                 self._spend(count)
             except ProtocolViolation as broken:
-                self.break_off(broken.code, str(broken))
+                self.end_with_reason(broken.code, str(broken))
 
-    def ask(self) -> None:
+    def send_ping(self) -> None:
         """Ping the client. `reached_at` is the time of the client's last answer."""
         if not self.is_over:
             self._out.append(ping(_REACHED_PING, is_answer=False))
 
-    def look(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
+    def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Check the time limits, and ping a client that has been silent for `ping_seconds`.
 
         End the connection if a limit of `Bounds` is exceeded. Return False if the client has not answered a
@@ -869,13 +869,13 @@ class Http2:
             return True
         if self._partial_at is not None and now - self._partial_at >= self._bounds.frame_seconds:
             what = "A greeting" if self._needs_settings else "A header block" if self._block else "A frame"
-            self.break_off(Code.ENHANCE_YOUR_CALM, f"{what} does not go on.")
+            self.end_with_reason(Code.ENHANCE_YOUR_CALM, f"{what} does not go on.")
             return True
         said_bytes, since = self._said_at
         if said_bytes != self._said_bytes or not (self._waiting_bytes or self._unsaid_ends or self.is_full):
             self._said_at = self._said_bytes, now
         elif now - since >= self._bounds.unread_seconds:
-            self.break_off(Code.ENHANCE_YOUR_CALM, "Nothing is read of what waits for it.")
+            self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Nothing is read of what waits for it.")
             return True
         if self._asked_at and now - self._asked_at >= pong_seconds and self._heard_at < self._asked_at:
             return False
@@ -1031,7 +1031,7 @@ class Http2:
             self.is_over = True
             self._events.append(ConnectionEnded(Code.NO_ERROR, ""))
 
-    def break_off(self, code: Code, why: str) -> None:
+    def end_with_reason(self, code: Code, why: str) -> None:
         """End the connection with a GOAWAY that contains the reason."""
         self._out.append(goaway(self._last_id, code, why))
         self.is_over = True

@@ -34,7 +34,7 @@ from services.front.answers import (
     is_complete,
 )
 from services.front.client_hello import H2, parse_protocols
-from services.front.connection import Connection, Shared, why_broken
+from services.front.connection import Connection, ServerState, describe_tls_error
 from services.front.first_bytes import Protocol, protocol_of
 from services.front.http2_frames import Code, goaway
 from services.front.refusing import RefusingConnection
@@ -73,7 +73,7 @@ class Port:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ServerState,
         limits: Limits,
         http: str,
         refuse: Refuse,
@@ -123,7 +123,7 @@ class Port:
         for task in list(self._arriving):
             task.cancel()
         for one in list(self._shared.connections):
-            one.leave()
+            one.shut_down()
         self._ended = self._loop.create_future()
         if self._shared.connections:
             await asyncio.wait((self._ended,), timeout=grace_seconds)
@@ -142,7 +142,7 @@ class Port:
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
         for one in asked:
-            one.ask()
+            one.send_ping()
         while self._loop.time() < asked_at + seconds:
             if any(one.calls.http2.reached_at >= asked_at for one in asked):
                 return True
@@ -195,7 +195,7 @@ class Port:
             is_served = await self._serve_connection(one, host)
         finally:
             if not is_served:
-                self._admission.leave(host)
+                self._admission.release(host)
                 _close(one)
 
     async def _serve_connection(self, one: socket.socket, host: str) -> bool:
@@ -290,7 +290,7 @@ class Port:
         finally:
             slot.release()
         if connection.protocol != H2.decode():
-            self.refused(connection, NO_HTTP2, "")
+            self.count_refusal(connection, NO_HTTP2, "")
             connection.transport.close()
         return True
 
@@ -310,15 +310,15 @@ class Port:
             connection.is_let_in = True
         return connection
 
-    def refused(self, connection: Connection, why: str, detail: str) -> None:
+    def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server ends, at most once, and not during the shutdown of the port."""
         if not self._is_leaving and not connection.is_listed:
             connection.is_listed = True
             self._refuse(why, connection.host, detail)
 
-    def lost(self, connection: Connection) -> None:
+    def remove_connection(self, connection: Connection) -> None:
         """Remove a closed connection from all counts."""
-        self._admission.leave(connection.host)
+        self._admission.release(connection.host)
         self._uncount_stranger(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
@@ -334,7 +334,7 @@ class Port:
         if connection.is_let_in or connection not in self._shared.connections:
             self._uncount_stranger(connection)
         elif connection.calls.http2.stream_count:
-            self.refused(connection, STRANGER, "")
+            self.count_refusal(connection, STRANGER, "")
             connection.transport.abort()
         else:  # for example a health probe, which never authenticates
             self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
@@ -375,10 +375,10 @@ class Port:
     def _check_connection(self, one: Connection, now: float) -> None:
         """Close a connection that has been silent for `idle_seconds`, or check its other time limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
-            self.refused(one, IDLE, "")
+            self.count_refusal(one, IDLE, "")
             one.transport.abort()  # `close` would wait for the client, which may be dead
         else:
-            one.look(now)
+            one.check_limits(now)
 
 
 class HandshakeSlot:
@@ -402,7 +402,7 @@ class HandshakeSlot:
 def describe_error(error: Exception) -> str:
     """Return a short reason for the failure of a handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
-        return why_broken(error)
+        return describe_tls_error(error)
     return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # asyncio raises this error on timeout
 
 

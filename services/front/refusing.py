@@ -39,7 +39,7 @@ class RefusingConnection(asyncio.Protocol):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text
                 self._http2.finish(event.stream_id, refusal(self._reason.grpc_status, text))
-                self._http2.break_off(Code.ENHANCE_YOUR_CALM, text)
+                self._http2.end_with_reason(Code.ENHANCE_YOUR_CALM, text)
                 break
         self._transport.write(self._http2.take())
         if self._http2.is_over:

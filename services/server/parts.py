@@ -29,7 +29,7 @@ from services.auth.refusals import Refusals
 from services.explain.evidence import Folder
 from services.front.admission import Limits
 from services.front.certificates import TlsFiles, ensure_own_files, make_grpc_context_source
-from services.front.connection import Service, Shared
+from services.front.connection import ServerState, Service
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
@@ -147,7 +147,7 @@ def make_port(
 ) -> Port:
     """Return the protocol port of a broker."""
     return Port(
-        Shared(service),
+        ServerState(service),
         Limits(settings.connections_per_address),
         http.url,
         partial(tell_refused, refusals),

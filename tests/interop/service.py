@@ -28,7 +28,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from services.front.admission import Limits
-from services.front.connection import Connection, Shared
+from services.front.connection import Connection, ServerState
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Status, literal, seconds_of
 from services.front.header_fields import Head
@@ -127,7 +127,7 @@ class TestService:
             connection.end(stream_id, Status.DEADLINE_EXCEEDED)
         more = literal(TRAILING, fields[TRAILING]) if TRAILING in fields else b""
         connection.calls.end(stream_id, more=more)
-        connection.write_soon()
+        connection.schedule_write()
 
     async def _empty(
         self, connection: Connection, stream_id: int, head: Head, said: AsyncIterator[bytes]
@@ -184,7 +184,7 @@ class TestService:
 async def serve(port: int) -> None:
     """Serve until this is cancelled."""
     listening = socket.create_server(("127.0.0.1", port))
-    served = Port(Shared(TestService()), Limits(), "", lambda *told: print(*told), None)
+    served = Port(ServerState(TestService()), Limits(), "", lambda *told: print(*told), None)
     served.start(listening)
     print("serving", listening.getsockname()[1], flush=True)
     try:

@@ -14,7 +14,7 @@ from commitlog import limits
 from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
 from services.front.certificates import ensure_own_files, make_grpc_context_source
-from services.front.connection import Shared
+from services.front.connection import ServerState
 from services.front.port import Port
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.sessions import Sessions
@@ -42,7 +42,7 @@ class InProcess:
         self.live = LiveBroker(MemoryDisk(), SETTINGS, now_ms, loop.call_later, writer)
         self.sessions = Sessions(now_ms)
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
-        shared = Shared(Serving(rpcs, Turns(self.live), self._observe))
+        shared = ServerState(Serving(rpcs, Turns(self.live), self._observe))
         contexts = make_grpc_context_source(ensure_own_files(certificates, ["127.0.0.1"]))
         self.port = Port(shared, Limits(), "http://h", lambda *_: None, contexts)
         self.listening = socket.create_server(("127.0.0.1", 0))

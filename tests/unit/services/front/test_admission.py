@@ -18,6 +18,6 @@ def test_no_address_has_more_than_it_may(steps: list[tuple[str, bool]]) -> None:
             assert admission.admit(host) == (open_of[host] < LIMIT)
             open_of[host] = min(open_of[host] + 1, LIMIT)
         elif open_of[host]:
-            admission.leave(host)
+            admission.release(host)
             open_of[host] -= 1
         assert admission.connection_count == sum(open_of.values())

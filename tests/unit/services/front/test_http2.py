@@ -599,16 +599,16 @@ def test_who_measures_while_it_receives_may_ping() -> None:
 
 def test_a_silent_client_is_asked_whether_it_is_there() -> None:
     talk = Talk()
-    assert talk.server.look(talk.now + 29, 30, 10)
+    assert talk.server.check_limits(talk.now + 29, 30, 10)
     assert talk.told() == []
-    assert talk.server.look(talk.now + 30, 30, 10)
+    assert talk.server.check_limits(talk.now + 30, 30, 10)
     (asked,) = talk.told()
     assert (asked.kind, asked.flags) == (PING, 0)
-    assert talk.server.look(talk.now + 39, 30, 10)
-    assert not talk.server.look(talk.now + 40, 30, 10)
+    assert talk.server.check_limits(talk.now + 39, 30, 10)
+    assert not talk.server.check_limits(talk.now + 40, 30, 10)
     talk.now += 40
     talk.say(frame(PING, ACK, 0, asked.payload))
-    assert talk.server.look(talk.now + 1, 30, 10)
+    assert talk.server.check_limits(talk.now + 1, 30, 10)
 
 
 # The end.
@@ -617,7 +617,7 @@ def test_a_silent_client_is_asked_whether_it_is_there() -> None:
 def test_a_server_that_leaves_serves_what_has_begun() -> None:
     talk = Talk()
     talk.say(request(1))
-    talk.server.leave()
+    talk.server.shut_down()
     first, asked = talk.told()
     assert (first.kind, int.from_bytes(first.payload[:4], "big"), code_of(first)) == (GOAWAY, 2**31 - 1, 0)
     assert talk.say(request(3)) == []
@@ -659,7 +659,7 @@ def test_settings_that_were_not_sent_cannot_be_acknowledged() -> None:
 
 def test_an_idle_client_is_let_go_at_once() -> None:
     talk = Talk()
-    talk.server.leave()
+    talk.server.shut_down()
     _, asked = talk.told()
     talk.say(frame(PING, ACK, 0, asked.payload))
     assert talk.took() == [ConnectionEnded(Code.NO_ERROR, "")]

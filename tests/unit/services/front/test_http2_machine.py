@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 1.0, 100.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.server.look(self.now, 30.0, 10.0)
+        self.server.check_limits(self.now, 30.0, 10.0)
 
     @rule()
     def read_on(self) -> None:
@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def leave(self) -> None:
-        self.server.leave()
+        self.server.shut_down()
 
     @invariant()
     def the_books_agree(self) -> None:

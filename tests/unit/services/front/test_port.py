@@ -18,7 +18,7 @@ from services.front import port as ports
 from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
 from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
 from services.front.certificates import ensure_own_files, make_grpc_context_source
-from services.front.connection import DEAD, Connection, Shared
+from services.front.connection import DEAD, Connection, ServerState
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import framed
 from services.front.port import LEFT, NO_HTTP2, PLAINTEXT, REFUSALS_MAX, SLOW, Port
@@ -79,7 +79,7 @@ class Stage:
     ) -> None:
         self.refused: list[tuple[str, str]] = []
         self.echo = Echo()
-        self.shared = Shared(self.echo)
+        self.shared = ServerState(self.echo)
         tls = make_grpc_context_source(ensure_own_files(files, [HOST]))
         self.port = Port(
             self.shared,

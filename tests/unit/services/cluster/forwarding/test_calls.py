@@ -37,7 +37,7 @@ from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Identity
 from services.front.admission import Limits
-from services.front.connection import Connection, Shared
+from services.front.connection import Connection, ServerState
 from services.front.grpc_calls import CallReceived
 from services.front.grpc_wire import Refused, Status
 from services.front.header_fields import Head
@@ -134,7 +134,7 @@ class Machine:
         node = cast(ClusterNode, Node(lead, self.member))
         self.forwarding = Forwarding(node, KEY, world.clock)
         self.switch = Switch(self.forwarding)
-        self.port = Port(Shared(self.switch), Limits(), "http://h", lambda *_: None, None)
+        self.port = Port(ServerState(self.switch), Limits(), "http://h", lambda *_: None, None)
         self.port.start(self.listening)
         self.channel = aio.insecure_channel(address)
         self.lives: list[LiveBroker] = []

@@ -24,7 +24,7 @@ from commitlog import limits
 from commitlog.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
-from services.front.connection import Shared
+from services.front.connection import ServerState
 from services.front.grpc_wire import framed
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
@@ -84,7 +84,7 @@ class Stage:
         self.rpcs = all_rpcs(self.live, self.sessions, where, metrics=measured)
         served = self.rpcs | standard_rpcs(self.health, self.rpcs)
         self.serving = Serving(served, self.turns, self._observe)
-        self.shared = Shared(self.serving)
+        self.shared = ServerState(self.serving)
         self.port = Port(self.shared, Limits(), "http://h", self._refuse, None)
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
