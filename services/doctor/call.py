@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from hpack import Decoder, HPACKError
 
-from services.front.grpc_wire import PREFIX_BYTES, Status, framed, literal
+from services.front.grpc_wire import PREFIX_BYTES, Status, encode_field, frame_message
 from services.front.http2_frames import (
     ACK,
     END_HEADERS,
@@ -82,8 +82,8 @@ def request(authority: str, path: str, message: bytes, fields: Fields) -> bytes:
         *((":method", "POST"), (":scheme", "http"), (":path", path), (":authority", authority)),
         *(("te", "trailers"), ("content-type", "application/grpc"), *fields),
     )
-    block = b"".join(literal(name, value) for name, value in head)
-    data = framed(message)
+    block = b"".join(encode_field(name, value) for name, value in head)
+    data = frame_message(message)
     if max(len(block), len(data)) > FRAME_BYTES_DEFAULT:
         raise CallFailed("INVALID_ARGUMENT", f"the request has more than {FRAME_BYTES_DEFAULT:,} B")
     begun = PREFACE + frame(Type.SETTINGS, 0, 0) + frame(Type.HEADERS, END_HEADERS, STREAM, block)

@@ -42,9 +42,9 @@ from services.front.grpc_calls import (
     CallStarted,
     GrpcCalls,
     HalfClosed,
-    HeldBytes,
     MessageReceived,
     Method,
+    RequestMemory,
 )
 from services.front.grpc_wire import Status
 from services.front.header_fields import Field
@@ -157,7 +157,7 @@ class ServerState:
         self.service, self.bounds = service, bounds or Bounds()
         self.writes, self.backlog, self.unread = WriteQueue(self.loop), Backlog(self.loop), UnreadBytes()
         self.fields: dict[bytes, Field] = {}
-        self.parts = HeldBytes()
+        self.parts = RequestMemory()
         self.connections: set[Connection] = set()
         self.numbers = count(1)
 
@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
             self._cancel_task(answering)
-        self.calls.drop()
+        self.calls.release_requests()
         self._shared.unread.set_bytes(self, 0)
         if isinstance(error, ssl.SSLError):
             self._acceptor.count_refusal(self, describe_tls_error(error), str(error))
@@ -371,7 +371,7 @@ class Connection(asyncio.Protocol):
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
-        elif self.calls.has_news:
+        elif self.calls.has_output:
             self.schedule_write()
 
     def send_ping(self) -> None:
@@ -437,7 +437,7 @@ class Connection(asyncio.Protocol):
                 yield said.message
                 # Only now does the core parse the next message and reopen the client's window, so a slow task
                 # does not fill the memory of the server.
-                self._handle_events(self.calls.message_read(stream_id))
+                self._handle_events(self.calls.finish_message(stream_id))
                 self.schedule_write()
                 count += 1
                 if count % MESSAGES_AT_ONCE == 0:

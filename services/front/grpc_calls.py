@@ -7,10 +7,10 @@
     reply, send_message, end   send an answer; `http2.take()` returns the bytes to write
 
 For a unary call, `CallReceived` is returned when the request is complete, and a handler never gets part of a
-message. Nearly every call is HEADERS and one DATA frame in one read, and `_request` alone handles these
-calls, without an `Incoming`.
+message. Nearly every call is HEADERS and one DATA frame in one read, and `_handle_request` alone handles
+these calls, without an `Incoming`.
 
-In a request stream, a message is parsed after `message_read` was called for the previous message. The
+In a request stream, a message is parsed after `finish_message` was called for the previous message. The
 unparsed bytes are bounded by the flow control window of the client, while a megabyte of compressed bytes
 could contain a million empty messages.
 
@@ -19,8 +19,8 @@ unknown compression, and a message that is too long or truncated. Each refusal c
 sentence, since a client logs only the status and its text.
 
 Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
-connection, and `REQUESTS_BYTES_MAX` on all connections (`HeldBytes`). A call that exceeds a bound is refused.
-After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
+connection, and `REQUESTS_BYTES_MAX` on all connections (`RequestMemory`). A call that exceeds a bound is
+refused. After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
 `REQUEST_BYTES_PER_SECOND_MIN`. Bytes above the expected compression ratio (a decompression bomb) count as
 frames without progress.
 """
@@ -40,10 +40,10 @@ from services.front.grpc_wire import (
     Messages,
     Refused,
     Status,
-    framed,
-    head_block,
+    encode_head,
+    encode_trailers,
+    frame_message,
     refusal,
-    trailers,
 )
 from services.front.header_fields import Field, Head
 from services.front.http2 import (
@@ -92,7 +92,7 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message of a request stream. The next message is returned after `message_read`."""
+    """A message of a request stream. The next message is returned after `finish_message`."""
 
     stream_id: int
     message: bytes
@@ -121,7 +121,7 @@ Event = (
 )
 
 
-class HeldBytes:
+class RequestMemory:
     """The total memory of incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class Incoming:
         self.held_bytes = 0
 
     @property
-    def holds_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the bytes of memory that the request uses now."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
@@ -189,7 +189,7 @@ class GrpcCalls:
         method_of: Callable[[str], Method | None],
         bounds: Bounds,
         kept: dict[bytes, Field],
-        parts: HeldBytes,
+        parts: RequestMemory,
         now: float,
     ) -> None:
         self.http2 = Http2(bounds, kept, now)
@@ -215,7 +215,7 @@ class GrpcCalls:
         for place, event in enumerate(events):
             if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
                 continue  # the connection is over, perhaps because of this request
-            self._take(event, found)
+            self._handle_event(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
                 self._later = events[place + 1 :]
                 break
@@ -230,20 +230,20 @@ class GrpcCalls:
         """Send waiting output, because the transport can take more, and return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
-            self._take(event, found)
+            self._handle_event(event, found)
         return found
 
     def events(self) -> list[Event]:
         """Return the events that the answers and `check_limits` have caused."""
         found, self._found = self._found, []
         for event in self.http2.events():
-            self._take(event, found)
+            self._handle_event(event, found)
         return found
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Refuse slow requests, and return the result of `Http2.check_limits`. Then call `events`."""
         self._now = now
-        late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_late(incoming)]
+        late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
         for stream_id in late:
             if self._incoming[stream_id].method.takes_stream:
                 self._found.append(CallCancelled(stream_id))
@@ -254,23 +254,23 @@ class GrpcCalls:
         return self.http2.check_limits(now, ping_seconds, pong_seconds)
 
     @property
-    def has_news(self) -> bool:
+    def has_output(self) -> bool:
         """Return whether there are bytes to write, or events."""
-        return bool(self._found) or self.http2.has_news
+        return bool(self._found) or self.http2.has_output
 
-    def drop(self) -> None:
+    def release_requests(self) -> None:
         """Release the memory of all requests after the end of the connection."""
         for stream_id in list(self._incoming):
-            self._leave(stream_id)
+            self._remove_request(stream_id)
 
-    def _take(self, event: object, found: list[Event]) -> None:
+    def _handle_event(self, event: object, found: list[Event]) -> None:
         match event:
             case RequestReceived():
-                self._request(event, found)
+                self._handle_request(event, found)
             case DataReceived():
-                self._body(event, found)
+                self._handle_data(event, found)
             case StreamReset(stream_id):
-                self._leave(stream_id)
+                self._remove_request(stream_id)
                 self._begun.discard(stream_id)
                 self._no_grpc.pop(stream_id, None)
                 found.append(CallCancelled(stream_id))
@@ -279,7 +279,7 @@ class GrpcCalls:
             case StreamDrained() | ConnectionEnded():
                 found.append(event)
 
-    def _request(self, request: RequestReceived, found: list[Event]) -> None:
+    def _handle_request(self, request: RequestReceived, found: list[Event]) -> None:
         stream_id, head, body, is_whole = request
         fields = head.fields
         if fields[":method"] != "POST" or not fields.get("content-type", "").startswith(GRPC):
@@ -307,9 +307,9 @@ class GrpcCalls:
         self._incoming[stream_id] = Incoming(method, kept, messages, self._now)
         if method.takes_stream:
             found.append(CallStarted(stream_id, method, head))
-        self._body(DataReceived(stream_id, body, is_whole), found, is_counted=False)
+        self._handle_data(DataReceived(stream_id, body, is_whole), found, is_counted=False)
 
-    def _body(self, body: DataReceived, found: list[Event], *, is_counted: bool = True) -> None:
+    def _handle_data(self, body: DataReceived, found: list[Event], *, is_counted: bool = True) -> None:
         stream_id, data, is_end = body
         incoming = self._incoming.get(stream_id)
         size = len(data) if is_counted else 0
@@ -322,26 +322,26 @@ class GrpcCalls:
         incoming.is_ended = is_end
         incoming.came_bytes += len(data)
         incoming.unread_bytes += size
-        self._go_on(stream_id, incoming, found)
+        self._parse_messages(stream_id, incoming, found)
 
-    def _go_on(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _parse_messages(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
         """Parse the received bytes of a request."""
         try:
             if incoming.method.takes_stream:
-                self._say_next(stream_id, incoming, found)
+                self._emit_message(stream_id, incoming, found)
             else:
-                self._make_whole(stream_id, incoming, found)
+                self._emit_call(stream_id, incoming, found)
             if stream_id in self._incoming:
-                self._hold(incoming)
+                self._charge_memory(incoming)
         except Refused as refused:
-            self._give_up(stream_id, incoming, refused, found)
+            self._refuse_incoming(stream_id, incoming, refused, found)
         self._unpacked_bytes += incoming.messages.unpacked_bytes
         incoming.messages.unpacked_bytes = 0
         if incoming.messages.excess_bytes:
             self.http2.spend(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
             incoming.messages.excess_bytes = 0
 
-    def _say_next(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _emit_message(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
         """Add the next message of a stream to `found`, unless a message is still unread."""
         if incoming.said_bytes >= 0:
             return
@@ -350,17 +350,17 @@ class GrpcCalls:
             incoming.said_bytes = len(message)
             found.append(MessageReceived(stream_id, message))
             return
-        self._consume(stream_id, incoming, 0)
+        self._reopen_window(stream_id, incoming, 0)
         if not incoming.messages.held_bytes:
             incoming.began_at, incoming.came_bytes = self._now, 0
         if incoming.is_ended:
             incoming.messages.end()
-            self._leave(stream_id)
+            self._remove_request(stream_id)
             found.append(HalfClosed(stream_id))
 
-    def _make_whole(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
+    def _emit_call(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
         """Add a call to `found` if its request is complete. Raise `Refused` unless it has one message."""
-        self._consume(stream_id, incoming, 0)
+        self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
         if incoming.whole is not None and incoming.messages.held_bytes:
@@ -370,45 +370,47 @@ class GrpcCalls:
         incoming.messages.end()
         if incoming.whole is None or incoming.head is None:
             raise Refused(Status.INTERNAL, "The request has no message.")
-        self._leave(stream_id)
+        self._remove_request(stream_id)
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
-    def _consume(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
+    def _reopen_window(self, stream_id: int, incoming: Incoming, left_bytes: int) -> None:
         """Return all but `left_bytes` unread bytes to the client's flow control window."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
-    def _is_late(self, incoming: Incoming) -> bool:
+    def _is_too_slow(self, incoming: Incoming) -> bool:
         """Return whether a request, or a message of a stream, arrives too slowly."""
         if incoming.head is None and (incoming.said_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
         return self._now - incoming.began_at >= seconds
 
-    def _give_up(self, stream_id: int, incoming: Incoming, refused: Refused, found: list[Event]) -> None:
-        self._consume(stream_id, incoming, 0)
+    def _refuse_incoming(
+        self, stream_id: int, incoming: Incoming, refused: Refused, found: list[Event]
+    ) -> None:
+        self._reopen_window(stream_id, incoming, 0)
         self.end(stream_id, refused.status, refused.text)
         if incoming.method.takes_stream:
             found.append(CallCancelled(stream_id))
 
-    def _leave(self, stream_id: int) -> None:
+    def _remove_request(self, stream_id: int) -> None:
         """Remove a request, and release its memory."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
-            self._change(-incoming.held_bytes)
+            self._add_memory(-incoming.held_bytes)
 
-    def _hold(self, incoming: Incoming) -> None:
-        by_bytes = incoming.holds_bytes - incoming.held_bytes
+    def _charge_memory(self, incoming: Incoming) -> None:
+        by_bytes = incoming.memory_bytes - incoming.held_bytes
         if by_bytes > 0:
             is_too_much = self._parts.held_bytes + by_bytes > limits.REQUESTS_BYTES_MAX
             if is_too_much or self._held_bytes + by_bytes > limits.REQUESTS_PER_CONNECTION_BYTES_MAX:
                 raise Refused(
                     Status.RESOURCE_EXHAUSTED, "Too many long messages are under way. Send it again later."
                 )
-        self._change(by_bytes)
+        self._add_memory(by_bytes)
         incoming.held_bytes += by_bytes
 
-    def _change(self, by_bytes: int) -> None:
+    def _add_memory(self, by_bytes: int) -> None:
         self._parts.held_bytes += by_bytes
         self._held_bytes += by_bytes
 
@@ -417,7 +419,7 @@ class GrpcCalls:
 
     def _refuse_by_http(self, stream_id: int) -> None:
         """Answer a request that is not gRPC with its HTTP status and a text."""
-        self.http2.begin(stream_id, head_block(self._no_grpc.pop(stream_id)[0], TEXT))
+        self.http2.begin(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send(stream_id, NO_GRPC)
         self.http2.finish(stream_id)
 
@@ -425,40 +427,40 @@ class GrpcCalls:
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Answer a call with one message and status OK."""
-        self.http2.answer(stream_id, HEAD, framed(message), WELL)
+        self.http2.answer(stream_id, HEAD, frame_message(message), WELL)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
         """Send the next message of an answer."""
         if stream_id not in self._begun:
             self.begin(stream_id)
-        self.http2.send(stream_id, framed(message))
+        self.http2.send(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
         """Send the header block of an answer, with additional header fields of the service."""
         self._begun.add(stream_id)
-        self.http2.begin(stream_id, HEAD if not fields else head_block(200, GRPC, dict(fields)))
+        self.http2.begin(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
         """End an answer with a status and a text, and with `more` as further trailers."""
-        self._leave(stream_id)
+        self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
-            self.http2.finish(stream_id, trailers(status, text) + more)
+            self.http2.finish(stream_id, encode_trailers(status, text) + more)
         else:
             self.http2.finish(stream_id, refusal(status, text) + more)
 
-    def message_read(self, stream_id: int) -> list[Event]:
+    def finish_message(self, stream_id: int) -> list[Event]:
         """Reopen the flow control window after a message was read, and return the next events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:
             incoming.said_bytes = -1
-            self._consume(stream_id, incoming, min(incoming.unread_bytes, incoming.messages.held_bytes))
-            self._go_on(stream_id, incoming, found)
+            self._reopen_window(stream_id, incoming, min(incoming.unread_bytes, incoming.messages.held_bytes))
+            self._parse_messages(stream_id, incoming, found)
         return found
 
     def abort(self, stream_id: int) -> None:
         """Reset a call that cannot be answered because of an error in the service."""
         self._begun.discard(stream_id)
-        self._leave(stream_id)
+        self._remove_request(stream_id)
         self.http2.reset(stream_id, Code.INTERNAL_ERROR)

@@ -57,7 +57,7 @@ class Refused(Exception):
         self.status, self.text = status, text
 
 
-def string(value: bytes) -> bytes:
+def encode_string(value: bytes) -> bytes:
     """Return a string literal without Huffman coding, prefixed with its length (RFC 7541, 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
@@ -69,41 +69,41 @@ def string(value: bytes) -> bytes:
     return bytes((*written, length)) + value
 
 
-def literal(name: str, value: str) -> bytes:
+def encode_field(name: str, value: str) -> bytes:
     """Return a header field literal without indexing."""
-    return _NEW_NAME + string(name.encode("latin-1")) + string(value.encode("latin-1"))
+    return _NEW_NAME + encode_string(name.encode("latin-1")) + encode_string(value.encode("latin-1"))
 
 
-def head_block(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
+def encode_head(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
     """Return the header block at the start of an answer."""
-    begun = _STATUS_200 if status == 200 else _STATUS + string(str(status).encode())
-    others = b"".join(literal(name, value) for name, value in (fields or {}).items())
-    return begun + _CONTENT_TYPE + string(content_type.encode()) + others
+    begun = _STATUS_200 if status == 200 else _STATUS + encode_string(str(status).encode())
+    others = b"".join(encode_field(name, value) for name, value in (fields or {}).items())
+    return begun + _CONTENT_TYPE + encode_string(content_type.encode()) + others
 
 
 @lru_cache(maxsize=1024)
-def trailers(status: Status, text: str = "") -> bytes:
+def encode_trailers(status: Status, text: str = "") -> bytes:
     """Return the header block at the end of an answer."""
-    said = literal("grpc-message", percent_encoded(text)) if text else b""
-    return literal("grpc-status", str(int(status))) + said
+    said = encode_field("grpc-message", percent_encode(text)) if text else b""
+    return encode_field("grpc-status", str(int(status))) + said
 
 
-def percent_encoded(text: str) -> str:
+def percent_encode(text: str) -> str:
     """Return a text as `grpc-message`, in UTF-8 with percent-encoding except for printable ASCII but %."""
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 GRPC: Final = "application/grpc"
-HEAD: Final = head_block(200, GRPC, {"grpc-accept-encoding": "identity,gzip"})
-WELL: Final = trailers(Status.OK)
+HEAD: Final = encode_head(200, GRPC, {"grpc-accept-encoding": "identity,gzip"})
+WELL: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
     """Return the header block of a refusal."""
-    return HEAD + trailers(status, text)
+    return HEAD + encode_trailers(status, text)
 
 
-def seconds_of(timeout: str) -> float:
+def parse_timeout(timeout: str) -> float:
     """Return a `grpc-timeout` in seconds. Raise `Refused` if the timeout is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
@@ -111,7 +111,7 @@ def seconds_of(timeout: str) -> float:
     return int(digits) * unit
 
 
-def framed(message: bytes) -> bytes:
+def frame_message(message: bytes) -> bytes:
     """Return a message with its prefix of 5 bytes, without compression."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -130,7 +130,7 @@ class Messages:
         self._max, self._is_gzip = message_bytes_max, is_gzip
         self._held = bytearray()
         self._wanted = PREFIX_BYTES
-        self._unpacking: Unpacking | None = None
+        self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
         """The unpacked bytes, and the bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
 
@@ -154,14 +154,14 @@ class Messages:
         if self._wanted == PREFIX_BYTES:
             size = int.from_bytes(held[1:PREFIX_BYTES], "big")
             if size > self._max:
-                raise too_long(size, self._max)
+                raise make_too_long(size, self._max)
             if flag := held[0]:
                 if flag != 1 or not self._is_gzip:
                     raise Refused(
                         Status.INTERNAL, "A message is compressed though grpc-encoding does not say by what."
                     )
                 del held[:PREFIX_BYTES]
-                self._unpacking = Unpacking(size, self._max)
+                self._unpacking = GzipMessage(size, self._max)
                 return self._unpack(self._unpacking)
             self._wanted = PREFIX_BYTES + size
             if len(held) < self._wanted:
@@ -179,7 +179,7 @@ class Messages:
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
-    def _unpack(self, unpacking: Unpacking) -> bytes | None:
+    def _unpack(self, unpacking: GzipMessage) -> bytes | None:
         """Unpack the received bytes. Return the message, or None if the message is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
@@ -195,7 +195,7 @@ class Messages:
         return unpacking.end()
 
 
-class Unpacking:
+class GzipMessage:
     """A gzip message with its unpacked bytes, and with `left_bytes` that have not arrived."""
 
     __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
@@ -226,7 +226,7 @@ class Unpacking:
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )
         if len(self.plain) > self._most:
-            raise too_long(len(self.plain), self._most)
+            raise make_too_long(len(self.plain), self._most)
 
     def end(self) -> bytes:
         """Return the message. Raise `Refused` if the message is truncated."""
@@ -235,6 +235,6 @@ class Unpacking:
         return bytes(self.plain)
 
 
-def too_long(size: int, most: int) -> Refused:
+def make_too_long(size: int, most: int) -> Refused:
     """Return the refusal of a message that exceeds the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

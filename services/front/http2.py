@@ -895,7 +895,7 @@ class Http2:
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
-    def has_news(self) -> bool:
+    def has_output(self) -> bool:
         """Return whether there are bytes to write, or events."""
         return bool(self._out or self._events)
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.front.grpc_wire import framed
+from services.front.grpc_wire import frame_message
 from services.rpc.generated.definition_pb2 import Message, Resource, SystemProperties
 from services.rpc.generated.service_pb2 import SendMessageRequest
 from tests.clients.conftest import BrokerProcess
@@ -176,7 +176,7 @@ def h2load(address: str) -> None:
     fields = ("content-type: application/grpc", "te: trailers", "x-mq-client-id: h2load")
     headers = [word for one in fields for word in ("-H", one)]
     with tempfile.NamedTemporaryFile() as body:
-        body.write(framed(message.SerializeToString()))
+        body.write(frame_message(message.SerializeToString()))
         body.flush()
         url = f"http://{address}/{SERVICE}/SendMessage"
         command = ["h2load", "-n", str(CALLS), "-c", "1", "-m", "1", "-d", body.name, *headers, url]

@@ -30,7 +30,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from services.front.admission import Limits
 from services.front.connection import Connection, ServerState
 from services.front.grpc_calls import CallReceived, CallStarted, Method
-from services.front.grpc_wire import Status, literal, seconds_of
+from services.front.grpc_wire import Status, encode_field, parse_timeout
 from services.front.header_fields import Head
 from services.front.port import Port
 from services.process.event_loop import new_event_loop
@@ -121,11 +121,11 @@ class TestService:
             connection.calls.begin(stream_id, {INITIAL: fields[INITIAL]})
         timeout = fields.get("grpc-timeout")
         try:
-            async with asyncio.timeout(seconds_of(timeout) if timeout else None):
+            async with asyncio.timeout(parse_timeout(timeout) if timeout else None):
                 await method.target(connection, stream_id, head, said)
         except TimeoutError:
             connection.end(stream_id, Status.DEADLINE_EXCEEDED)
-        more = literal(TRAILING, fields[TRAILING]) if TRAILING in fields else b""
+        more = encode_field(TRAILING, fields[TRAILING]) if TRAILING in fields else b""
         connection.calls.end(stream_id, more=more)
         connection.schedule_write()
 

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from services.front.grpc_wire import framed
+from services.front.grpc_wire import frame_message
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 
@@ -90,12 +90,12 @@ def send_body(topic: str, count: int = 1) -> bytes:
         ),
         body=bytes(BODY_BYTES),
     )
-    return framed(service.SendMessageRequest(messages=[message] * count).SerializeToString())
+    return frame_message(service.SendMessageRequest(messages=[message] * count).SerializeToString())
 
 
 def heartbeat_body() -> bytes:
     """Return a Heartbeat, which touches no store: its cost is the front's."""
-    return framed(service.HeartbeatRequest(client_type=wire.PRODUCER).SerializeToString())
+    return frame_message(service.HeartbeatRequest(client_type=wire.PRODUCER).SerializeToString())
 
 
 def receive_body(topic: str) -> bytes:
@@ -108,4 +108,4 @@ def receive_body(topic: str) -> bytes:
     )
     request.invisible_duration.seconds = LEASE_SECONDS
     request.long_polling_timeout.seconds = 5
-    return framed(request.SerializeToString())
+    return frame_message(request.SerializeToString())

@@ -59,7 +59,7 @@ from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import certificate_mismatch_text
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
-from services.front.grpc_wire import Refused, Status, seconds_of
+from services.front.grpc_wire import Refused, Status, parse_timeout
 from services.front.header_fields import CompressionError, Head
 from services.rpc.generated import service_pb2
 from services.rpc.generated.definition_pb2 import Code
@@ -438,7 +438,7 @@ class Forwarding:
         if head.has(FORWARDED):
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         given = head.get("grpc-timeout")
-        seconds = min(seconds_of(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
+        seconds = min(parse_timeout(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
         loop, not_its_own, may_be_done = asyncio.get_running_loop(), "", False
         until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
         while (left_seconds := until - loop.time()) > 0:

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from commitlog.limits import QUESTION_BYTES_MAX, REQUEST_BYTES_MAX
 from services.front.connection import Connection
 from services.front.grpc_calls import CallReceived, CallStarted, Method
-from services.front.grpc_wire import Refused, Status, seconds_of
+from services.front.grpc_wire import Refused, Status, parse_timeout
 from services.front.header_fields import CompressionError, Head
 from services.rpc.generated.definition_pb2 import Code
 from services.rpc.serving.gathering import Gathering
@@ -237,4 +237,4 @@ def constant_caller(connection: Connection, fields: Mapping[str, str], origin: O
 def with_deadline(caller: Caller, head: Head) -> Caller:
     """Return the caller with what is left of its call's time; raise `Refused`."""
     timeout = head.get("grpc-timeout")
-    return replace(caller, seconds_left=seconds_of(timeout)) if timeout else caller
+    return replace(caller, seconds_left=parse_timeout(timeout)) if timeout else caller

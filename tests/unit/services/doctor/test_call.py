@@ -9,7 +9,7 @@ from hpack import Encoder
 
 from services.doctor import call as calling
 from services.doctor.call import CallFailed, call
-from services.front.grpc_wire import HEAD, WELL, Status, framed, refusal
+from services.front.grpc_wire import HEAD, WELL, Status, frame_message, refusal
 from services.front.http2_frames import (
     ACK,
     END_HEADERS,
@@ -29,7 +29,7 @@ GREETING = settings({}) + frame(Type.SETTINGS, ACK, 0)
 LAST = END_HEADERS | END_STREAM
 REPLY = (
     frame(Type.HEADERS, END_HEADERS, 1, HEAD)
-    + frame(Type.DATA, 0, 1, framed(b"seven"))
+    + frame(Type.DATA, 0, 1, frame_message(b"seven"))
     + frame(Type.HEADERS, LAST, 1, WELL)
 )
 
@@ -61,7 +61,7 @@ def test_a_reply_is_returned() -> None:
     assert reply == b"seven"
     assert told.startswith(PREFACE)
     assert b"/package.Service/Method" in told
-    assert framed(b"question") in told
+    assert frame_message(b"question") in told
     assert told.endswith(frame(Type.SETTINGS, ACK, 0))
 
 
@@ -80,7 +80,7 @@ def test_the_pieces_in_which_a_reply_comes_do_not_matter() -> None:
 def test_header_fields_may_be_compressed_continued_and_padded() -> None:
     block = Encoder().encode([(":status", "200"), ("content-type", "application/grpc")])
     head = frame(Type.HEADERS, PADDED, 1, b"\2" + block[:3] + b"\0\0")
-    data = frame(Type.DATA, PADDED, 1, b"\1" + framed(b"seven") + b"\0")
+    data = frame(Type.DATA, PADDED, 1, b"\1" + frame_message(b"seven") + b"\0")
     rest = frame(Type.CONTINUATION, END_HEADERS, 1, block[3:])
     end = frame(Type.HEADERS, LAST, 1, WELL)
     assert answered(GREETING, head, rest, data, end)[0] == b"seven"

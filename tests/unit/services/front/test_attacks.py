@@ -21,11 +21,11 @@ from services.front.grpc_calls import (
     Event,
     GrpcCalls,
     HalfClosed,
-    HeldBytes,
     MessageReceived,
     Method,
+    RequestMemory,
 )
-from services.front.grpc_wire import Status, framed
+from services.front.grpc_wire import Status, frame_message
 from services.front.header_fields import Field
 from services.front.http2 import Bounds, ConnectionEnded
 from services.front.http2_frames import Code
@@ -81,7 +81,7 @@ class Peer:
         self, greeting: bytes = OPEN, answer: bytes = ANSWER, *, acknowledges_no_table: bool = False
     ) -> None:
         self.answer, self.acknowledges_no_table = answer, acknowledges_no_table
-        self.now, self.parts, self.kept = 1_000.0, HeldBytes(), dict[bytes, Field]()
+        self.now, self.parts, self.kept = 1_000.0, RequestMemory(), dict[bytes, Field]()
         self.server = GrpcCalls(METHODS.get, Bounds(), self.kept, self.parts, self.now)
         self.statuses: Counter[str] = Counter()
         self.goaway: Frame | None = None
@@ -115,7 +115,7 @@ class Peer:
             if isinstance(event, CallReceived):
                 self.server.reply(event.stream_id, self.answer)
             elif isinstance(event, MessageReceived):
-                waiting += self.server.message_read(event.stream_id)
+                waiting += self.server.finish_message(event.stream_id)
 
     def note(self, one: Frame) -> None:
         if one.kind == GOAWAY:
@@ -178,7 +178,7 @@ def test_an_attack_holds_little_and_is_told_why_it_must_go(name: str) -> None:
         assert peer.server.http2.stream_count <= 1
         assert peer.statuses or name == "small_messages"
     if peer.is_over:
-        peer.server.drop()
+        peer.server.release_requests()
         assert peer.parts.held_bytes == 0
 
 
@@ -201,7 +201,7 @@ def test_entries_of_a_table_that_was_agreed_not_to_be_are_dropped_and_their_call
 
 def test_a_turn_takes_so_many_frames_apart_and_the_rest_in_later_ones() -> None:
     peer, pieces_of = Peer(), 20 * limits.WORK_PER_TURN_MAX
-    message = framed(bytes(pieces_of * 20 - 5))
+    message = frame_message(bytes(pieces_of * 20 - 5))
     said = b"".join(data(1, message[at : at + 20]) for at in range(0, len(message), 20))
     before = peer.turns
     peer.say(frame(HEADERS, END_HEADERS, 1, CALL) + said + data(1, b"", ends=True))
@@ -260,7 +260,7 @@ def test_who_stops_in_the_middle_is_hung_up_on_though_a_byte_comes_now_and_then(
 def test_who_goes_on_frame_by_frame_is_not() -> None:
     peer = Peer()
     peer.say(frame(HEADERS, END_HEADERS, 1, STREAM_CALL))
-    piece = data(1, framed(bytes(100)))
+    piece = data(1, frame_message(bytes(100)))
     for _ in range(100):
         peer.say(piece[:50])
         peer.look(5.0)
@@ -311,7 +311,7 @@ def test_a_stream_may_be_silent_between_its_messages() -> None:
     peer.say(frame(HEADERS, END_HEADERS, 1, STREAM_CALL))
     for _ in range(20):
         peer.look(limits.REQUEST_MS_MAX / 500)
-        peer.say(data(1, framed(b"a")))
+        peer.say(data(1, frame_message(b"a")))
     assert [type(one) for one in peer.events] == [CallStarted, *[MessageReceived] * 20]
 
 
@@ -319,7 +319,9 @@ def test_a_stream_may_be_silent_between_its_messages() -> None:
 def test_who_reads_nothing_of_what_waits_is_hung_up_on(is_below_zero: bool) -> None:
     peer = Peer(OPEN + settings(window=100 if is_below_zero else 0))
     for stream_id in range(1, 2 * limits.CONNECTION_STREAMS_MAX, 2):
-        peer.say(frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, framed(b""), ends=True))
+        peer.say(
+            frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, frame_message(b""), ends=True)
+        )
     if is_below_zero:
         peer.say(settings(window=0))
     most = limits.CONNECTION_STREAMS_MAX * (len(ANSWER) + 5)
@@ -334,7 +336,7 @@ def test_who_reads_nothing_of_what_waits_is_hung_up_on(is_below_zero: bool) -> N
 
 def test_who_reads_slowly_is_not() -> None:
     peer = Peer(OPEN + settings(window=0))
-    peer.say(frame(HEADERS, END_HEADERS, 1, CALL) + data(1, framed(b""), ends=True))
+    peer.say(frame(HEADERS, END_HEADERS, 1, CALL) + data(1, frame_message(b""), ends=True))
     for _ in range(10):
         peer.look(limits.UNREAD_MS_MAX / 2000)
         peer.say(window_update(1, 100))
@@ -357,7 +359,9 @@ def test_windows_that_open_and_close_leave_no_trace() -> None:
     """100 a second are allowed for ever: nothing may be left of each."""
     peer = Peer(PREFACE + settings())
     for stream_id in range(1, 20, 2):  # until the window of the connection is used up
-        peer.say(frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, framed(b""), ends=True))
+        peer.say(
+            frame(HEADERS, END_HEADERS, stream_id, CALL) + data(stream_id, frame_message(b""), ends=True)
+        )
     http2 = peer.server.http2
     assert http2.waiting_bytes
     for number in range(2_000):
@@ -383,40 +387,40 @@ def test_streams_that_are_reset_while_they_wait_leave_no_trace() -> None:
 def test_a_client_that_hangs_up_at_any_byte_leaves_nothing() -> None:
     said = (
         frame(HEADERS, END_HEADERS, 1, STREAM_CALL)
-        + data(1, framed(b"one") + framed(b"two")[:4])
+        + data(1, frame_message(b"one") + frame_message(b"two")[:4])
         + frame(HEADERS, 0, 3, CALL[:20])
         + frame(9, END_HEADERS, 3, CALL[20:])
-        + data(3, framed(bytes(60))[:50])
-        + data(1, framed(b"two")[4:], ends=True)
+        + data(3, frame_message(bytes(60))[:50])
+        + data(1, frame_message(b"two")[4:], ends=True)
     )
     for cut in range(len(said)):
         peer = Peer()
         peer.say(said[:cut])
-        peer.server.drop()
+        peer.server.release_requests()
         assert peer.parts.held_bytes == 0, cut
 
 
 def test_messages_of_a_stream_wait_in_bytes_until_the_one_before_was_heard() -> None:
-    parts = HeldBytes()
+    parts = RequestMemory()
     server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
     found = server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
-    found += server.receive(data(1, 3_000 * framed(b"")) + data(1, b"", ends=True), 0.0)
+    found += server.receive(data(1, 3_000 * frame_message(b"")) + data(1, b"", ends=True), 0.0)
     assert [type(one) for one in found] == [CallStarted, MessageReceived]
     assert parts.held_bytes == 2_999 * 5
     for left in reversed(range(2_999)):
-        assert [type(one) for one in server.message_read(1)] == [MessageReceived]
+        assert [type(one) for one in server.finish_message(1)] == [MessageReceived]
         assert parts.held_bytes == left * 5
-    assert server.message_read(1) == [HalfClosed(1)]
+    assert server.finish_message(1) == [HalfClosed(1)]
 
 
 def test_a_message_that_waits_to_be_heard_is_counted() -> None:
-    parts = HeldBytes()
+    parts = RequestMemory()
     server = GrpcCalls(METHODS.get, Bounds(), {}, parts, 0.0)
     server.receive(OPEN + frame(HEADERS, END_HEADERS, 1, STREAM_CALL), 0.0)
     for at in range(0, 100_000, 10_000):
-        server.receive(data(1, framed(bytes(100_000 - 5))[at : at + 10_000]), 0.0)
+        server.receive(data(1, frame_message(bytes(100_000 - 5))[at : at + 10_000]), 0.0)
     assert parts.held_bytes == 100_000 - 5
-    assert server.message_read(1) == []
+    assert server.finish_message(1) == []
     assert parts.held_bytes == 0
 
 
@@ -446,7 +450,7 @@ def test_in_a_turn_little_is_unpacked() -> None:
         + data(stream_id, body, ends=True)
         for stream_id in range(1, 9, 2)
     )
-    server = GrpcCalls(METHODS.get, Bounds(), {}, HeldBytes(), 0.0)
+    server = GrpcCalls(METHODS.get, Bounds(), {}, RequestMemory(), 0.0)
     server.receive(OPEN, 0.0)
     turns = [server.receive(said, 0.0)]
     while server.has_unread:
@@ -461,7 +465,8 @@ def test_fields_may_be_so_many() -> None:
     for stream_id, fields in ((1, most), (3, most + 1)):
         more = b"".join(literal(f"x-{at}", "") for at in range(fields))
         peer.say(
-            frame(HEADERS, END_HEADERS, stream_id, CALL + more) + data(stream_id, framed(b""), ends=True)
+            frame(HEADERS, END_HEADERS, stream_id, CALL + more)
+            + data(stream_id, frame_message(b""), ends=True)
         )
     assert peer.statuses == {"0": 1, str(int(Status.RESOURCE_EXHAUSTED)): 1}
 

@@ -14,11 +14,11 @@ from services.front.grpc_calls import (
     Event,
     GrpcCalls,
     HalfClosed,
-    HeldBytes,
     MessageReceived,
     Method,
+    RequestMemory,
 )
-from services.front.grpc_wire import Status, framed
+from services.front.grpc_wire import Status, frame_message
 from services.front.http2 import Bounds, ConnectionEnded, StreamDrained
 from tests.http2_client import (
     DATA,
@@ -43,8 +43,8 @@ TO_STREAM = tuple((name, "/s/Stream" if name == ":path" else value) for name, va
 
 
 class Talk:
-    def __init__(self, parts: HeldBytes | None = None) -> None:
-        self.parts = parts or HeldBytes()
+    def __init__(self, parts: RequestMemory | None = None) -> None:
+        self.parts = parts or RequestMemory()
         self.server = GrpcCalls(METHODS.get, Bounds(streams=10), {}, self.parts, 0.0)
         self.events: list[Event] = []
         self.say(GREETING)
@@ -70,7 +70,7 @@ def status_of(told: list[Frame]) -> dict[str, str]:
 
 @pytest.mark.parametrize("cut", [None, 0, 3, 7])
 def test_a_call_and_its_reply(cut: int | None) -> None:
-    talk, body = Talk(), framed(b"asked")
+    talk, body = Talk(), frame_message(b"asked")
     if cut is None:
         talk.say(request(1, fields=TO_UNARY) + data(1, body, ends=True))
     else:
@@ -84,7 +84,7 @@ def test_a_call_and_its_reply(cut: int | None) -> None:
     assert talk.parts.held_bytes == 0
     talk.server.reply(1, b"told")
     told = talk.told()
-    assert [one.payload for one in told if one.kind == DATA] == [framed(b"told")]
+    assert [one.payload for one in told if one.kind == DATA] == [frame_message(b"told")]
     assert status_of(told)["grpc-status"] == "0"
 
 
@@ -93,18 +93,18 @@ def test_a_stream_of_requests_and_of_replies() -> None:
     talk.say(request(1, fields=TO_STREAM))
     (began,) = talk.took()
     assert isinstance(began, CallStarted)
-    talk.say(data(1, framed(b"one") + framed(b"two")[:4]))
-    talk.say(data(1, framed(b"two")[4:], ends=True))
+    talk.say(data(1, frame_message(b"one") + frame_message(b"two")[:4]))
+    talk.say(data(1, frame_message(b"two")[4:], ends=True))
     assert talk.took() == [MessageReceived(1, b"one")]
-    assert talk.server.message_read(1) == [MessageReceived(1, b"two")]
+    assert talk.server.finish_message(1) == [MessageReceived(1, b"two")]
     assert talk.parts.held_bytes == 3
-    assert talk.server.message_read(1) == [HalfClosed(1)]
+    assert talk.server.finish_message(1) == [HalfClosed(1)]
     assert talk.parts.held_bytes == 0
     for message in (b"a", b"b"):
         talk.server.send_message(1, message)
     talk.server.end(1)
     told = talk.told()
-    assert [one.payload for one in told if one.kind == DATA] == [framed(b"a"), framed(b"b")]
+    assert [one.payload for one in told if one.kind == DATA] == [frame_message(b"a"), frame_message(b"b")]
     assert len([one for one in told if one.kind == HEADERS]) == 2
     assert status_of(told) == {"grpc-status": "0"}
 
@@ -122,14 +122,14 @@ def test_a_compressed_request_is_taken() -> None:
 @pytest.mark.parametrize(
     ("more", "fields", "body", "status"),
     [
-        ((), REQUEST, framed(b"x"), Status.UNIMPLEMENTED),
-        ((("grpc-encoding", "br"),), TO_UNARY, framed(b"x"), Status.UNIMPLEMENTED),
+        ((), REQUEST, frame_message(b"x"), Status.UNIMPLEMENTED),
+        ((("grpc-encoding", "br"),), TO_UNARY, frame_message(b"x"), Status.UNIMPLEMENTED),
         ((), TO_UNARY, b"", Status.INTERNAL),
-        ((), TO_UNARY, framed(b"x")[:-1], Status.INTERNAL),
-        ((), TO_UNARY, framed(b"x") * 2, Status.INTERNAL),
-        ((), TO_UNARY, b"\x01" + framed(b"x")[1:], Status.INTERNAL),
+        ((), TO_UNARY, frame_message(b"x")[:-1], Status.INTERNAL),
+        ((), TO_UNARY, frame_message(b"x") * 2, Status.INTERNAL),
+        ((), TO_UNARY, b"\x01" + frame_message(b"x")[1:], Status.INTERNAL),
         ((), TO_UNARY, b"\0\xff\xff\xff\xff", Status.RESOURCE_EXHAUSTED),
-        ((("x-a", "b" * 17_000),), TO_UNARY, framed(b"x"), Status.RESOURCE_EXHAUSTED),
+        ((("x-a", "b" * 17_000),), TO_UNARY, frame_message(b"x"), Status.RESOURCE_EXHAUSTED),
     ],
     ids=["no method", "encoding", "no message", "cut off", "two", "compressed", "too long", "many fields"],
 )
@@ -145,7 +145,7 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(
     assert talk.took() == []
     assert talk.server.http2.stream_count == 0
     assert talk.parts.held_bytes == 0
-    talk.say(request(3, fields=TO_UNARY) + data(3, framed(b"well"), ends=True))
+    talk.say(request(3, fields=TO_UNARY) + data(3, frame_message(b"well"), ends=True))
     assert isinstance(talk.took()[0], CallReceived)
 
 
@@ -169,13 +169,13 @@ def test_content_types_with_a_suffix_are_taken_and_no_te_is_needed() -> None:
         for name, value in TO_UNARY
         if name not in ("te", ":authority")
     )
-    talk.say(request(1, ("host", "h"), fields=fields) + data(1, framed(b"x"), ends=True))
+    talk.say(request(1, ("host", "h"), fields=fields) + data(1, frame_message(b"x"), ends=True))
     assert isinstance(talk.took()[0], CallReceived)
 
 
 def test_who_goes_is_told_of_and_nothing_of_it_is_held() -> None:
     talk = Talk()
-    talk.say(request(1, fields=TO_STREAM) + data(1, framed(bytes(100))[:50]))
+    talk.say(request(1, fields=TO_STREAM) + data(1, frame_message(bytes(100))[:50]))
     assert talk.parts.held_bytes == 50
     talk.took()
     talk.say(rst_stream(1))
@@ -197,7 +197,7 @@ def test_a_stream_that_says_what_is_none_is_ended_and_its_server_told() -> None:
 
 def test_an_early_end_takes_no_more_of_the_request() -> None:
     talk = Talk()
-    talk.say(request(1, fields=TO_STREAM) + data(1, framed(b"whole") + b"\0\0"))
+    talk.say(request(1, fields=TO_STREAM) + data(1, frame_message(b"whole") + b"\0\0"))
     talk.took()
     talk.server.end(1, Status.NOT_FOUND, "gone")
     assert status_of(talk.told())["grpc-message"] == "gone"
@@ -211,19 +211,19 @@ def test_a_connection_and_all_together_hold_so_much_of_requests_that_have_not_co
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, bound, 10_000)
-    parts = HeldBytes()
+    parts = RequestMemory()
     first = Talk(parts)
     second = Talk(parts) if bound == "REQUESTS_BYTES_MAX" else first
-    first.say(request(1, fields=TO_UNARY) + data(1, framed(bytes(20_000))[:3_000]))
+    first.say(request(1, fields=TO_UNARY) + data(1, frame_message(bytes(20_000))[:3_000]))
     held_bytes = parts.held_bytes
     assert 3_000 < held_bytes < 8_000
-    told = second.say(request(3, fields=TO_UNARY) + data(3, framed(bytes(20_000))[:3_000]))
+    told = second.say(request(3, fields=TO_UNARY) + data(3, frame_message(bytes(20_000))[:3_000]))
     assert status_of(told)["grpc-status"] == str(int(Status.RESOURCE_EXHAUSTED))
     assert parts.held_bytes == held_bytes
     first.say(rst_stream(1))
     assert parts.held_bytes == 0
     second.took()
-    second.say(request(5, fields=TO_UNARY) + data(5, framed(b"x"), ends=True))
+    second.say(request(5, fields=TO_UNARY) + data(5, frame_message(b"x"), ends=True))
     assert isinstance(second.took()[0], CallReceived)
 
 
@@ -232,11 +232,11 @@ def test_a_stream_that_is_not_read_stops_its_client() -> None:
     talk.say(request(1, fields=TO_STREAM))
     sent = 0
     while sent + 16_000 <= Bounds().stream_window_bytes:
-        told = talk.say(data(1, framed(bytes(15_995))))
+        told = talk.say(data(1, frame_message(bytes(15_995))))
         sent += 16_000
         assert not any(one.kind == WINDOW_UPDATE and one.stream_id for one in told)
     assert [type(one) for one in talk.took()] == [CallStarted, MessageReceived]
-    while talk.server.message_read(1):
+    while talk.server.finish_message(1):
         pass
     assert any(one.kind == WINDOW_UPDATE and one.stream_id == 1 for one in talk.told())
 

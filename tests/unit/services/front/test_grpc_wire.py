@@ -18,12 +18,12 @@ from services.front.grpc_wire import (
     Messages,
     Refused,
     Status,
-    framed,
-    head_block,
-    percent_encoded,
+    encode_head,
+    encode_trailers,
+    frame_message,
+    parse_timeout,
+    percent_encode,
     refusal,
-    seconds_of,
-    trailers,
 )
 from tests.http2_client import fields_of
 
@@ -41,7 +41,7 @@ def taken(messages: Messages, piece: bytes) -> list[bytes]:
 
 @given(st.lists(st.binary(max_size=50), max_size=6), st.lists(st.integers(1, 40), max_size=20))
 def test_messages_come_out_whole_however_they_are_cut(sent: list[bytes], cuts: list[int]) -> None:
-    said, found, at = b"".join(map(framed, sent)), [], 0
+    said, found, at = b"".join(map(frame_message, sent)), [], 0
     messages = Messages(MOST, is_gzip=False)
     for size in [*cuts, len(said)]:
         found += taken(messages, said[at : at + size])
@@ -53,7 +53,7 @@ def test_messages_come_out_whole_however_they_are_cut(sent: list[bytes], cuts: l
 
 def test_a_request_that_ends_in_the_middle_is_refused() -> None:
     messages = Messages(MOST, is_gzip=False)
-    assert taken(messages, framed(b"whole")[:-1]) == []
+    assert taken(messages, frame_message(b"whole")[:-1]) == []
     with pytest.raises(Refused, match="9 bytes in") as refused:
         messages.end()
     assert refused.value.status is Status.INTERNAL
@@ -62,7 +62,7 @@ def test_a_request_that_ends_in_the_middle_is_refused() -> None:
 def test_a_message_that_is_too_long_is_refused_by_its_head() -> None:
     messages = Messages(MOST, is_gzip=False)
     with pytest.raises(Refused, match="1001") as refused:
-        taken(messages, framed(bytes(MOST + 1))[:PREFIX_BYTES])
+        taken(messages, frame_message(bytes(MOST + 1))[:PREFIX_BYTES])
     assert refused.value.status is Status.RESOURCE_EXHAUSTED
 
 
@@ -73,7 +73,7 @@ def compressed(message: bytes) -> bytes:
 
 def test_a_request_may_be_compressed() -> None:
     messages = Messages(MOST, is_gzip=True)
-    assert taken(messages, compressed(b"a" * 900) + framed(b"plain")) == [b"a" * 900, b"plain"]
+    assert taken(messages, compressed(b"a" * 900) + frame_message(b"plain")) == [b"a" * 900, b"plain"]
 
 
 def test_a_compressed_message_is_unpacked_as_it_comes() -> None:
@@ -124,7 +124,7 @@ def test_a_request_that_ends_within_a_compressed_message_is_refused() -> None:
         (compressed(bytes(MOST + 1)), True, Status.RESOURCE_EXHAUSTED),
         (compressed(bytes(50_000_000)), True, Status.RESOURCE_EXHAUSTED),
         (compressed(b"a"), False, Status.INTERNAL),
-        (b"\x02" + framed(b"a")[1:], True, Status.INTERNAL),
+        (b"\x02" + frame_message(b"a")[1:], True, Status.INTERNAL),
         (b"\x01\0\0\0\x05abcde", True, Status.INTERNAL),
         (b"\x01\0\0\0\x08" + gzip.compress(b"abc")[:8], True, Status.INTERNAL),
         (b"\x01\0\0\0\x0b" + zlib.compress(b"abc"), True, Status.INTERNAL),
@@ -142,23 +142,23 @@ def test_what_cannot_be_unpacked_is_refused(said: bytes, is_gzip: bool, status: 
     [("1S", 1), ("0m", 0), ("99999999H", 99_999_999 * 3_600), ("3M", 180), ("20000u", 0.02), ("5n", 5e-9)],
 )
 def test_a_time_out_is_a_number_and_a_unit(said: str, seconds: float) -> None:
-    assert seconds_of(said) == pytest.approx(seconds)
+    assert parse_timeout(said) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("said", ["S", "1", "1s", "-1S", "1.5S", "999999999S", "\u0661S", ""])
 def test_what_is_no_time_out_is_refused(said: str) -> None:
     with pytest.raises(Refused):
-        seconds_of(said)
+        parse_timeout(said)
 
 
 @given(st.text(max_size=200))
 def test_any_sentence_can_be_a_message_of_a_refusal(text: str) -> None:
     text = text.encode(errors="ignore").decode()
-    written = percent_encoded(text)
+    written = percent_encode(text)
     assert written.isascii()
     assert written.isprintable()
     assert unquote(written) == text
-    said = fields_of(HEAD + trailers(Status.NOT_FOUND, text))
+    said = fields_of(HEAD + encode_trailers(Status.NOT_FOUND, text))
     assert said["grpc-status"] == "5"
     assert unquote(said.get("grpc-message", "")) == text
 
@@ -169,7 +169,7 @@ def test_blocks_are_read_by_any_decoder() -> None:
         "content-type": "application/grpc",
         "grpc-accept-encoding": "identity,gzip",
     }
-    assert fields_of(head_block(415, "text/plain", {"x-a": "b" * 300})) == {
+    assert fields_of(encode_head(415, "text/plain", {"x-a": "b" * 300})) == {
         ":status": "415",
         "content-type": "text/plain",
         "x-a": "b" * 300,

@@ -20,7 +20,7 @@ from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
 from services.front.certificates import ensure_own_files, make_grpc_context_source
 from services.front.connection import DEAD, Connection, ServerState
 from services.front.grpc_calls import CallReceived, CallStarted, Method
-from services.front.grpc_wire import framed
+from services.front.grpc_wire import frame_message
 from services.front.port import LEFT, NO_HTTP2, PLAINTEXT, REFUSALS_MAX, SLOW, Port
 from services.process.event_loop import new_event_loop
 from tests.http2_client import (
@@ -557,7 +557,7 @@ def test_who_says_much_at_once_holds_up_nobody(play: Play) -> None:
         busy, quick = await stage.connect(), await stage.connect()
         for client in (busy, quick):
             await client.greeted()
-        message = framed(bytes(59_995))
+        message = frame_message(bytes(59_995))
         pieces = b"".join(data(1, message[at : at + 20]) for at in range(0, len(message), 20))
         busy.say(request(1, fields=ECHO) + pieces + data(1, b"", ends=True))
         quick.ask()

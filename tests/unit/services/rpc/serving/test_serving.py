@@ -25,7 +25,7 @@ from commitlog.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
 from services.front.connection import ServerState
-from services.front.grpc_wire import framed
+from services.front.grpc_wire import frame_message
 from services.front.port import Port
 from services.live.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
@@ -211,7 +211,7 @@ def test_a_caller_that_goes_before_it_has_all_gives_its_leases_back(play: Play, 
     async def scenario(stage: Stage) -> None:
         await asyncio.gather(*(stage.send(number) for number in range(20)))
         whole = b"".join(
-            framed(reply.SerializeToString()) for reply in [one async for one in stage.receive()]
+            frame_message(reply.SerializeToString()) for reply in [one async for one in stage.receive()]
         )
         _, writer = await asyncio.open_connection(*stage.address.split(":"))
         asked = service.ReceiveMessageRequest(
@@ -226,7 +226,7 @@ def test_a_caller_that_goes_before_it_has_all_gives_its_leases_back(play: Play, 
             + settings(window=len(whole) - 100)
             + frame(SETTINGS, ACK, 0)
             + request(1, fields=fields)
-            + data(1, framed(asked.SerializeToString()), ends=True)
+            + data(1, frame_message(asked.SerializeToString()), ends=True)
         )
         while not any(one.calls.http2.waiting_bytes for one in stage.shared.connections):
             await asyncio.sleep(0.005)
@@ -254,7 +254,7 @@ def test_a_call_whose_time_is_over_is_ended(play: Play) -> None:
         reader, writer = await asyncio.open_connection(*stage.address.split(":"))
         path = "/grpc.health.v1.Health/Watch"
         fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
-        asked = request(1, ("grpc-timeout", "50m"), fields=fields) + data(1, framed(b""), ends=True)
+        asked = request(1, ("grpc-timeout", "50m"), fields=fields) + data(1, frame_message(b""), ends=True)
         writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + asked)
         told = b""
         while b"grpc-status" not in told:
@@ -278,7 +278,7 @@ def test_a_call_may_have_any_time(play: Play, timeout: str | bytes, status: str)
         fields = tuple((one, path if one == ":path" else two) for one, two in REQUEST)
         value = bytes((len(timeout),)) + timeout.encode() if isinstance(timeout, str) else timeout
         head = b"\x20" + block(fields=fields) + b"\x00\x0cgrpc-timeout" + value
-        asked = frame(HEADERS, END_HEADERS, 1, head) + data(1, framed(b""), ends=True)
+        asked = frame(HEADERS, END_HEADERS, 1, head) + data(1, frame_message(b""), ends=True)
         writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + asked)
         told = b""
         while b"grpc-status" not in told:
@@ -489,7 +489,7 @@ def test_a_scrape_tells_how_many_connections_keep_a_table(play: Play) -> None:
 
         async def ask(stream_id: int) -> None:
             whole = frame(HEADERS, END_HEADERS, stream_id, encoder.encode(fields))
-            writer.write(whole + data(stream_id, framed(b""), ends=True))
+            writer.write(whole + data(stream_id, frame_message(b""), ends=True))
             told = b""
             while b"grpc-status" not in told:
                 told += await reader.read(1_000)
