@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol):
                 self.transport.pause_reading()  # a client that sends this much may lose the reason
             return
         self._handle_events(self.calls.receive(data, now))
-        if (self.calls.has_unread or http2.brings_little) and not self._is_behind and not http2.is_over:
+        if (self.calls.has_unread or http2.is_throttled) and not self._is_behind and not http2.is_over:
             self.transport.pause_reading()
             self._schedule_reading()
         if not self._is_dirty:
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
     def _schedule_reading(self) -> None:
         """Continue in a later turn, or after `LITTLE_SECONDS` if the client's frames make no progress."""
         self._is_behind = True
-        if self.calls.http2.brings_little:
+        if self.calls.http2.is_throttled:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
         else:
             self._shared.backlog.add(self)
@@ -328,13 +328,13 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._handle_events(self.calls.events())
-        if out := self.calls.http2.take():
+        if out := self.calls.http2.take_output():
             self.transport.write(out)
         # The core returns DATA in pieces, and the transport may call `pause_writing` after each piece. The
         # rest of the DATA then waits in the core, which limits it, and not in the unlimited transport buffer.
-        while self.calls.http2.has_more:
+        while self.calls.http2.can_send_data:
             self._handle_events(self.calls.resume())
-            self.transport.write(self.calls.http2.take())
+            self.transport.write(self.calls.http2.take_output())
         http2 = self.calls.http2
         unread_bytes = http2.waiting_bytes
         if http2.is_full:

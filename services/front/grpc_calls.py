@@ -4,7 +4,7 @@
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
                       CallCancelled                                  by the client, or after a protocol error
                       StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
-    reply, send_message, end   send an answer; `http2.take()` returns the bytes to write
+    reply, send_message, end   send an answer; `http2.take_output()` returns the bytes to write
 
 For a unary call, `CallReceived` is returned when the request is complete, and a handler never gets part of a
 message. Nearly every call is HEADERS and one DATA frame in one read, and `_handle_request` alone handles
@@ -287,7 +287,7 @@ class GrpcCalls:
             if is_whole:
                 self._refuse_by_http(stream_id)
             return
-        self.http2.ask_for_no_table()
+        self.http2.disable_table()
         method = self._method_of(fields[":path"])
         if method is None:
             self._refuse(stream_id, Status.UNIMPLEMENTED, f"Nothing is served as {fields[':path'][:200]}.")
@@ -338,7 +338,7 @@ class GrpcCalls:
         self._unpacked_bytes += incoming.messages.unpacked_bytes
         incoming.messages.unpacked_bytes = 0
         if incoming.messages.excess_bytes:
-            self.http2.spend(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
+            self.http2.charge_frames(incoming.messages.excess_bytes / limits.UNPACKED_BYTES_PER_FRAME)
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:

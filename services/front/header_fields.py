@@ -139,7 +139,7 @@ class Head:
         Raise `CompressionError` if the value cannot be decoded.
         """
         raw = self._per_call.get(name)
-        return self.fields.get(name, "") if raw is None else text_of(raw)
+        return self.fields.get(name, "") if raw is None else decode_string(raw)
 
     def has(self, name: str) -> bool:
         """Return whether the request has a field."""
@@ -147,7 +147,7 @@ class Head:
 
     def all(self) -> dict[str, str]:
         """Return all fields. Raise `CompressionError` if a value cannot be decoded."""
-        return self.fields | {name: text_of(raw) for name, raw in self._per_call.items()}
+        return self.fields | {name: decode_string(raw) for name, raw in self._per_call.items()}
 
 
 class Shape(NamedTuple):
@@ -176,7 +176,7 @@ class FieldDecoder:
         self._table_bytes = TABLE_BYTES_DEFAULT
         """The table size that the client has last set."""
 
-    def acknowledged(self) -> None:
+    def disable_table(self) -> None:
         """Handle the client's acknowledgement of the table size 0."""
         self._is_acknowledged = True
 
@@ -191,9 +191,9 @@ class FieldDecoder:
         if self._full is not None:
             return self._decode_with_table(block)
         for shape in self._shapes:
-            if (head := _of_shape(block, shape)) is not None:
+            if (head := _match_shape(block, shape)) is not None:
                 return head
-        return self._decode_anew(block)
+        return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
         """Return whether a block may end a request. Raise `CompressionError` if the block is invalid.
@@ -201,34 +201,34 @@ class FieldDecoder:
         A block that uses the client's table also updates the table.
         """
         try:
-            self._decode_with_table(block) if self._full is not None else self._decode_anew(block)
+            self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
         except Malformed as malformed:
             return not malformed.seen & (MALFORMED | METHOD | SCHEME | PATH | AUTHORITY)
         except TooLong:
             pass
         return False
 
-    def _decode_anew(self, block: bytes) -> Head:
+    def _decode_without_table(self, block: bytes) -> Head:
         self.work = len(block) // _BYTES_PER_STEP
-        at = self._resized(block)
-        if not self._is_acknowledged and self._table_bytes and _enters_table(block, at):
+        at = self._read_table_sizes(block)
+        if not self._is_acknowledged and self._table_bytes and _uses_dynamic_table(block, at):
             self._full = Decoder(_TABLE_BLOCK_BYTES_MAX)
             return self._decode_with_table(block)
         if len(block) > HEADERS_BYTES_MAX:
             raise TooLong
-        head, shape = self._walk(block, at)
+        head, shape = self._decode_fields(block, at)
         if shape is not None:
             self._shapes = [shape, *self._shapes[: SHAPES_MAX - 1]]
         return head
 
-    def _resized(self, block: bytes) -> int:
+    def _read_table_sizes(self, block: bytes) -> int:
         """Apply the table sizes at the start of a block, and return where its fields begin.
 
         Raise `CompressionError` if a size or the number of sizes is not allowed.
         """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
-            (size, at), count = integer(block, at, 0x1F), count + 1
+            (size, at), count = decode_integer(block, at, 0x1F), count + 1
             if count > _RESIZES_MAX:
                 raise CompressionError(f"A header block resizes its table {_RESIZES_MAX} times at most.")
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
@@ -243,7 +243,7 @@ class FieldDecoder:
         assert full is not None
         if self._is_acknowledged:
             self._full = None
-            return self._decode_anew(block)
+            return self._decode_without_table(block)
         try:
             pairs = list(full.decode(block, raw=True))
         except HPACKError as error:
@@ -252,14 +252,16 @@ class FieldDecoder:
         self.said_bytes = sum(len(name) + len(value) + _FIELD_BYTES for name, value in pairs)
         if len(pairs) > HEADERS_COUNT_MAX or self.said_bytes > HEADERS_BYTES_MAX:
             raise TooLong
-        fields = [field_of(_text(bytes(name)), _text(bytes(value))) for name, value in pairs]
-        return Head(_checked(fields), {})
+        fields = [
+            classify_field(_decode_latin1(bytes(name)), _decode_latin1(bytes(value))) for name, value in pairs
+        ]
+        return Head(_check_fields(fields), {})
 
-    def _walk(self, block: bytes, at: int) -> tuple[Head, Shape | None]:
+    def _decode_fields(self, block: bytes, at: int) -> tuple[Head, Shape | None]:
         fields, per_call, runs, names = [], {}, [], []
         run_from, end, left_bytes = 0, len(block), HEADERS_BYTES_MAX
         while at < end:
-            field, value_at, following = self._field(block, at)
+            field, value_at, following = self._decode_field(block, at)
             fields.append(field)
             value_bytes = following - value_at if value_at else len(field.value)
             left_bytes -= _FIELD_BYTES + len(field.name) + value_bytes
@@ -272,7 +274,7 @@ class FieldDecoder:
                 run_from = following
             at = following
         self.said_bytes = HEADERS_BYTES_MAX - left_bytes
-        constant = _checked(fields)
+        constant = _check_fields(fields)
         for name in per_call:
             del constant[name]
         is_plain = len(per_call) == len(names) and len(fields) == len(constant) + len(per_call)
@@ -280,28 +282,28 @@ class FieldDecoder:
         shape = Shape(tuple(runs), tuple(names), constant) if is_plain else None
         return Head(constant, per_call), shape
 
-    def _field(self, block: bytes, at: int) -> tuple[Field, int, int]:
+    def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
         """Return the field at `at`, the start of its value, and its end.
 
         The start is 0 for a constant field. Raise `CompressionError` if the field cannot be decoded.
         """
         first = block[at]
         if first & _INDEXED:
-            number, end = integer(block, at, 0x7F)
-            return field_of(*_static(number)), 0, end
+            number, end = decode_integer(block, at, 0x7F)
+            return classify_field(*_find_static_entry(number)), 0, end
         if first & 0xE0 == _RESIZES:
             raise CompressionError("The header table is resized in the middle of a block.")
-        number, name_at = integer(block, at, 0x3F if first & _ENTERS else 0x0F)
-        value_at = name_at if number else _string_end(block, name_at)
-        end = _string_end(block, value_at)
+        number, name_at = decode_integer(block, at, 0x3F if first & _ENTERS else 0x0F)
+        value_at = name_at if number else _find_string_end(block, name_at)
+        end = _find_string_end(block, value_at)
         raw = block[at:end]
         known = self._kept.get(raw)
         if known is not None:
             return known, 0, end
-        name = _static(number)[0] if number else text_of(block[name_at:value_at])
+        name = _find_static_entry(number)[0] if number else decode_string(block[name_at:value_at])
         if name in PER_CALL:
             return Field(name, "", REGULAR), value_at, end
-        field = field_of(name, text_of(block[value_at:end]))
+        field = classify_field(name, decode_string(block[value_at:end]))
         if len(raw) <= KEPT_FIELD_BYTES_MAX:
             if len(self._kept) >= KEPT_FIELDS_MAX:
                 self._kept.clear()
@@ -309,7 +311,7 @@ class FieldDecoder:
         return field, 0, end
 
 
-def _of_shape(block: bytes, shape: Shape) -> Head | None:
+def _match_shape(block: bytes, shape: Shape) -> Head | None:
     """Return the request in a block of a known shape, or None if the block has another shape."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
@@ -326,7 +328,7 @@ def _of_shape(block: bytes, shape: Shape) -> Head | None:
     return Head(fields, per_call) if block[at:] == runs[place] else None
 
 
-def field_of(name: str, value: str) -> Field:
+def classify_field(name: str, value: str) -> Field:
     """Return a field with its kind."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
@@ -343,7 +345,7 @@ def _is_lower(name: str) -> bool:
     return name.isascii() and name.isprintable() and name == name.lower() and " " not in name
 
 
-def _checked(fields: list[Field]) -> dict[str, str]:
+def _check_fields(fields: list[Field]) -> dict[str, str]:
     """Return the fields by name. Raise `Malformed` if the fields are not valid for a request."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
@@ -356,7 +358,7 @@ def _checked(fields: list[Field]) -> dict[str, str]:
     return found
 
 
-def _enters_table(block: bytes, at: int) -> bool:
+def _uses_dynamic_table(block: bytes, at: int) -> bool:
     """Return whether a field of a block enters or references the client's table.
 
     Raise `CompressionError` if the block has too many fields, or a field is truncated.
@@ -367,24 +369,24 @@ def _enters_table(block: bytes, at: int) -> bool:
         if count > _COUNTED_MAX:
             raise CompressionError("The header block has too many fields.")
         if first & _INDEXED:
-            number, at = integer(block, at, 0x7F)
+            number, at = decode_integer(block, at, 0x7F)
             if number > _STATIC_COUNT:
                 return True
         elif first & _ENTERS:
             return True
         else:
-            number, at = integer(block, at, 0x0F)
-            at = _string_end(block, at if number else _string_end(block, at))
+            number, at = decode_integer(block, at, 0x0F)
+            at = _find_string_end(block, at if number else _find_string_end(block, at))
     return False
 
 
-def _static(number: int) -> tuple[str, str]:
+def _find_static_entry(number: int) -> tuple[str, str]:
     if not 0 < number <= _STATIC_COUNT:
         raise CompressionError(f"No entry {number} is in a header table of size 0.")
     return _STATIC[number - 1]
 
 
-def integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if the integer is invalid.
 
     The integer is in the low bits of `mask` and, if all of these bits are set, in the following bytes.
@@ -406,23 +408,23 @@ def integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     raise CompressionError("A length in the header block is too long, or cut off.")
 
 
-def _string_end(block: bytes, at: int) -> int:
-    size, at = integer(block, at, _LENGTH)
+def _find_string_end(block: bytes, at: int) -> int:
+    size, at = decode_integer(block, at, _LENGTH)
     if at + size > len(block):
         raise CompressionError("The header block ends in the middle of a string.")
     return at + size
 
 
-def text_of(raw: bytes) -> str:
+def decode_string(raw: bytes) -> str:
     """Return the text of a length-prefixed string. Raise `CompressionError` if the string is invalid."""
-    _, at = integer(raw, 0, _LENGTH)
+    _, at = decode_integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
-        return _text(raw[at:])
+        return _decode_latin1(raw[at:])
     try:
-        return _text(decode_huffman(raw[at:]))
+        return _decode_latin1(decode_huffman(raw[at:]))
     except HPACKError as error:
         raise CompressionError(f"A string is not in Huffman's code: {error}") from error
 
 
-def _text(value: bytes) -> str:
+def _decode_latin1(value: bytes) -> str:
     return value.decode("latin-1")

@@ -150,7 +150,7 @@ class StreamDrained(NamedTuple):
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection has ended, and must be closed after the output of `take` is written.
+    """The connection has ended, and must be closed after the output of `take_output` is written.
 
     `why` is the reason, and empty after a regular end.
     """
@@ -291,7 +291,7 @@ class Http2:
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
         """The receive window of new streams, as the client has acknowledged it."""
-        self._unacknowledged: list[Callable[[], None]] = [self._windows_acknowledged]
+        self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
         """The functions to call at the next acknowledgements, one for each sent SETTINGS."""
         self._ready: dict[int, None] = {}
         """The streams with DATA that waits for the connection's window or the transport, in send order."""
@@ -303,7 +303,7 @@ class Http2:
         self._unsaid_ends: dict[int, None] = {}
         """The streams of which only the end of the answer waits for the transport."""
         self._room_bytes = bounds.written_bytes
-        """The bytes of DATA that may still be added to the output of the next `take`."""
+        """The bytes of DATA that may still be added to the output of the next `take_output`."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
@@ -325,17 +325,17 @@ class Http2:
             return []
         self._heard_at, self._now = now, now
         self._work, self.has_unread = self._bounds.work_per_turn, False
-        if self.brings_little:
-            self._fill()
+        if self.is_throttled:
+            self._refill_allowance()
         try:
-            self._take_in(self._rest + data if self._rest else data)
+            self._parse_frames(self._rest + data if self._rest else data)
         except CompressionError as error:
             self.end_with_reason(Code.COMPRESSION_ERROR, str(error))
         except ProtocolViolation as broken:
             self.end_with_reason(broken.code, str(broken))
         return self.events()
 
-    def _take_in(self, data: bytes) -> None:
+    def _parse_frames(self, data: bytes) -> None:
         at, size = 0, len(data)
         if not self._is_greeted:
             if not PREFACE.startswith(data[: len(PREFACE)]):
@@ -373,9 +373,9 @@ class Http2:
                 )
             handler = _HANDLERS.get(kind)
             if handler is None:
-                self._spend(1)
+                self._spend_allowance(1)
             elif kind == Type.HEADERS and flags == END_HEADERS:
-                at = self._request_and_body(stream_id, payload, data, at)
+                at = self._handle_request(stream_id, payload, data, at)
             else:
                 handler(self, stream_id, flags, payload)
             if self.is_over:
@@ -387,7 +387,7 @@ class Http2:
         else:
             self._partial_at = self._now if self._rest else None
 
-    def _request_and_body(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
+    def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
         """Handle a request with a single HEADERS frame, and its body if a single DATA frame follows."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
@@ -396,16 +396,16 @@ class Http2:
             is_whole = kind == Type.DATA and flags == END_STREAM and same_id == stream_id > self._last_id
             allowed_bytes = min(FRAME_BYTES_DEFAULT, self._receive_window, self._receive_initial)
             if is_whole and length <= allowed_bytes and end <= len(data):
-                self._header_block(stream_id, END_STREAM, block, data[at + HEAD_BYTES : end])
-                self._count_in(length)
-                self._give_back(length)
+                self._handle_header_block(stream_id, END_STREAM, block, data[at + HEAD_BYTES : end])
+                self._charge_window(length)
+                self._reopen_window(length)
                 return int(end)
-        self._header_block(stream_id, 0, block, b"")
+        self._handle_header_block(stream_id, 0, block, b"")
         return at
 
-    def _headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
         if flags & PADDED:
-            payload = _without_padding(payload)
+            payload = _strip_padding(payload)
         if flags & PRIORITY_FLAG:
             if len(payload) < PRIORITY_BYTES:
                 raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "HEADERS with a priority are too short.")
@@ -413,7 +413,7 @@ class Http2:
                 raise ProtocolViolation(Code.PROTOCOL_ERROR, "A stream cannot depend on itself.")
             payload = payload[PRIORITY_BYTES:]
         if flags & END_HEADERS:
-            self._header_block(stream_id, flags, payload, b"")
+            self._handle_header_block(stream_id, flags, payload, b"")
         else:
             self._begin_block(stream_id, flags, payload)
 
@@ -422,11 +422,11 @@ class Http2:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "HEADERS belong to a stream.")
         self._block = stream_id, flags, bytearray(piece)
 
-    def _continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "CONTINUATION continues nothing.")
         _, first_flags, block = self._block
-        self._spend(1)
+        self._spend_allowance(1)
         if len(block) + len(payload) > self._bounds.header_block_bytes:
             raise ProtocolViolation(
                 Code.ENHANCE_YOUR_CALM, f"A header block may have {HEADERS_BYTES_MAX} bytes."
@@ -434,12 +434,12 @@ class Http2:
         block += payload
         if flags & END_HEADERS:
             self._block = None
-            self._header_block(stream_id, first_flags, bytes(block), b"")
+            self._handle_header_block(stream_id, first_flags, bytes(block), b"")
 
-    def _header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
+    def _handle_header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
         """Handle a complete header block, which begins a new request or ends an open request."""
         if stream_id <= self._last_id:
-            self._later_block(stream_id, flags, block)
+            self._handle_trailers(stream_id, flags, block)
             return
         if not stream_id & 1:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "A client's streams have odd numbers.")
@@ -451,10 +451,10 @@ class Http2:
         try:
             head = self._fields.decode(block)
         except Malformed:
-            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
             return
         except TooLong:
-            self._spend(self._bounds.idle_frames / _TOO_LONG_MAX)
+            self._spend_allowance(self._bounds.idle_frames / _TOO_LONG_MAX)
             head = None
         finally:
             self._work -= self._fields.work
@@ -463,7 +463,7 @@ class Http2:
         headers_bytes = self._fields.said_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
-            self._break_stream(stream_id, Code.REFUSED_STREAM)
+            self._reset_stream(stream_id, Code.REFUSED_STREAM)
             return
         self._headers_bytes += headers_bytes
         stream = Stream(self._stream_send_window, self._receive_initial, headers_bytes)
@@ -473,10 +473,10 @@ class Http2:
             stream.state = HALF_CLOSED_REMOTE
         if head is None:
             self._events.append(HeadersTooLong(stream_id))
-        elif self._is_declared(stream_id, stream, head, len(body), is_whole):
+        elif self._check_content_length(stream_id, stream, head, len(body), is_whole):
             self._events.append(RequestReceived(stream_id, head, body, is_whole))
 
-    def _is_declared(
+    def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
         """Return whether the content-length of a request is valid. Reset the stream if it is invalid."""
@@ -487,11 +487,11 @@ class Http2:
         stream.declared_bytes, stream.received_bytes = size, body_bytes
         if size < 0 or (is_whole and size != body_bytes):
             self.reset(stream_id, Code.PROTOCOL_ERROR)
-            self._spend(1)
+            self._spend_allowance(1)
             return False
         return True
 
-    def _later_block(self, stream_id: int, flags: int, block: bytes) -> None:
+    def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
         """Handle HEADERS on an existing stream, which are trailers of the client."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
@@ -504,44 +504,44 @@ class Http2:
         is_well = self._fields.are_trailers(block) and flags & END_STREAM
         self._work -= self._fields.work
         if stream is None:
-            self._spend(1)
+            self._spend_allowance(1)
         elif is_well and stream.declared_bytes in (-1, stream.received_bytes):
             self._end_request(stream_id, stream, b"")
         else:
-            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
 
-    def _data(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         stream, size = self._streams.get(stream_id), len(payload)
         if stream_id == 0 or (stream is None and stream_id > self._last_id):
             raise ProtocolViolation(
                 Code.PROTOCOL_ERROR, f"DATA came on stream {stream_id}, which has not begun."
             )
-        self._count_in(size)
-        data = _without_padding(payload) if flags & PADDED else payload
+        self._charge_window(size)
+        data = _strip_padding(payload) if flags & PADDED else payload
         if stream is None or stream.state != OPEN:
-            self._give_back(size)
+            self._reopen_window(size)
             if stream is None and (stream_id in self._reset_by_us or self._was_refused(stream_id)):
-                self._spend(0 if size else 1)
+                self._spend_allowance(0 if size else 1)
                 return
-            self._break_stream(stream_id, Code.STREAM_CLOSED)
+            self._reset_stream(stream_id, Code.STREAM_CLOSED)
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
-            self._give_back(size)
-            self._break_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+            self._reopen_window(size)
+            self._reset_stream(stream_id, Code.FLOW_CONTROL_ERROR)
             return
         is_end = flags & END_STREAM != 0
         stream.received_bytes += len(data)
         if stream.declared_bytes >= 0:
             is_wrong = is_end and stream.received_bytes != stream.declared_bytes
             if is_wrong or stream.received_bytes > stream.declared_bytes:
-                self._give_back(size)
-                self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+                self._reopen_window(size)
+                self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
                 return
         if len(data) < limits.IDLE_DATA_BYTES_MAX and not is_end:
-            self._spend(1)
+            self._spend_allowance(1)
         stream.held_bytes += len(data)
-        self._read(stream_id, stream, size - len(data))
+        self._consume_data(stream_id, stream, size - len(data))
         if is_end:
             self._end_request(stream_id, stream, data)
         elif data:
@@ -554,14 +554,14 @@ class Http2:
     def _was_refused(self, stream_id: int) -> bool:
         return self._closing_from is not None and stream_id > self._closing_from
 
-    def _count_in(self, size: int) -> None:
+    def _charge_window(self, size: int) -> None:
         self._receive_window -= size
         if self._receive_window < 0:
             raise ProtocolViolation(
                 Code.FLOW_CONTROL_ERROR, "More DATA came than the connection's window allows."
             )
 
-    def _give_back(self, size: int) -> None:
+    def _reopen_window(self, size: int) -> None:
         """Enlarge the connection's receive window by bytes that were read or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
@@ -569,62 +569,62 @@ class Http2:
             self._receive_window += self._unread_bytes
             self._unread_bytes = 0
 
-    def _read(self, stream_id: int, stream: Stream, size: int) -> None:
+    def _consume_data(self, stream_id: int, stream: Stream, size: int) -> None:
         if size == 0:
             return
-        self._give_back(size)
+        self._reopen_window(size)
         stream.unread_bytes += size
         if stream.state == OPEN and stream.unread_bytes * 2 >= self._bounds.stream_window_bytes:
             self._out.append(window_update(stream_id, stream.unread_bytes))
             stream.receive_window += stream.unread_bytes
             stream.unread_bytes = 0
 
-    def _priority(self, stream_id: int, flags: int, payload: bytes) -> None:
-        self._spend(1)
+    def _handle_priority(self, stream_id: int, flags: int, payload: bytes) -> None:
+        self._spend_allowance(1)
         if stream_id == 0:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "PRIORITY belongs to a stream.")
         if len(payload) != PRIORITY_BYTES:
-            self._break_stream(stream_id, Code.FRAME_SIZE_ERROR)
+            self._reset_stream(stream_id, Code.FRAME_SIZE_ERROR)
         elif int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
-            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
 
-    def _rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "RST_STREAM has 4 bytes.")
         if stream_id == 0 or stream_id > self._last_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"Stream {stream_id} was reset before it began.")
-        self._spend(1)
+        self._spend_allowance(1)
         if stream_id in self._streams:
-            self._forget(stream_id)
+            self._remove_stream(stream_id)
             self._events.append(StreamReset(stream_id, int.from_bytes(payload, "big")))
 
-    def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "SETTINGS belong to the connection.")
         if flags & ACK:
             if payload:
                 raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "An acknowledgement of SETTINGS is empty.")
-            self._settings_acknowledged()
+            self._handle_settings_ack()
             return
         if len(payload) % SETTING.size:
             raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each.")
-        self._spend(1 + len(payload) // SETTING.size / 10)
+        self._spend_allowance(1 + len(payload) // SETTING.size / 10)
         self._work -= len(payload) // 64
         window = self._stream_send_window
         for name, value in SETTING.iter_unpack(payload):
             if name == Setting.INITIAL_WINDOW_SIZE:
                 window = value
-            self._set(name, value)
+            self._apply_setting(name, value)
         self._change_windows(window)
         self._out.append(SETTINGS_ACK)
-        self._pump()
+        self._send_waiting()
 
-    def _settings_acknowledged(self) -> None:
+    def _handle_settings_ack(self) -> None:
         if not self._unacknowledged:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "SETTINGS were acknowledged that were not sent.")
         self._unacknowledged.pop(0)()
 
-    def _windows_acknowledged(self) -> None:
+    def _apply_stream_window(self) -> None:
         by_bytes, self._receive_initial = (
             self._bounds.stream_window_bytes - self._receive_initial,
             self._bounds.stream_window_bytes,
@@ -632,7 +632,7 @@ class Http2:
         for stream in self._streams.values():
             stream.receive_window += by_bytes
 
-    def _set(self, name: int, value: int) -> None:
+    def _apply_setting(self, name: int, value: int) -> None:
         if name == Setting.INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
             raise ProtocolViolation(Code.FLOW_CONTROL_ERROR, "A window may have 2**31 - 1 bytes.")
         if name == Setting.MAX_FRAME_SIZE:
@@ -648,20 +648,20 @@ class Http2:
         if by_bytes:
             self._work -= len(self._streams) // 2
             for stream_id, stream in list(self._streams.items()):
-                self._widen(stream_id, stream, by_bytes)
+                self._widen_send_window(stream_id, stream, by_bytes)
 
-    def _push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
         raise ProtocolViolation(Code.PROTOCOL_ERROR, "Clients promise nothing.")
 
-    def _ping(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "PING belongs to the connection.")
         if len(payload) != PING_BYTES:
             raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "PING has 8 bytes.")
         if flags & ACK:
-            self._pong(payload)
+            self._handle_pong(payload)
             return
-        self._spend(1)
+        self._spend_allowance(1)
         if self._now - self._ping_at < self._bounds.ping_seconds:
             self._strikes += 1
         self._ping_at = self._now
@@ -669,7 +669,7 @@ class Http2:
             raise ProtocolViolation(Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self._out.append(ping(payload, is_answer=True))
 
-    def _pong(self, payload: bytes) -> None:
+    def _handle_pong(self, payload: bytes) -> None:
         self._asked_at = 0.0
         if payload == _REACHED_PING:
             self.reached_at = self._now
@@ -678,25 +678,25 @@ class Http2:
             self._out.append(goaway(self._last_id, Code.NO_ERROR, ""))
             self._end_if_idle()
 
-    def _goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
         """Handle a GOAWAY, after which the client opens no more streams and open streams continue."""
-        self._spend(1)
+        self._spend_allowance(1)
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
         if len(payload) < 8:
             raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "GOAWAY has 8 bytes at least.")
 
-    def _window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
+    def _handle_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 4:
             raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes.")
         by_bytes = int.from_bytes(payload, "big") & STREAM_MASK
-        self._spend(1)
+        self._spend_allowance(1)
         if stream_id == 0:
             self._send_window += by_bytes
             if by_bytes == 0 or self._send_window > WINDOW_MAX:
                 code = Code.FLOW_CONTROL_ERROR if by_bytes else Code.PROTOCOL_ERROR
                 raise ProtocolViolation(code, "The connection's window must grow, and not beyond 2**31 - 1.")
-            self._pump()
+            self._send_waiting()
             return
         if stream_id > self._last_id:
             raise ProtocolViolation(
@@ -706,16 +706,16 @@ class Http2:
         if stream is None:
             return
         if by_bytes == 0:
-            self._break_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
             return
-        self._widen(stream_id, stream, by_bytes)
-        self._pump()
+        self._widen_send_window(stream_id, stream, by_bytes)
+        self._send_waiting()
 
-    def _widen(self, stream_id: int, stream: Stream, by_bytes: int) -> None:
+    def _widen_send_window(self, stream_id: int, stream: Stream, by_bytes: int) -> None:
         was_blocked = stream.send_window <= 0
         stream.send_window += by_bytes
         if stream.send_window > WINDOW_MAX:
-            self._break_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+            self._reset_stream(stream_id, Code.FLOW_CONTROL_ERROR)
         elif was_blocked and stream.send_window > 0 and stream.waiting:
             self._ready[stream_id] = None
         elif stream.send_window <= 0:
@@ -746,7 +746,7 @@ class Http2:
                     )
                 )
             )
-            self._answered(stream_id, stream)
+            self._close_answered(stream_id, stream)
             return
         self.begin(stream_id, head)
         self.send(stream_id, data)
@@ -764,7 +764,7 @@ class Http2:
         if stream is None or stream.is_ended or not data:
             return
         if stream.waiting is None:
-            left = self._say(stream_id, stream, data)
+            left = self._send_data(stream_id, stream, data)
             if not left:
                 return
             stream.waiting = deque()
@@ -794,8 +794,8 @@ class Http2:
     def reset(self, stream_id: int, code: Code) -> None:
         """Reset a stream. Frames of the stream that are still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
-            self._forget(stream_id)
-            self._refuse(stream_id, code)
+            self._remove_stream(stream_id)
+            self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
         """Return consumed bytes of a body to the windows. A closed stream has already returned its bytes."""
@@ -803,18 +803,18 @@ class Http2:
         if stream is not None:
             stream.held_bytes -= size
             assert stream.held_bytes >= 0, f"more of stream {stream_id} was consumed than had come"
-            self._read(stream_id, stream, size)
+            self._consume_data(stream_id, stream, size)
 
     def is_drained(self, stream_id: int) -> bool:
         """Return whether all DATA sent on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
 
-    def ask_for_no_table(self) -> None:
+    def disable_table(self) -> None:
         """Set the client's header table size to 0, once, to receive header blocks without a table."""
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
-            self._unacknowledged.append(self._fields.acknowledged)
+            self._unacknowledged.append(self._fields.disable_table)
             self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def shut_down(self) -> None:
@@ -830,7 +830,7 @@ class Http2:
         for stream_id in ends:
             if (stream := self._streams.get(stream_id)) is not None:
                 self._end_answer(stream_id, stream)
-        self._pump()
+        self._send_waiting()
         return self.events()
 
     def events(self) -> list[Event]:
@@ -838,7 +838,7 @@ class Http2:
         events, self._events = self._events, []
         return events
 
-    def take(self) -> bytes:
+    def take_output(self) -> bytes:
         """Return the bytes to write, and clear them."""
         if not self._out:
             return b""
@@ -846,11 +846,11 @@ class Http2:
         self._room_bytes = self._bounds.written_bytes
         return b"".join(out)
 
-    def spend(self, count: float) -> None:
+    def charge_frames(self, count: float) -> None:
         """Take `count` frames without progress from the allowance."""
         if not self.is_over:
             try:
-                self._spend(count)
+                self._spend_allowance(count)
             except ProtocolViolation as broken:
                 self.end_with_reason(broken.code, str(broken))
 
@@ -890,7 +890,7 @@ class Http2:
         return len(self._streams)
 
     @property
-    def brings_little(self) -> bool:
+    def is_throttled(self) -> bool:
         """Return whether part of the allowance is used, so that the connection may be read with a delay."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
@@ -910,20 +910,20 @@ class Http2:
         return self._fields.uses_table
 
     @property
-    def has_more(self) -> bool:
+    def can_send_data(self) -> bool:
         """Return whether waiting DATA can be sent now."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
-    def _pump(self) -> None:
+    def _send_waiting(self) -> None:
         """Send waiting DATA, one frame of each stream in turn."""
-        while self.has_more:
+        while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
             stream = self._streams.get(stream_id)
             if stream is None or not stream.waiting or stream.send_window <= 0:
                 continue
             data = stream.waiting.popleft()
-            left = self._say(stream_id, stream, data, frames=1)
+            left = self._send_data(stream_id, stream, data, frames=1)
             stream.waiting_bytes -= len(data) - len(left)
             self._waiting_bytes -= len(data) - len(left)
             if left:
@@ -936,7 +936,7 @@ class Http2:
             elif stream.send_window > 0:
                 self._ready[stream_id] = None
 
-    def _say(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
+    def _send_data(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
         """Send as much DATA as the windows and `frames` allow. Return the remaining DATA without a copy."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
@@ -960,7 +960,7 @@ class Http2:
         if said_bytes:
             self._strikes = 0
         if said_bytes >= min(len(data), _EARNING_BYTES):  # tiny window updates must not earn allowance
-            self._earn()
+            self._earn_allowance()
         return left
 
     def _end_answer(self, stream_id: int, stream: Stream) -> None:
@@ -969,55 +969,55 @@ class Http2:
             self._out.append(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream_id, trailers))
         else:
             self._out.append(frame(Type.DATA, END_STREAM, stream_id))
-        self._answered(stream_id, stream)
+        self._close_answered(stream_id, stream)
 
-    def _answered(self, stream_id: int, stream: Stream) -> None:
+    def _close_answered(self, stream_id: int, stream: Stream) -> None:
         """Close a stream after its answer was sent."""
         self._strikes = 0
-        self._earn()
+        self._earn_allowance()
         if stream.state == OPEN:
-            self._refuse(stream_id, Code.NO_ERROR)
-        self._forget(stream_id)
+            self._send_reset(stream_id, Code.NO_ERROR)
+        self._remove_stream(stream_id)
 
     # The end.
 
-    def _earn(self) -> None:
+    def _earn_allowance(self) -> None:
         if self._allowance < self._bounds.idle_frames:
             self._allowance += 4
 
-    def _spend(self, count: float) -> None:
+    def _spend_allowance(self, count: float) -> None:
         self._allowance -= count
-        if self.brings_little:
-            self._fill()
+        if self.is_throttled:
+            self._refill_allowance()
             if self._allowance < 0:
                 raise ProtocolViolation(
                     Code.ENHANCE_YOUR_CALM, "Too many frames came that bring nothing forward."
                 )
 
-    def _fill(self) -> None:
+    def _refill_allowance(self) -> None:
         """Refill the allowance for the time since the last refill."""
         seconds, self._allowance_at = self._now - self._allowance_at, self._now
         filled = self._allowance + seconds * self._bounds.idle_frames_per_second
         self._allowance = min(filled, float(self._bounds.idle_frames))
 
-    def _break_stream(self, stream_id: int, code: Code) -> None:
+    def _reset_stream(self, stream_id: int, code: Code) -> None:
         """Reset a stream after a protocol violation of the client."""
         if stream_id in self._streams:
-            self._forget(stream_id)
+            self._remove_stream(stream_id)
             self._events.append(StreamReset(stream_id, code))
-        self._refuse(stream_id, code)
-        self._spend(1)
+        self._send_reset(stream_id, code)
+        self._spend_allowance(1)
 
-    def _refuse(self, stream_id: int, code: Code) -> None:
+    def _send_reset(self, stream_id: int, code: Code) -> None:
         self._out.append(rst_stream(stream_id, code))
         self._reset_by_us[stream_id] = None
         if len(self._reset_by_us) > RESET_KEPT:
             del self._reset_by_us[next(iter(self._reset_by_us))]
 
-    def _forget(self, stream_id: int) -> None:
+    def _remove_stream(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id)
         self._headers_bytes -= stream.headers_bytes
-        self._give_back(stream.held_bytes)
+        self._reopen_window(stream.held_bytes)
         if stream.waiting is not None:
             self._waiting_bytes -= stream.waiting_bytes
             self._ready.pop(stream_id, None)
@@ -1045,20 +1045,20 @@ class Http2:
 
 
 _HANDLERS: Final[dict[int, Callable[[Http2, int, int, bytes], None]]] = {
-    Type.DATA: Http2._data,
-    Type.HEADERS: Http2._headers,
-    Type.PRIORITY: Http2._priority,
-    Type.RST_STREAM: Http2._rst_stream,
-    Type.SETTINGS: Http2._settings,
-    Type.PUSH_PROMISE: Http2._push_promise,
-    Type.PING: Http2._ping,
-    Type.GOAWAY: Http2._goaway,
-    Type.WINDOW_UPDATE: Http2._window_update,
-    Type.CONTINUATION: Http2._continuation,
+    Type.DATA: Http2._handle_data,
+    Type.HEADERS: Http2._handle_headers,
+    Type.PRIORITY: Http2._handle_priority,
+    Type.RST_STREAM: Http2._handle_rst_stream,
+    Type.SETTINGS: Http2._handle_settings,
+    Type.PUSH_PROMISE: Http2._handle_push_promise,
+    Type.PING: Http2._handle_ping,
+    Type.GOAWAY: Http2._handle_goaway,
+    Type.WINDOW_UPDATE: Http2._handle_window_update,
+    Type.CONTINUATION: Http2._handle_continuation,
 }
 
 
-def _without_padding(payload: bytes) -> bytes:
+def _strip_padding(payload: bytes) -> bytes:
     if not payload:
         raise ProtocolViolation(Code.FRAME_SIZE_ERROR, "A padded frame says how much of it is padding.")
     padding = payload[0]

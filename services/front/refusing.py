@@ -31,7 +31,7 @@ class RefusingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the server's preface, without which clients send no calls."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._http2.take())
+        self._transport.write(self._http2.take_output())
 
     def data_received(self, data: bytes) -> None:
         """Refuse the first call, and close the connection."""
@@ -41,7 +41,7 @@ class RefusingConnection(asyncio.Protocol):
                 self._http2.finish(event.stream_id, refusal(self._reason.grpc_status, text))
                 self._http2.end_with_reason(Code.ENHANCE_YOUR_CALM, text)
                 break
-        self._transport.write(self._http2.take())
+        self._transport.write(self._http2.take_output())
         if self._http2.is_over:
             self._transport.close()
 

@@ -98,7 +98,7 @@ class Peer:
             self.turns += 1
             assert len(waiting) <= limits.WORK_PER_TURN_MAX + limits.CONNECTION_STREAMS_MAX + 1
             self.take(waiting)
-            told += frames(self.server.http2.take())
+            told += frames(self.server.http2.take_output())
             self.take(self.server.events())
             if not self.server.has_unread:
                 break
@@ -132,7 +132,7 @@ class Peer:
         self.now += seconds
         assert self.server.check_limits(self.now, 1e9, 1e9), "it answers pings"
         self.take(self.server.events())
-        for one in frames(self.server.http2.take()):
+        for one in frames(self.server.http2.take_output()):
             self.note(one)
 
     @property
@@ -479,10 +479,10 @@ def test_who_has_brought_little_is_forgiven_in_time() -> None:
     peer = Peer()
     for _ in range(limits.IDLE_FRAMES_MAX // 2):
         peer.say(frame(0xFA, 0, 0))
-    assert peer.server.http2.brings_little
+    assert peer.server.http2.is_throttled
     peer.now += limits.IDLE_FRAMES_MAX / limits.IDLE_FRAMES_PER_SECOND / 2
     peer.say(frame(HEADERS, END_HEADERS, 1, CALL))
-    assert not peer.server.http2.brings_little
+    assert not peer.server.http2.is_throttled
 
 
 def test_who_pings_now_and_then_is_never_one_who_brings_little() -> None:
@@ -490,7 +490,7 @@ def test_who_pings_now_and_then_is_never_one_who_brings_little() -> None:
     for _ in range(limits.IDLE_FRAMES_MAX):
         peer.now += limits.PING_INTERVAL_MS_MIN / 1000
         peer.say(frame(PING, 0, 0, bytes(8)))
-        assert not peer.server.http2.brings_little
+        assert not peer.server.http2.is_throttled
 
 
 def test_the_end_is_told_once() -> None:

@@ -54,7 +54,7 @@ class Talk:
         return self.told()
 
     def told(self) -> list[Frame]:
-        return frames(self.server.http2.take())
+        return frames(self.server.http2.take_output())
 
     def took(self) -> list[Event]:
         events, self.events = self.events + self.server.events(), []

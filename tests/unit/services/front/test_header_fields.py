@@ -35,7 +35,7 @@ VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30
 
 def acknowledged() -> FieldDecoder:
     decoder = FieldDecoder({})
-    decoder.acknowledged()
+    decoder.disable_table()
     return decoder
 
 
@@ -55,7 +55,7 @@ def test_a_block_says_what_was_written_however_often(
 def test_what_changes_with_each_call_is_read_each_time_and_the_rest_is_the_same_object(huffman: bool) -> None:
     kept: dict[bytes, Field] = {}
     decoder = FieldDecoder(kept)
-    decoder.acknowledged()
+    decoder.disable_table()
     heads = [
         decoder.decode(
             block(
@@ -93,7 +93,7 @@ def test_a_table_is_followed_until_its_client_lets_go_of_it() -> None:
         written = encoder.encode([*REQUEST, ("x-a", "always"), ("x-b", str(number))])
         assert decoder.decode(written).all() == {**dict(REQUEST), "x-a": "always", "x-b": str(number)}
     assert decoder.uses_table
-    decoder.acknowledged()
+    decoder.disable_table()
     encoder.header_table_size = 0
     for number in range(3):
         written = encoder.encode([*REQUEST, ("x-b", str(number))])
@@ -109,7 +109,7 @@ def test_what_clients_and_tools_have_sent_is_read_as_hpack_reads_it(client: str,
         ours, theirs, has_let_go = FieldDecoder({}), Decoder(1 << 20), False
         for block_of in map(bytes.fromhex, blocks):
             if table == "0" and block_of[0] == 0x20:
-                ours.acknowledged()
+                ours.disable_table()
                 has_let_go = True
             said = {str(name): str(value) for name, value in theirs.decode(block_of)}
             assert ours.decode(block_of).all() == said
@@ -120,14 +120,14 @@ def test_who_had_no_table_from_the_start_need_not_say_so_again() -> None:
     decoder = FieldDecoder({})
     decoder.decode(b"\x20" + block())
     assert not decoder.uses_table
-    decoder.acknowledged()
+    decoder.disable_table()
     assert decoder.decode(block()).fields == dict(REQUEST)
 
 
 def test_who_refers_to_a_table_that_was_to_have_the_size_0_is_hung_up_on() -> None:
     decoder, encoder = FieldDecoder({}), Encoder()
     decoder.decode(encoder.encode(REQUEST))
-    decoder.acknowledged()
+    decoder.disable_table()
     with pytest.raises(CompressionError, match="size 0"):
         decoder.decode(encoder.encode(REQUEST))
 
@@ -184,7 +184,7 @@ def test_what_can_be_decoded_is_whether_or_not_an_encoder_says_that_its_table_is
     for size, pieces in before * times:
         written, said = writer.block(size, pieces)
         assert decoder.decode(written).all() == said
-    decoder.acknowledged()
+    decoder.disable_table()
     writer.block(0, [])
     for number, (size, pieces) in enumerate(after * times):
         written, said = writer.block(0 if says_so and not number else size, pieces)
@@ -264,7 +264,7 @@ def test_a_table_does_not_make_much_of_little() -> None:
 def test_the_fields_that_are_kept_have_a_bound() -> None:
     kept: dict[bytes, Field] = {}
     decoder = FieldDecoder(kept)
-    decoder.acknowledged()
+    decoder.disable_table()
     for number in range(KEPT_FIELDS_MAX + 100):
         decoder.decode(block(("x-new", str(number))))
     assert 0 < len(kept) <= KEPT_FIELDS_MAX

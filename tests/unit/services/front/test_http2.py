@@ -73,7 +73,7 @@ class Talk:
         return self.told()
 
     def told(self) -> list[Frame]:
-        return frames(self.server.take())
+        return frames(self.server.take_output())
 
     def took(self) -> list[Event]:
         self.events += self.server.events()
@@ -637,8 +637,8 @@ def test_a_client_keeps_its_table_until_it_has_acknowledged_that_it_is_to_have_n
     talk, encoder = Talk(), Encoder()
     for stream_id in (1, 3):
         talk.say(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, encoder.encode(REQUEST)))
-    talk.server.ask_for_no_table()
-    talk.server.ask_for_no_table()
+    talk.server.disable_table()
+    talk.server.disable_table()
     (asked,) = talk.told()
     assert (asked.kind, asked.payload) == (SETTINGS, bytes((0, 1, 0, 0, 0, 0)))
     talk.say(frame(HEADERS, END_HEADERS | END_STREAM, 5, encoder.encode(REQUEST)))

@@ -77,7 +77,7 @@ class Machine(RuleBasedStateMachine):
         return open_ids[number % len(open_ids)] if open_ids and number % 5 else 2 * number + 1
 
     def take(self) -> None:
-        for one in frames(self.server.take()):
+        for one in frames(self.server.take_output()):
             if one.kind == http2_client.DATA:
                 self.told[one.stream_id] = self.told.get(one.stream_id, 0) + len(one.payload)
                 assert self.told[one.stream_id] <= self.sent[one.stream_id]
