@@ -19,14 +19,14 @@ _PLACE: Final = struct.Struct(">q")
 _PLACE_AT: Final = 28
 
 
-def sound_records(part: SharedRecord, offset: int) -> list[bytes]:
+def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
     """Return the CommitLog records in BYTES, which is record `offset` of the shared log.
 
     Raise `LogDamaged` if a CommitLog record does not match its CRC or its CommitLog offset.
     """
     holds, place_of, start, found = record.crc_holds, _PLACE.unpack_from, part.start, []
     try:
-        for at, one in _placed(part.body):
+        for at, one in _split_body(part.body):
             if not holds(one):
                 raise ValueError(f"the record at {start + at} does not match its CRC")
             if (place := place_of(one, _PLACE_AT)[0]) != start + at:
@@ -46,10 +46,10 @@ def records_in(body: bytes) -> Iterator[bytes]:
 
     Raise ValueError if the record lengths do not add up to the body.
     """
-    return (one for _, one in _placed(body))
+    return (one for _, one in _split_body(body))
 
 
-def _placed(body: bytes) -> Iterator[tuple[int, bytes]]:
+def _split_body(body: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(body):
         if at + _HEAD.size > len(body):

@@ -21,7 +21,7 @@ from sharedlog.kafka import KafkaLog
 from sharedlog.password_file import PARAMETER, PasswordFile
 from sharedlog.postgres import PostgresLog
 from sharedlog.reading import records
-from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError
 from tidewheel.extras import require
@@ -142,7 +142,7 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
     Raise `ClusterExists` if the log exists, or `Unknown` if the engine cannot answer.
     """
     cluster = secrets.token_bytes(ID_BYTES)
-    body = body_of(facts | {"finalized": SUPPORTED})
+    body = encode_facts(facts | {"finalized": SUPPORTED})
     genesis = SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS, body)
     engine.found(NOWHERE)
     engine.append_if(NOWHERE, [encode(genesis)], NOWHERE)

@@ -25,11 +25,11 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from sharedlog.bodies import sound_records
+from sharedlog.bodies import verify_records
 from sharedlog.engine import Engine, Stored
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Fold
-from sharedlog.led import Led
+from sharedlog.led import LeaderRecord
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
@@ -43,32 +43,34 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     if the engine cannot answer.
     """
     for led in fold.led.up_to(record):
-        if fault := _fault_of_led(engine, fold, led):
+        if fault := _find_leader_fault(engine, fold, led):
             return fault
     try:
-        rows = _rows(engine, record)
+        rows = _read_rows(engine, record)
     except LogDamaged as error:
-        return unread(record, error)
+        return describe_unreadable(record, error)
     first, end = engine.bounds()
     if not first <= record < end:
         return ""
     if not rows:
         return f"Record {record} is missing: the log has records {first} to {end - 1}." * engine.is_dense
-    return next((fault for one in rows if (fault := fault_of(engine, fold.cluster, one))), _twice(rows))
+    return next(
+        (fault for one in rows if (fault := fault_of(engine, fold.cluster, one))), _find_duplicate(rows)
+    )
 
 
-def _twice(rows: list[Stored]) -> str:
+def _find_duplicate(rows: list[Stored]) -> str:
     """Return the fault of different rows with the same record number, or "" if all rows are equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
-def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
+def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
     """Return the fault of a leader's record that this node has applied, or "" if it is valid or trimmed."""
     try:
-        rows = _rows(engine, led.offset)
+        rows = _read_rows(engine, led.offset)
     except LogDamaged as error:
-        return unread(led.offset, error)
+        return describe_unreadable(led.offset, error)
     first, end = engine.bounds()
     if led.offset < first:
         return ""
@@ -76,24 +78,24 @@ def _fault_of_led(engine: Engine, fold: Fold, led: Led) -> str:
         return f"Record {led.offset} is missing, which a leader wrote: the log ends at record {end - 1}."
     if fault := fault_of(engine, fold.cluster, rows[0]):
         return fault
-    if twice := _twice(rows):
+    if twice := _find_duplicate(rows):
         return twice
     if zlib.crc32(rows[0].stored) != led.crc:
         return f"Record {led.offset} holds other bytes than the leader has."
     found = decode(rows[0].stored, fold.cluster)
     try:
         if found.kind == Kind.BYTES:
-            sound_records(found, led.offset)
+            verify_records(found, led.offset)
     except LogDamaged as error:
         return error.detail
     return ""
 
 
-def _rows(engine: Engine, record: int) -> list[Stored]:
+def _read_rows(engine: Engine, record: int) -> list[Stored]:
     return [one for one in engine.read(record, READ_BYTES) if one.offset == record]
 
 
-def unread(record: int, error: LogDamaged) -> str:
+def describe_unreadable(record: int, error: LogDamaged) -> str:
     """Return the fault of a record that the engine cannot read."""
     return error.detail if error.record == record else f"Record {record} or one behind it: {error.detail}"
 

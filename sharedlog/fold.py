@@ -26,7 +26,7 @@ state.
             anything else                                   HALT: the candidate has another history
     BEAT    begins after the end, or the gathered bytes     HALT: bytes are missing
             at the end of the history, same chain           a sign of life; may replace facts of the
-                                                            EPOCH (`told_anew`)
+                                                            EPOCH (`update_leader_facts`)
             at an earlier position in the same epoch, same  already had: the engine duplicated a record
             chain
             anything else                                   HALT, but not while a flush is unfinished
@@ -59,7 +59,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from sharedlog import versions
 from sharedlog.errors import Halted, LogDamaged, TooOld
 from sharedlog.holdings import Holdings
-from sharedlog.led import LedRecords
+from sharedlog.led import LeaderRecords
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
     NOBODY,
@@ -68,8 +68,8 @@ from sharedlog.record import (
     Garbled,
     Kind,
     SharedRecord,
-    chained,
     decode,
+    extend_chain,
 )
 
 POSITIONS_MAX: Final = 65_536
@@ -125,7 +125,7 @@ class Position(NamedTuple):
     chain: int
 
 
-class Before(NamedTuple):
+class FlushStart(NamedTuple):
     """The state before the last accepted flush. `next_offset` is the offset of the flush's first record."""
 
     end: int
@@ -147,7 +147,7 @@ class Fold:
         """The offset and the CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
         """The offset and the CRC-32 of the last valid leader record, which exists in no other history."""
-        self.led = LedRecords()
+        self.led = LeaderRecords()
         """The newest records of leaders."""
         self.leads: dict[str, Any] = {}
         """The facts of the newest EPOCH, updated by the BEATs of its leader."""
@@ -164,7 +164,7 @@ class Fold:
         self._gathered_at: list[int] = []
         self._led_from = 0
         """The end of the history at the beginning of the newest epoch, before all records of its leader."""
-        self._before = Before(0, CHAIN_AT_GENESIS, 0)
+        self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
@@ -192,11 +192,11 @@ class Fold:
         if self.halted:
             raise Halted(self.halted)
         if offset < self.next_offset:
-            return self._again(offset, stored)
+            return self._skip_duplicate(offset, stored)
         try:
             record = decode(stored, self.cluster)
         except Foreign:
-            self._took(offset, stored)
+            self._record_read(offset, stored)
             self.foreign_count += 1
             return Step(Outcome.FOREIGN)
         except Garbled:
@@ -204,9 +204,9 @@ class Fold:
             if self._reads >= READS_MAX:
                 self._halt(offset, f"{self._reads} times it did not match its CRC", LogDamaged)
             return Step(Outcome.READ_AGAIN)
-        self._check(offset, record)
+        self._check_record(offset, record)
         step = _TAKES[Kind(record.kind)](self, offset, record)
-        self._took(offset, stored)
+        self._record_read(offset, stored)
         self.repeated_count += step.outcome is Outcome.ALREADY_HAD
         if step.outcome in _LED and self.last_read is not None:
             self.last_led = self.last_read
@@ -220,7 +220,7 @@ class Fold:
         directly after the acceptance of the flush.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
-        at = self._before if before_flush else Before(self.end, self.chain, next_offset)
+        at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
         return {
             "cluster": (self.cluster or b"").hex(),
             "epoch": self.epoch,
@@ -240,7 +240,7 @@ class Fold:
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
         """Restore a fold from a checkpoint. Raise `TooOld` if its version is not supported."""
         finalized = int(frozen["finalized"])
-        if why := versions.unsupported(finalized):
+        if why := versions.describe_unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
@@ -248,15 +248,15 @@ class Fold:
         fold.next_offset, fold._led_from = frozen["next_offset"], frozen["led_from"]
         fold._positions, fold.led = (
             Positions.thaw(frozen["positions"]),
-            LedRecords.thaw(frozen["led"]),
+            LeaderRecords.thaw(frozen["led"]),
         )
         fold.holdings = Holdings.thaw(frozen["holdings"])
         fold.leads, fold.finalized = frozen["leads"], finalized
         return fold
 
-    def knows(self, position: Position) -> bool | None:
+    def has_position(self, position: Position) -> bool | None:
         """Return whether a position up to the end belongs to this history, or None if it was discarded."""
-        return self._positions.knows(position)
+        return self._positions.has_position(position)
 
     def relation(self, record: SharedRecord) -> EpochRelation:
         """Return the relation of a record's epoch and holder to the newest epoch and holder."""
@@ -266,26 +266,26 @@ class Fold:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # One method per kind. Only these and `_took` change the state.
+    # One method per kind. Only these and `_record_read` change the state.
 
-    def _genesis(self, offset: int, record: SharedRecord) -> Step:
+    def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
             if Position(record.start, record.chain) == self._positions.first and record.epoch <= self.epoch:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, "a second GENESIS: the cluster was made twice")
-        self._finalize(offset, record.facts.get("finalized", versions.UNSAID))
+        self._set_finalized(offset, record.facts.get("finalized", versions.UNSAID))
         self.cluster, self.epoch = record.cluster, record.epoch
         self.end, self.chain = record.start, record.chain
         self._positions.add(record.start, record.chain)
         return Step(Outcome.NOTED, record)
 
-    def _epoch(self, offset: int, record: SharedRecord) -> Step:
+    def _apply_epoch(self, offset: int, record: SharedRecord) -> Step:
         relation = self.relation(record)
         if relation is EpochRelation.BEYOND:
             missing = f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing"
             self._halt(offset, missing, LogDamaged)
         if relation is not EpochRelation.NEXT:
-            return self._dead(record)
+            return self._count_dead(record)
         self._require_bytes(offset, record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
@@ -294,22 +294,22 @@ class Fold:
         self._drop_gathered()
         return Step(Outcome.NEW_EPOCH, record)
 
-    def _bytes(self, offset: int, record: SharedRecord) -> Step:
+    def _apply_bytes(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
-            return self._dead(record)
+            return self._count_dead(record)
         self._require_bytes(offset, record)
         at = self.gathered
         if record.start < at.end or record.end == record.start:
             if record.end > at.end or self._positions.chain_at(record.end) != record.chain:
                 self._halt(offset, f"two histories: bytes {record.start} to {record.end} are not the same")
             return Step(Outcome.ALREADY_HAD, record)
-        if chained(at.chain, record.start, record.body, record.zeros) != record.chain:
+        if extend_chain(at.chain, record.start, record.body, record.zeros) != record.chain:
             self._halt(offset, f"two histories: the chain is another one at {record.end}")
-        return self._gather(offset, record)
+        return self._gather_bytes(offset, record)
 
-    def _beat(self, offset: int, record: SharedRecord) -> Step:
+    def _apply_beat(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
-            return self._dead(record)
+            return self._count_dead(record)
         self._require_bytes(offset, record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             is_of_before = self._led_from <= record.start < self.end
@@ -317,18 +317,18 @@ class Fold:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
         facts = record.facts
-        self.leads = told_anew(self.leads, facts)
+        self.leads = update_leader_facts(self.leads, facts)
         if "finalize" in facts:
-            self._finalize(offset, max(self.finalized, facts["finalize"]))
+            self._set_finalized(offset, max(self.finalized, facts["finalize"]))
         if "forget" in facts:
             self.holdings.forget(facts["forget"])
         return Step(Outcome.ALIVE, record)
 
-    def _note(self, _: int, record: SharedRecord) -> Step:
-        self.holdings.told(record.facts)
+    def _apply_holding(self, _: int, record: SharedRecord) -> Step:
+        self.holdings.apply_record(record.facts)
         return Step(Outcome.NOTED, record)
 
-    def _gather(self, offset: int, record: SharedRecord) -> Step:
+    def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
         """Add BYTES to the flush, which is accepted with its last record."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
@@ -340,13 +340,13 @@ class Fold:
         flush, offsets = tuple(self._gathered), tuple(self._gathered_at)
         self._gathered, self._gathered_at = [], []
         assert flush[0].start == self.end, "a flush is accepted that does not begin where the history ends"
-        self._before = Before(self.end, self.chain, offsets[0])
+        self._before = FlushStart(self.end, self.chain, offsets[0])
         self.end, self.chain = record.end, record.chain
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
-    def _finalize(self, offset: int, version: int) -> None:
+    def _set_finalized(self, offset: int, version: int) -> None:
         """Set the finalized version. Halt if this program does not support the version."""
-        if why := versions.unsupported(version):
+        if why := versions.describe_unsupported(version):
             self._halt(offset, why, TooOld)
         self.finalized = version
 
@@ -354,7 +354,7 @@ class Fold:
         self._gathered, self._gathered_at = [], []
         self._positions.cut(self.end)
 
-    def _again(self, offset: int, stored: bytes) -> Step:
+    def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
         """Skip a duplicate of the last applied record. Halt at any other record."""
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
@@ -366,11 +366,11 @@ class Fold:
         self.repeated_count += 1
         return Step(Outcome.ALREADY_HAD)
 
-    def _dead(self, record: SharedRecord) -> Step:
+    def _count_dead(self, record: SharedRecord) -> Step:
         self.dead_count += 1
         return Step(Outcome.DEAD, record)
 
-    def _took(self, offset: int, stored: bytes) -> None:
+    def _record_read(self, offset: int, stored: bytes) -> None:
         self.next_offset = offset + 1
         self.last_read = (offset, zlib.crc32(stored))
         self._reads = 0
@@ -378,7 +378,7 @@ class Fold:
 
     # Checks before a record is applied.
 
-    def _check(self, offset: int, record: SharedRecord) -> None:
+    def _check_record(self, offset: int, record: SharedRecord) -> None:
         """Halt at a record that this program cannot read, or that precedes the GENESIS."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
@@ -405,16 +405,16 @@ class Fold:
 
 
 _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
-    Kind.GENESIS: Fold._genesis,
-    Kind.EPOCH: Fold._epoch,
-    Kind.BYTES: Fold._bytes,
-    Kind.BEAT: Fold._beat,
-    Kind.CHECKPOINT: Fold._note,
-    Kind.HOLD: Fold._note,
+    Kind.GENESIS: Fold._apply_genesis,
+    Kind.EPOCH: Fold._apply_epoch,
+    Kind.BYTES: Fold._apply_bytes,
+    Kind.BEAT: Fold._apply_beat,
+    Kind.CHECKPOINT: Fold._apply_holding,
+    Kind.HOLD: Fold._apply_holding,
 }
 
 
-def told_anew(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of the leader, updated from a BEAT."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
@@ -448,7 +448,7 @@ class Positions:
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
-    def knows(self, position: Position) -> bool | None:
+    def has_position(self, position: Position) -> bool | None:
         """Return whether a position belongs to this history, or None if older positions were discarded."""
         if position == self.first:
             return True

@@ -88,7 +88,7 @@ class Holdings:
         self.unreadable: dict[str, Unreadable] = {}
         """The record that each node cannot read, until the node has a later copy. Not in checkpoints."""
 
-    def told(self, facts: dict[str, Any]) -> None:
+    def apply_record(self, facts: dict[str, Any]) -> None:
         """Apply a CHECKPOINT or HOLD."""
         node = str(facts["node"])
         if node in self._by_node or len(self._by_node) < NODES_MAX:
@@ -99,10 +99,12 @@ class Holdings:
             if "unreadable" in facts:
                 record, end, why = facts["unreadable"]
                 self.unreadable[node] = Unreadable(int(record), int(end), str(why))
-            elif (waits := self.unreadable.get(node)) is not None and self._has_beyond(node, waits.record):
+            elif (waits := self.unreadable.get(node)) is not None and self._has_copy_beyond(
+                node, waits.record
+            ):
                 del self.unreadable[node]
 
-    def _has_beyond(self, node: str, record: int) -> bool:
+    def _has_copy_beyond(self, node: str, record: int) -> bool:
         """Return whether a node has a copy that needs no record up to and including `record`."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record

@@ -29,7 +29,7 @@ from commitlog.sink import Part, Zeros
 from sharedlog import record
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position
-from sharedlog.record import Kind, SharedRecord, body_of, chained
+from sharedlog.record import Kind, SharedRecord, encode_facts, extend_chain
 
 _LENGTH: Final = struct.Struct(">I")
 
@@ -50,19 +50,19 @@ class Candidate:
         assert fold.cluster is not None, "a cluster is founded with its id"
         self._last_read = fold.last_read
         self.epoch = SharedRecord(
-            fold.cluster, Kind.EPOCH, fold.epoch + 1, holder, fold.end, fold.chain, body_of(facts)
+            fold.cluster, Kind.EPOCH, fold.epoch + 1, holder, fold.end, fold.chain, encode_facts(facts)
         )
 
     @property
-    def reads_again(self) -> int | None:
+    def record_to_verify(self) -> int | None:
         """Return the offset of the record to read again before leading, or None if no record was read."""
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
         """Return whether the candidate leads, after `fold` has read its EPOCH.
 
-        `crc_again` is the CRC-32 of the record at `reads_again`, or None if the record was trimmed. Raise
-        `Halted` if the record at `reads_again` has changed.
+        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if the record was trimmed.
+        Raise `Halted` if the record at `record_to_verify` has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -80,24 +80,26 @@ class Leader:
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
-    def flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
+    def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
         """Return the BYTES of a flush, whose contiguous parts follow the records written so far."""
         assert self._is_proven, "a flush behind one of which nobody knows"
-        cut = list(_bodies(parts))
+        cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
         records = []
         for number, (body, zeros) in enumerate(cut, 1):
             start = self.position.end
-            chain = chained(self.position.chain, start, body, zeros)
+            chain = extend_chain(self.position.chain, start, body, zeros)
             self.position = Position(start + len(body) + zeros, chain)
-            records.append(self._record(Kind.BYTES, start, chain, body, zeros, is_last=number == len(cut)))
+            records.append(
+                self._make_record(Kind.BYTES, start, chain, body, zeros, is_last=number == len(cut))
+            )
         return records
 
-    def beat(self, facts: dict[str, Any]) -> SharedRecord:
+    def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
         """Return a BEAT, which also proves the records written before the BEAT."""
-        return self._record(Kind.BEAT, self.position.end, self.position.chain, body_of(facts))
+        return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
-    def answered(self, offset: int | None, count: int = 1) -> Proof:
+    def record_answer(self, offset: int | None, count: int = 1) -> Proof:
         """Record the success of an append of `count` records, and return the conclusion.
 
         `offset` is the offset of the last record, or None if the engine does not return it. A failed append
@@ -109,7 +111,7 @@ class Leader:
         self._is_proven = self._is_proven and is_next
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
-    def proven(self, fold: Fold) -> bool:
+    def check_proof(self, fold: Fold) -> bool:
         """Return whether a fold that has read the leader's last BEAT proves all records of the leader.
 
         The leader continues if the fold proves its records, and steps down otherwise.
@@ -119,7 +121,7 @@ class Leader:
         self._expected_offset = fold.next_offset
         return self._is_proven
 
-    def _record(
+    def _make_record(
         self, kind: Kind, start: int, chain: int, body: bytes, zeros: int = 0, *, is_last: bool = True
     ) -> SharedRecord:
         return SharedRecord(
@@ -127,7 +129,7 @@ class Leader:
         )
 
 
-def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
+def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
     """Yield the body of each record of a flush, and the number of zero bytes after the body."""
     gathered = bytearray()
     for part in parts:
@@ -135,7 +137,7 @@ def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
             yield bytes(gathered), len(part)
             gathered.clear()
             continue
-        for one in _pieces(bytes(part)):
+        for one in _split_part(bytes(part)):
             if gathered and len(gathered) + len(one) > record.BODY_BYTES_MAX:
                 yield bytes(gathered), 0
                 gathered.clear()
@@ -144,7 +146,7 @@ def _bodies(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
         yield bytes(gathered), 0
 
 
-def _pieces(part: bytes) -> Iterator[bytes]:
+def _split_part(part: bytes) -> Iterator[bytes]:
     """Yield a part, split at CommitLog record boundaries if the part is too large for one record."""
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):

@@ -17,14 +17,14 @@ LED_MAX: Final = 65_536
 FROZEN_LED_MAX: Final = 2_048
 
 
-class Led(NamedTuple):
+class LeaderRecord(NamedTuple):
     """A record of a leader, given by its offset in the engine's log and the CRC-32 of its bytes."""
 
     offset: int
     crc: int
 
 
-class LedRecords:
+class LeaderRecords:
     """Records of leaders, by offset."""
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class LedRecords:
         if len(self._offsets) > LED_MAX:
             del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
 
-    def up_to(self, offset: int) -> list[Led]:
+    def up_to(self, offset: int) -> list[LeaderRecord]:
         """Return the last leader record before `offset`, and the leader record at `offset` if it exists."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
-        return [Led(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
+        return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
 
     def freeze(self, next_offset: int) -> list[list[int]]:
         """Return the state for a checkpoint, without records at or after `next_offset`."""
@@ -51,7 +51,7 @@ class LedRecords:
         return [[offset, crc] for offset, crc in both if offset < next_offset]
 
     @classmethod
-    def thaw(cls, frozen: list[list[int]]) -> LedRecords:
+    def thaw(cls, frozen: list[list[int]]) -> LeaderRecords:
         """Restore the records from a checkpoint."""
         records = cls()
         for offset, crc in frozen:

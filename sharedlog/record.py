@@ -144,13 +144,13 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
     return SharedRecord(found, kind, epoch, holder, start, chain, body, zeros, bool(last), version)
 
 
-def chained(chain: int, start: int, body: bytes, zeros: int) -> int:
+def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
     """Return the chain after bytes of the CommitLog, computed from the chain before the bytes."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
-def body_of(facts: dict[str, Any]) -> bytes:
+def encode_facts(facts: dict[str, Any]) -> bytes:
     """Return facts as a JSON body. Equal facts result in equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

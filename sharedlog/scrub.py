@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sharedlog.engine import Engine
 from sharedlog.errors import LogDamaged
-from sharedlog.faults import READ_BYTES, fault_of, unread
+from sharedlog.faults import READ_BYTES, describe_unreadable, fault_of
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
@@ -168,5 +168,5 @@ def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
     try:
         faults = [fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
     except LogDamaged as error:
-        faults = [unread(record, error)]
+        faults = [describe_unreadable(record, error)]
     return Counted([one for one in faults if one], 0 if is_whole else record + 1, is_whole)

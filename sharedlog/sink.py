@@ -73,13 +73,13 @@ class SharedSink:
             assert first_offset == self._leader.position.end, "a flush begins where the shared log ends"
             assert epoch <= self._right[0], "a flush under a right that nobody has"
             self._local.append(first_offset, parts, epoch)
-            self._write(self._leader.flush(parts))
+            self._write(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
         """Append a BEAT, which proves that this node leads. Raise `NotAccepted` if the proof fails."""
         with self._lock:
             self._require_right()
-            self._write([self._leader.beat(facts)])
+            self._write([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
         """Announce the end of this node's leadership, and its successor `to`.
@@ -89,7 +89,7 @@ class SharedSink:
         """
         with self._lock:
             self._require_right()
-            self._write([self._leader.beat({"leaves": True} | ({"to": to} if to else {}))])
+            self._write([self._leader.make_beat({"leaves": True} | ({"to": to} if to else {}))])
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
@@ -125,8 +125,8 @@ class SharedSink:
         stored = [encode(one) for one in records]
         offset = self._engine.append_if(Head(*self._right, position), stored, self._head())
         self._require_new(offset, len(stored))
-        if offset is None or self._leader.answered(offset, len(stored)) is Proof.NOTHING:
-            self._leader.answered(None)
+        if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
+            self._leader.record_answer(None)
             # A plain BEAT after "leaves" would be a sign of life and revoke it, so repeat the facts.
             self._prove(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
@@ -138,12 +138,12 @@ class SharedSink:
 
     def _prove(self, facts: dict[str, Any]) -> None:
         """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if this proves nothing."""
-        offset = self._engine.append_if(self._head(), [encode(self._leader.beat(facts))], self._head())
+        offset = self._engine.append_if(self._head(), [encode(self._leader.make_beat(facts))], self._head())
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
         self._require_new(offset, 1)
         read_to(self._engine, self._fold, offset + 1)
-        if not self._leader.proven(self._fold):
+        if not self._leader.check_proof(self._fold):
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
     def _require_new(self, offset: int | None, count: int) -> None:

@@ -18,8 +18,8 @@ lower version is refused.
 
 Rules
 1. The leader finalizes a new version at the command of an operator (`tidewheel cluster set-version`), and
-   only if all nodes in the log support the version (`missing`). The finalized version never decreases, since
-   the log may contain records that need the version.
+   only if all nodes in the log support the version (`nodes_without_support`). The finalized version never
+   decreases, since the log may contain records that need the version.
 2. A program that does not support the finalized version halts when it reads the version, before it can
    misread a record. A program also halts if the finalized version is missing.
 3. A program ignores an unknown field of a JSON body, but halts at an unknown kind or body version
@@ -53,12 +53,12 @@ def may_write(record: SharedRecord, finalized: int) -> bool:
     return needed is not None and needed <= finalized
 
 
-def missing(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
+def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
     """Return the nodes that do not support a version, with the versions that they support."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 
-def unsupported(finalized: int) -> str:
+def describe_unsupported(finalized: int) -> str:
     """Return the reason why this program does not support a finalized version, or "" if it does."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""

@@ -9,7 +9,7 @@ If a copy of the store is void, the node opens its checkpoint and reads the log 
 engine has lost records that this node had read (by an unclean election, or because a standby without the
 records was promoted), the copy would reach an older end, and the node would lead without the records that it
 had acknowledged. Therefore, positions are kept outside of the copy: the newest record that this process has
-read, or after a restart the record in a file (`recall`), and the next record of the checkpoint. Records of
+read, or after a restart the record in a file (`restore`), and the next record of the checkpoint. Records of
 holdings are excluded (`Fold.last_led`), since they are equal in two histories and are appended again.
 
 A server that was replaced by a new primary may return old answers, so a loss counts only after LOST_MS. Some
@@ -50,11 +50,11 @@ class Witness:
         """The offset and the CRC-32 of the newest leader record that was read."""
         self._missing_since_ms: int | None = None
 
-    def note(self, fold: Fold) -> None:
+    def record_progress(self, fold: Fold) -> None:
         """Record the progress of a fold."""
-        self.recall(fold.last_led)
+        self.restore(fold.last_led)
 
-    def recall(self, last: tuple[int, int] | None) -> None:
+    def restore(self, last: tuple[int, int] | None) -> None:
         """Record the offset and the CRC-32 of a leader record, for example from a file."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
@@ -64,8 +64,8 @@ class Witness:
 
         Raise `LogDamaged` if only this record is missing or changed, and `fold` has not read it yet.
         """
-        self.note(fold)
-        missing = self._missing(engine, fold)
+        self.record_progress(fold)
+        missing = self._find_missing(engine, fold)
         if missing is None:
             self._missing_since_ms = None
             return
@@ -77,13 +77,13 @@ class Witness:
             raise Unknown(f"{said}: asked anew.")
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
-    def is_another(self, one: Stored) -> bool:
+    def is_replaced(self, one: Stored) -> bool:
         """Return whether a record differs from the last leader record that was read at the same offset."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
-    def look_behind(self, engine: Engine, fold: Fold) -> None:
+    def verify_last_record(self, engine: Engine, fold: Fold) -> None:
         """Check the last known leader record again, then record the progress of `fold`.
 
         Raise `Halted` if the record was replaced, since the engine has then lost its end, or `Unknown` if the
@@ -92,24 +92,24 @@ class Witness:
         """
         if self.last_led is not None:
             offset, crc = self.last_led
-            is_kept = crc_at(engine, offset) in (None, GONE, crc)
-            if not is_kept and not _is_changed(engine, fold.cluster, offset):
+            is_kept = read_crc(engine, offset) in (None, GONE, crc)
+            if not is_kept and not _is_corrupt(engine, fold.cluster, offset):
                 raise Halted(
                     f"Record {offset} of the shared log was read before, and is another one now: the engine "
                     "has lost its end, with what may have been acknowledged, and has grown again."
                 )
-        self.note(fold)
+        self.record_progress(fold)
 
-    def _missing(self, engine: Engine, fold: Fold) -> int | None:
+    def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
         """Return the offset of a record that was read and is missing, or None if there is no such record."""
         if self.last_led is not None:
             offset, crc = self.last_led
-            found = crc_at(engine, offset)
-            if found == GONE and _is_hole(engine, offset):
+            found = read_crc(engine, offset)
+            if found == GONE and _has_later_records(engine, offset):
                 if fold.next_offset <= offset:
                     why = f"Record {offset}, which was read before, is missing or unreadable"
                     raise LogDamaged(f"{why}, with others behind.", offset)
-            elif found not in (None, GONE, crc) and _is_changed(engine, fold.cluster, offset):
+            elif found not in (None, GONE, crc) and _is_corrupt(engine, fold.cluster, offset):
                 if fold.next_offset <= offset:
                     why = f"Record {offset} of the shared log does not match its CRC, and did when it was"
                     raise LogDamaged(f"{why} read before: the engine has changed it.", offset)
@@ -121,7 +121,7 @@ class Witness:
         return fold.next_offset - 1 if fold.next_offset > end_offset else None
 
 
-def _is_hole(engine: Engine, offset: int) -> bool:
+def _has_later_records(engine: Engine, offset: int) -> bool:
     """Return whether later records follow a missing record, so the engine has not lost its end.
 
     Unreadable records count as present.
@@ -132,7 +132,7 @@ def _is_hole(engine: Engine, offset: int) -> bool:
         return True
 
 
-def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
+def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
     """Return whether the record at an offset belongs to the cluster, but does not match its CRC."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
@@ -146,7 +146,7 @@ def _is_changed(engine: Engine, cluster: bytes | None, offset: int) -> bool:
     return False
 
 
-def crc_at(engine: Engine, offset: int) -> int | None:
+def read_crc(engine: Engine, offset: int) -> int | None:
     """Return the CRC-32 of a record, or None if it was trimmed, or GONE if it is missing or unreadable."""
     try:
         found = engine.read(offset, 1)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sharedlog.engines import beginning_of, engine_of
 from sharedlog.errors import Refused, Unknown
 from sharedlog.holdings import Holding
-from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.history_file import write_log
 
 CHECKER: Final = Path(__file__).parent / "checker" / "check.py"
@@ -70,7 +70,7 @@ def holding(url: str) -> Iterator[Callable[[int], None]]:
         def hold(next_record: int) -> None:
             if next_record - told[0] < HOLD_EACH_RECORDS:
                 return
-            facts = body_of(Holding(next_record).facts(KEEPER))
+            facts = encode_facts(Holding(next_record).facts(KEEPER))
             with suppress(Unknown, Refused):  # then it is said again
                 engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, facts)))
                 told[0] = next_record

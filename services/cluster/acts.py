@@ -45,7 +45,7 @@ from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES, up_to_gap
 from sharedlog.record import encode
-from sharedlog.witness import Witness, crc_at
+from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
 """The number of shared log records, including BEATs, after which the next checkpoint is due."""
@@ -88,7 +88,7 @@ class Acts:
     def prepare_act(self, act: Act) -> None:
         """Release the replica if an act replaces it. Call this method in the event loop only."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
-            self.witness.note(self.replica.fold)
+            self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
@@ -96,7 +96,7 @@ class Acts:
         """Apply the replica or the certificate in an answer. Call this method in the event loop only."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
-            self.witness.recall(answer.replica.last_led)
+            self.witness.restore(answer.replica.last_led)
         elif isinstance(answer, LookDone):
             self.shown, self._health.has_room = answer.shown, answer.has_room
 
@@ -143,7 +143,7 @@ class Acts:
         found = self.engine.read(fold.next_offset, READ_BYTES)
         read_ms = self.clocks.monotonic()  # silence is measured from the end of the read, before the fold
         for one in up_to_gap(self.engine, fold, found):
-            if self.witness.is_another(one):
+            if self.witness.is_replaced(one):
                 self.witness.require_kept(self.engine, fold)
                 break
             step = replica.take_record(one.offset, one.stored, self.clocks.wall())
@@ -215,7 +215,9 @@ class Acts:
         if fold.next_offset <= offset:
             return Confirmed(None)
         self.witness.require_kept(self.engine, fold)
-        again = None if candidate.reads_again is None else crc_at(self.engine, candidate.reads_again)
+        again = (
+            None if candidate.record_to_verify is None else read_crc(self.engine, candidate.record_to_verify)
+        )
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:

@@ -240,7 +240,7 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
     if fold.end < claimed.end:
         return ChainComparison.ANOTHER
     return {True: ChainComparison.SAME, False: ChainComparison.ANOTHER, None: ChainComparison.FORGOTTEN}[
-        fold.knows(Position(claimed.end, claimed.chain))
+        fold.has_position(Position(claimed.end, claimed.chain))
     ]
 
 

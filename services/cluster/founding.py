@@ -57,7 +57,7 @@ from sharedlog.engine import Head
 from sharedlog.engines import NOWHERE, SharedLog, beginning_of
 from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.fold import Fold, Position
-from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
@@ -368,7 +368,9 @@ def _found(
         "finalized": finalized,
     }
     genesis = encode(
-        SharedRecord(cluster, Kind.GENESIS, epoch, NOBODY, position.end, CHAIN_AT_GENESIS, body_of(facts))
+        SharedRecord(
+            cluster, Kind.GENESIS, epoch, NOBODY, position.end, CHAIN_AT_GENESIS, encode_facts(facts)
+        )
     )
     shared.fold = Fold(cluster)
     shared.fold.take(0, genesis)

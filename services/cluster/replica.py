@@ -50,7 +50,7 @@ from services.cluster.copies import transfer
 from services.cluster.evidence import CopyProof, FoldProgress, compare_chain
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
-from sharedlog.bodies import sound_records
+from sharedlog.bodies import verify_records
 from sharedlog.engine import Engine
 from sharedlog.errors import Trimmed, Unknown
 from sharedlog.fold import Fold, Outcome, Step
@@ -187,7 +187,7 @@ class Replica:
             raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
         if step.outcome is Outcome.ACCEPTED:
             parts = zip(step.flush, step.offsets, strict=True)
-            encoded = [one for part, at in parts for one in sound_records(part, at)]
+            encoded = [one for part, at in parts for one in verify_records(part, at)]
             if any(_RETENTION in part.body for part in step.flush) and any(map(_is_log_cut, encoded)):
                 self._shared.is_before_flush = True
                 self.checkpoint(now_ms)

@@ -183,7 +183,7 @@ def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
             if isinstance(record, str) or record.cluster != cluster:
                 continue
             if record.kind in (Kind.CHECKPOINT, Kind.HOLD) and "node" in record.facts:
-                holdings.told(record.facts)
+                holdings.apply_record(record.facts)
             elif record.kind == Kind.BEAT and "forget" in record.facts:
                 holdings.forget(record.facts["forget"])
     for node, where in holdings.unreadable.items():

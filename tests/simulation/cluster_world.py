@@ -530,7 +530,7 @@ class ClusterWorld(World):
         for node in self.nodes:
             witness = self._process(node).acts.witness
             if node.replica is not None:
-                witness.note(node.replica.fold)
+                witness.record_progress(node.replica.fold)
             end = 0 if witness.last_led is None else witness.last_led[0] + 1
             lost = [decode_shared(one, CLUSTER).kind for one in before[self.lost_from : end]]
             has_read_lost = refuses_writers and (node is self.leader or Kind.BYTES in lost)

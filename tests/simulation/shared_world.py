@@ -168,12 +168,12 @@ class Node:
             self.start()
             return []
         proof = Proof.ACCEPTED
-        for one in self.leader.flush([OPERATION.pack(OPERATION.size, number) for number in operations]):
+        for one in self.leader.make_flush([OPERATION.pack(OPERATION.size, number) for number in operations]):
             answer = self._world.engine.append(encode(one))
             if not answer.is_ok:
                 self.start()
                 return []
-            proof = self.leader.answered(answer.offset)
+            proof = self.leader.record_answer(answer.offset)
         if proof is Proof.NOTHING and not self._prove():
             self.start()
             return []
@@ -182,17 +182,17 @@ class Node:
     def _prove(self) -> bool:
         """Append a BEAT, read up to it, and ask the fold."""
         assert self.leader is not None
-        answer = self._world.engine.append(encode(self.leader.beat({})))
+        answer = self._world.engine.append(encode(self.leader.make_beat({})))
         if not answer.is_ok or answer.offset is None:
             return False
         self.reader.read(self._world.engine, answer.offset + 1)
-        return self.leader.proven(self.reader.fold)
+        return self.leader.check_proof(self.reader.fold)
 
     def _is_behind(self) -> bool:
         return self.reader.fold.next_offset < self._world.engine.first_offset
 
     def _crc_again(self, candidate: Candidate) -> int | None:
-        offset, engine = candidate.reads_again, self._world.engine
+        offset, engine = candidate.record_to_verify, self._world.engine
         if offset is None or offset < engine.first_offset:
             return None
         rows = engine.rows(offset) if offset < engine.end_offset else []
@@ -413,12 +413,12 @@ class World:
         following = Fold.thaw(fold.freeze())
         for leader in [one.leader for one in self.nodes if one.leader is not None]:
             if (leader._epoch, leader._holder) == (fold.epoch, fold.holder) and not fold.gathered_count:
-                beat = leader.beat({})
+                beat = leader.make_beat({})
                 following.take(fold.next_offset, encode(beat))
                 return [beat]
         epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch
         following.take(fold.next_offset, encode(epoch))
-        return [epoch, Leader(following).beat({})]
+        return [epoch, Leader(following).make_beat({})]
 
     def _can_be_rebuilt(self) -> bool:
         first = self.engine.first_offset

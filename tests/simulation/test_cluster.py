@@ -126,7 +126,7 @@ def test_a_candidate_whose_process_has_read_what_the_engine_lacks_does_not_win()
     while process.stage is not Stage.IDLE:
         world._act(node)
     own = process.acts
-    own.witness.recall((own.open_replica.fold.next_offset + 3, 7))
+    own.witness.restore((own.open_replica.fold.next_offset + 3, 7))
     candidacy = own.append_epoch(b"the next holder.").candidacy
     assert candidacy is not None
     with pytest.raises(Unknown, match="was read before, and is gone"):

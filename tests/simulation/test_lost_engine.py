@@ -192,7 +192,7 @@ class Disaster:
         for offset, stored in enumerate(self.world.engine.records):
             now.take(offset, stored)
         # Where the engine has lost signs of life only, the copy has all that the node has.
-        if self.stranger is None or claimed is None or now.knows(Position(claimed.end, claimed.chain)):
+        if self.stranger is None or claimed is None or now.has_position(Position(claimed.end, claimed.chain)):
             return
         # Another leader of that epoch may have written the bytes that the node has: nothing is lost then.
         if log_before(node.disk, claimed.end) == log_before(self.stranger.disk, claimed.end):
@@ -354,7 +354,7 @@ def evidence_must_be_sound(patch: pytest.MonkeyPatch) -> None:
 
 def changed_is_lost(patch: pytest.MonkeyPatch) -> None:
     """A record that has changed is an end that is lost."""
-    patch.setattr(witnesses, "_is_changed", lambda *_: False)
+    patch.setattr(witnesses, "_is_corrupt", lambda *_: False)
 
 
 def nothing_in_common_is_the_same(patch: pytest.MonkeyPatch) -> None:
@@ -393,6 +393,6 @@ def test_a_rule_that_is_left_out_is_found(mutant: object, monkeypatch: pytest.Mo
 
 def test_witnesses_are_asked_by_what_a_file_keeps() -> None:
     witness = Witness(lambda: 0)
-    witness.recall((7, 1))
-    witness.recall((3, 2))
+    witness.restore((7, 1))
+    witness.restore((3, 2))
     assert witness.last_led == (7, 1)

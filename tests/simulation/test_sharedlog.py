@@ -14,7 +14,7 @@ from sharedlog import faults, record
 from sharedlog.errors import Halted
 from sharedlog.fold import EpochRelation, Fold, Outcome, Step
 from sharedlog.leading import Leader, Proof
-from sharedlog.led import LedRecords
+from sharedlog.led import LeaderRecords
 from sharedlog.record import SharedRecord
 from tests.simulation import shared_world
 from tests.simulation.shared_world import OPERATION, Rules, World
@@ -41,13 +41,13 @@ def test_what_an_engine_spoils_is_named_and_no_node_differs_in_silence(seed: int
 
 def gap_is_believed(patch: pytest.MonkeyPatch) -> Rules:
     """A success at any offset is taken for a proof."""
-    patch.setattr(Leader, "answered", lambda *_: Proof.ACCEPTED)
+    patch.setattr(Leader, "record_answer", lambda *_: Proof.ACCEPTED)
     return Rules()
 
 
 def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     """BYTES behind missing ones are dead, and no reason to halt; an answer is believed anyway."""
-    kept = Fold._bytes
+    kept = Fold._apply_bytes
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
         is_beyond = fold.relation(one) is EpochRelation.OURS and one.start > fold.gathered.end
@@ -94,7 +94,7 @@ def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
 
 def second_record_is_stepped_over_unseen(patch: pytest.MonkeyPatch) -> Rules:
     """Of two records at one offset the first counts, whatever the second is."""
-    patch.setattr(Fold, "_again", lambda *_: Step(Outcome.ALREADY_HAD))
+    patch.setattr(Fold, "_skip_duplicate", lambda *_: Step(Outcome.ALREADY_HAD))
     return Rules(spoils=True)
 
 
@@ -106,8 +106,8 @@ def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
 
 def named_record_alone_is_looked_at(patch: pytest.MonkeyPatch) -> Rules:
     """The leader reads the record that another node names, and not its own one before that."""
-    kept = LedRecords.up_to
-    patch.setattr(LedRecords, "up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at])
+    kept = LeaderRecords.up_to
+    patch.setattr(LeaderRecords, "up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at])
     return Rules(spoils=True)
 
 

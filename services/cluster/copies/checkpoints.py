@@ -30,10 +30,10 @@ from services.cluster import holes
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
-from sharedlog.fold import told_anew
+from sharedlog.fold import update_leader_facts
 from sharedlog.holdings import Holding, Holdings, Unreadable
 from sharedlog.reading import records
-from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
@@ -146,7 +146,7 @@ class OwnCopy:
         return True
 
     def _record(self, kind: Kind, holding: Holding, beside: dict[str, Any] | None = None) -> bytes:
-        facts = body_of(holding.facts(self._name) | (beside or {}))
+        facts = encode_facts(holding.facts(self._name) | (beside or {}))
         return encode(SharedRecord(self._began.cluster, kind, 0, NOBODY, holding.end or 0, 0, facts))
 
 
@@ -180,13 +180,13 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
     holdings, epoch = Holdings(), None
     for record in records(engine, cluster):
         if record.kind in (Kind.CHECKPOINT, Kind.HOLD):
-            holdings.told(record.facts)
+            holdings.apply_record(record.facts)
         elif record.kind == Kind.EPOCH and (epoch is None or record.epoch > epoch.epoch):
             epoch = record
-        elif epoch is not None and record.kind == Kind.BEAT and told_anew({}, record.facts):
+        elif epoch is not None and record.kind == Kind.BEAT and update_leader_facts({}, record.facts):
             if record.holder != epoch.holder:
                 continue
-            epoch = replace(epoch, body=body_of(told_anew(epoch.facts, record.facts)))
+            epoch = replace(epoch, body=encode_facts(update_leader_facts(epoch.facts, record.facts)))
     finalized = max((one.finalized for one in holdings.all().values()), default=OLDEST)
     copies = holdings.copies(name, max(first, beyond + 1))
     return LogFacts(first, copies, epoch, finalized, holdings.of(name))

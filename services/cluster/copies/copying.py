@@ -54,8 +54,8 @@ from sharedlog.errors import Halted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding, Unreadable
 from sharedlog.reading import read_to
-from sharedlog.versions import SUPPORTED, unsupported
-from sharedlog.witness import GONE, crc_at
+from sharedlog.versions import SUPPORTED, describe_unsupported
+from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
 """The number of log bytes before the evidence to be compared if a copy cannot check the chain."""
@@ -115,7 +115,7 @@ class Copying:
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
-        if why := unsupported(found.finalized):
+        if why := describe_unsupported(found.finalized):
             raise TooOld(f"No copy was fetched: {why}.")
         if where is not None:
             told = where.record, 0 if found.epoch is None else found.epoch.epoch
@@ -185,7 +185,7 @@ class Copying:
 
     def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
         """Look up the record of the evidence in the engine; raise `Unknown` if the engine does not answer."""
-        crc = crc_at(self._engine, claimed.record)
+        crc = read_crc(self._engine, claimed.record)
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
@@ -200,7 +200,7 @@ class Copying:
         except (Halted, Trimmed) as error:
             log.warning("the shared log has not what a copy lacks", reason=str(error))
             return False
-        return fold.knows(Position(claimed.end, claimed.chain)) is True
+        return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
         """Verify a fetched copy when it is first opened; raise `StoreDamaged` if the copy is damaged."""

@@ -16,7 +16,7 @@ from services.cluster.election.one_name import DuplicateNameCheck
 from services.cluster.election.silence import CandidacyTimer
 from services.cluster.identity import Member
 from services.cluster.one_key import check_key
-from sharedlog.fold import Outcome, Step, told_anew
+from sharedlog.fold import Outcome, Step, update_leader_facts
 from sharedlog.record import Kind, SharedRecord
 
 _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
@@ -100,7 +100,7 @@ class Leadership:
     ) -> None:
         if self.has_read_all and outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
             self.duplicate_name.record_append(self.leader.node if self.leader else "", record.holder, now_ms)
-        if self.leader is not None and (anew := told_anew({}, beat)):
+        if self.leader is not None and (anew := update_leader_facts({}, beat)):
             self.leader = self.leader._replace(**anew)
         self.candidacy_timer.record_sign_of_life(now_ms)
 

@@ -150,7 +150,7 @@ class Lead:
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
             self.compare_clock()
         with suppress(Unknown):
-            acts.witness.look_behind(acts.engine, self.fold)
+            acts.witness.verify_last_record(acts.engine, self.fold)
         return shown
 
     async def _look_at_damage(self) -> None:

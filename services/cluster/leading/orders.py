@@ -21,7 +21,7 @@ from services.cluster.errors import OrderRefused
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from sharedlog.fold import Fold
-from sharedlog.versions import missing
+from sharedlog.versions import nodes_without_support
 
 MOVE_SECONDS: Final = 10.0
 """The time for which a move waits for the next leader's EPOCH, and any other order for its BEAT."""
@@ -84,7 +84,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
         raise OrderRefused(
             f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
         )
-    if cannot := missing(version, supports):
+    if cannot := nodes_without_support(version, supports):
         told = ", ".join(f"{name} supports up to {most}" for name, most in cannot.items())
         raise OrderRefused(
             f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; of a "

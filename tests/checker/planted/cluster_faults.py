@@ -61,7 +61,7 @@ def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:
         sink._require_right()
         catch_up(sink)
         sink._local.append(first_offset, parts, epoch)
-        late[id(sink)] = sink._leader.flush(parts)
+        late[id(sink)] = sink._leader.make_flush(parts)
 
     def late_beat(sink: SharedSink, facts: dict[str, Any]) -> None:
         catch_up(sink)

@@ -20,7 +20,7 @@ def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
     def any_bytes(fold: Fold, offset: int, one: SharedRecord) -> Step:
         if fold.relation(one) is not EpochRelation.OURS or one.start != fold.gathered.end:
             return Step(Outcome.DEAD, one)
-        return fold._gather(offset, one)
+        return fold._gather_bytes(offset, one)
 
     def any_epoch(fold: Fold, _: int, one: SharedRecord) -> Step:
         if fold.relation(one) is not EpochRelation.NEXT:

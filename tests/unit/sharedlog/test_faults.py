@@ -14,7 +14,7 @@ from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate, Leader
 from sharedlog.reading import steps
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode, extend_chain
 from sharedlog.sink import SharedSink
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -65,7 +65,7 @@ class Play:
         self.flush(first, 1)
         self.flush(first, 3)
         self.note()
-        late = first.flush([Zeros(7)])
+        late = first.make_flush([Zeros(7)])
         self.add(Candidate(self.fold, b"who leads epoch2", {"node": "b"}).epoch)
         second = Leader(self.fold)
         self.flush(second, 1)
@@ -73,7 +73,7 @@ class Play:
             self.add(one)
         self.note()
         self.flush(second, 1)
-        self.add(second.beat({}))
+        self.add(second.make_beat({}))
         self.sink = SharedSink(Nowhere(), self.engine, self.fold, lambda: 0)
 
     def add(self, record: SharedRecord) -> None:
@@ -84,7 +84,7 @@ class Play:
         self.add(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"c"}'))
 
     def flush(self, leader: Leader, count: int) -> None:
-        for one in leader.flush([Zeros(100 + part) for part in range(count)]):
+        for one in leader.make_flush([Zeros(100 + part) for part in range(count)]):
             self.add(one)
 
     def word(self) -> Unreadable:
@@ -172,7 +172,7 @@ def test_a_record_that_its_leader_spoiled_in_its_memory_is_found() -> None:
     start, chain = play.fold.end, play.fold.chain
     body = bytes(7)
     bad = SharedRecord(
-        *(CLUSTER, Kind.BYTES, 2, play.fold.holder, start, chained(chain, start, body, 0), body)
+        *(CLUSTER, Kind.BYTES, 2, play.fold.holder, start, extend_chain(chain, start, body, 0), body)
     )
     play.add(bad)
     said = play.sink.fault_at(13)

@@ -10,7 +10,7 @@ import pytest
 from sharedlog import fold as folding
 from sharedlog.errors import Halted, LogDamaged
 from sharedlog.fold import Fold, Outcome, Position, Positions, Step
-from sharedlog.record import Kind, SharedRecord, chained, encode
+from sharedlog.record import Kind, SharedRecord, encode, extend_chain
 from tests.genesis import genesis_of
 
 CLUSTER, ME, OTHER = b"c" * 16, b"m" * 16, b"o" * 16
@@ -41,7 +41,7 @@ class Log:
 
     def bytes(self, body: bytes, *, zeros: int = 0, is_last: bool = True) -> SharedRecord:
         at = self.fold.gathered
-        chain = chained(at.chain, at.end, body, zeros)
+        chain = extend_chain(at.chain, at.end, body, zeros)
         return SharedRecord(
             CLUSTER, Kind.BYTES, self.fold.epoch, self.fold.holder, at.end, chain, body, zeros, is_last
         )
@@ -147,7 +147,7 @@ def test_a_fold_of_a_checkpoint_halts_at_a_record_from_before(log: Log) -> None:
 def test_a_sign_of_life_that_was_doubled_and_came_late_is_stepped_over(log: Log) -> None:
     forgets = replace(log.beat(), body=b'{"forget":"b"}')
     assert log.outcome(forgets) is Outcome.ALIVE
-    log.fold.holdings.told({"node": "b", "next_record": 0})
+    log.fold.holdings.apply_record({"node": "b", "next_record": 0})
     log.take(log.bytes(b"more"))
     assert log.outcome(forgets) is Outcome.ALREADY_HAD
     assert log.fold.repeated_count == 1

@@ -6,7 +6,7 @@ import json
 
 from sharedlog.fold import Fold, Outcome
 from sharedlog.holdings import NODES_MAX, Holding, Holdings, Unreadable
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.genesis import genesis_of
 
 CLUSTER = b"one cluster's id"
@@ -16,18 +16,18 @@ HOLDER = b"who leads epoch1"
 def test_the_log_is_trimmed_below_what_every_node_has_and_only_while_two_have_a_copy() -> None:
     holdings = Holdings()
     assert holdings.trims_below == 0
-    holdings.told(Holding(50, 4096).facts("a"))
+    holdings.apply_record(Holding(50, 4096).facts("a"))
     assert holdings.trims_below == 0, "one machine alone"
-    holdings.told(Holding(40).facts("b"))
+    holdings.apply_record(Holding(40).facts("b"))
     assert holdings.trims_below == 0, "a node that is about to copy has none"
-    holdings.told(Holding(45, 2048).facts("b"))
+    holdings.apply_record(Holding(45, 2048).facts("b"))
     assert holdings.trims_below == 45
-    holdings.told(Holding(10).facts("c"))
+    holdings.apply_record(Holding(10).facts("c"))
     assert holdings.trims_below == 10, "one that copies holds the rest"
     holdings.forget("c")
     holdings.forget("nobody")
     assert holdings.trims_below == 45
-    holdings.told(Holding(7, 100).facts("b"))
+    holdings.apply_record(Holding(7, 100).facts("b"))
     assert holdings.trims_below == 7, "what a node said last counts"
     assert Holdings.thaw(json.loads(json.dumps(holdings.freeze()))).all() == holdings.all()
 
@@ -35,8 +35,8 @@ def test_the_log_is_trimmed_below_what_every_node_has_and_only_while_two_have_a_
 def test_copies_are_those_of_others_that_reach_the_log_the_newest_first() -> None:
     holdings = Holdings()
     for node, next_record in (("a", 5), ("b", 9), ("c", 7), ("d", 3)):
-        holdings.told(Holding(next_record, 100, f"http://{node}", "s").facts(node))
-    holdings.told(Holding(20).facts("e"))
+        holdings.apply_record(Holding(next_record, 100, f"http://{node}", "s").facts(node))
+    holdings.apply_record(Holding(20).facts("e"))
     assert [node for node, _ in holdings.copies("b", 4)] == ["c", "a"]
     assert holdings.copies("b", 8) == []
 
@@ -44,9 +44,9 @@ def test_copies_are_those_of_others_that_reach_the_log_the_newest_first() -> Non
 def test_more_nodes_than_are_known_are_not_waited_for() -> None:
     holdings = Holdings()
     for number in range(NODES_MAX + 5):
-        holdings.told(Holding(100 + number, 1).facts(f"n{number}"))
+        holdings.apply_record(Holding(100 + number, 1).facts(f"n{number}"))
     assert len(holdings.all()) == NODES_MAX
-    holdings.told(Holding(7, 1).facts("n0"))
+    holdings.apply_record(Holding(7, 1).facts("n0"))
     assert holdings.trims_below == 7
 
 
@@ -54,7 +54,7 @@ def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
     fold = Fold(CLUSTER)
 
     def take(kind: Kind, epoch: int, holder: bytes, facts: dict[str, object]) -> Outcome:
-        record = SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+        record = SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
         return fold.take(fold.next_offset, encode(record)).outcome
 
     fold.take(0, encode(genesis_of(CLUSTER)))
@@ -72,12 +72,12 @@ def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
 def test_a_complaint_stands_beside_what_a_node_holds_and_outlives_its_next_word() -> None:
     holdings = Holdings()
     held = Holding(5, 100, "http://a", "s")
-    holdings.told(held.facts("a") | {"unreached": [3, 1]})
+    holdings.apply_record(held.facts("a") | {"unreached": [3, 1]})
     assert holdings.of("a") == held
     assert holdings.unreached == {"a": (3, 1)}
-    holdings.told(Holding(6, 200, "http://a", "s").facts("a"))
+    holdings.apply_record(Holding(6, 200, "http://a", "s").facts("a"))
     assert holdings.unreached == {"a": (3, 1)}
-    holdings.told(held.facts("a") | {"unreached": [3, 2]})
+    holdings.apply_record(held.facts("a") | {"unreached": [3, 2]})
     assert holdings.unreached == {"a": (3, 2)}
     assert Holdings.thaw(holdings.freeze()).unreached == {}
 
@@ -85,11 +85,11 @@ def test_a_complaint_stands_beside_what_a_node_holds_and_outlives_its_next_word(
 def test_a_node_that_cannot_read_on_says_so_until_it_says_what_it_holds() -> None:
     holdings = Holdings()
     held = Holding(3, 300, "http://b")
-    holdings.told(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
+    holdings.apply_record(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
     assert holdings.unreadable == {"b": Unreadable(7, 700, "Record 7 is missing.")}
     assert holdings.of("b") == held
-    holdings.told(Holding(9, 900, "http://b").facts("b"))
+    holdings.apply_record(Holding(9, 900, "http://b").facts("b"))
     assert holdings.unreadable == {}
-    holdings.told(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
+    holdings.apply_record(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
     holdings.forget("b")
     assert holdings.unreadable == {}

@@ -393,9 +393,9 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
     genesis = write(genesis_of(CLUSTER))
     epoch = write(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
     leader = Leader(fold)
-    (first,) = map(write, leader.flush([b"first"]))
-    forgets = write(leader.beat({"forget": "b"}))
-    (second,) = map(write, leader.flush([b"second"]))
+    (first,) = map(write, leader.make_flush([b"first"]))
+    forgets = write(leader.make_beat({"forget": "b"}))
+    (second,) = map(write, leader.make_flush([b"second"]))
     # As a producer that is not idempotent does: at once, and behind what came after.
     append(log, *[genesis] * 2, *[epoch] * 2, *[first] * 2, forgets, second, forgets, first)
     reader = Fold(CLUSTER)

@@ -48,7 +48,7 @@ def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, 
     fold, leader = led()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record, "BODY_BYTES_MAX", bytes_max)
-        written = leader.flush(parts)
+        written = leader.make_flush(parts)
     lengths = [len(stored(size)) for one in sizes for size in [*one, 3]]
     for one in written:
         assert len(one.body) <= bytes_max or len(one.body) in lengths  # one that is larger goes alone
@@ -65,33 +65,33 @@ def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, 
 
 def test_a_success_at_the_next_offset_is_a_proof() -> None:
     fold, leader = led()
-    leader.flush([stored(1)])
-    assert leader.answered(2) is Proof.ACCEPTED
-    leader.flush([stored(1)])
-    assert leader.answered(3) is Proof.ACCEPTED
+    leader.make_flush([stored(1)])
+    assert leader.record_answer(2) is Proof.ACCEPTED
+    leader.make_flush([stored(1)])
+    assert leader.record_answer(3) is Proof.ACCEPTED
     assert fold.end == 0
 
 
 @pytest.mark.parametrize("offset", [3, 7, None])
 def test_any_other_success_proves_nothing_until_it_is_read(offset: int | None) -> None:
     fold, leader = led()
-    (written,) = leader.flush([stored(1)])
-    assert leader.answered(offset) is Proof.NOTHING
-    assert leader.answered(offset and offset + 1) is Proof.NOTHING  # nor what comes next
+    (written,) = leader.make_flush([stored(1)])
+    assert leader.record_answer(offset) is Proof.NOTHING
+    assert leader.record_answer(offset and offset + 1) is Proof.NOTHING  # nor what comes next
     fold.take(offset or 5, encode_shared(written))
-    fold.take((offset or 5) + 1, encode_shared(leader.beat({})))
-    assert leader.proven(fold)
-    leader.flush([stored(1)])
-    assert leader.answered((offset or 5) + 2) is Proof.ACCEPTED
+    fold.take((offset or 5) + 1, encode_shared(leader.make_beat({})))
+    assert leader.check_proof(fold)
+    leader.make_flush([stored(1)])
+    assert leader.record_answer((offset or 5) + 2) is Proof.ACCEPTED
 
 
 def test_what_the_fold_has_not_proves_nothing() -> None:
     fold, leader = led()
-    leader.flush([stored(1)])
-    leader.answered(None)
-    assert not leader.proven(fold)
+    leader.make_flush([stored(1)])
+    leader.record_answer(None)
+    assert not leader.check_proof(fold)
     with pytest.raises(AssertionError, match="behind one of which nobody knows"):
-        leader.flush([stored(1)])
+        leader.make_flush([stored(1)])
 
 
 def test_who_was_second_does_not_lead() -> None:
@@ -106,7 +106,7 @@ def test_who_was_second_does_not_lead() -> None:
 def test_a_candidate_finds_that_the_log_was_made_anew() -> None:
     fold, _ = led()
     candidate = Candidate(fold, ME, {})
-    assert candidate.reads_again == 1
+    assert candidate.record_to_verify == 1
     fold.take(2, encode_shared(candidate.epoch))
     with pytest.raises(Halted, match="Record 1 of the shared log is not what was read there before"):
         candidate.has_won(fold, 12345)

@@ -12,7 +12,7 @@ from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position
 from sharedlog.postgres import PostgresLog
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.scrub import Scrub
 from tests.postgresql import PostgresServer, running_servers
 
@@ -29,7 +29,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def stored(number: int) -> bytes:
-    body = body_of({"next_record": number, "node": "n" * 400})
+    body = encode_facts({"next_record": number, "node": "n" * 400})
     return encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body))
 
 
@@ -83,7 +83,7 @@ def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
             with psycopg.connect(server.url, autocommit=True) as connection:
                 connection.execute("VACUUM ANALYZE tidewheel_record")  # which maps the room of each page
         bad = server.spoil_page_of("tidewheel_record", record)
-    small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of({"node": "a"})))
+    small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "a"})))
     for _ in range(20):  # each session asks for a page anew
         with closing(PostgresLog(server.url)) as log:
             log.note(small)

@@ -36,8 +36,8 @@ def written(*, is_dense: bool = True) -> MemoryEngine:
     land(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
     leader = Leader(fold)
     for body in (b"one", b"two"):
-        land(leader.flush([body])[0])
-        land(leader.beat({}))
+        land(leader.make_flush([body])[0])
+        land(leader.make_beat({}))
     return engine
 
 

@@ -13,10 +13,10 @@ from sharedlog.record import (
     Garbled,
     Kind,
     SharedRecord,
-    body_of,
-    chained,
     decode,
     encode,
+    encode_facts,
+    extend_chain,
 )
 
 CLUSTER = bytes(range(16))
@@ -67,19 +67,19 @@ def test_what_nobody_of_the_cluster_wrote_is_foreign(stored: bytes) -> None:
 
 
 def test_a_record_cut_short_is_garbled() -> None:
-    stored = encode(SharedRecord(CLUSTER, Kind.BEAT, 1, b"h" * 16, 0, 0, body_of({"clock_ms": 5})))
+    stored = encode(SharedRecord(CLUSTER, Kind.BEAT, 1, b"h" * 16, 0, 0, encode_facts({"clock_ms": 5})))
     with pytest.raises(Garbled):
         decode(stored[:-1], CLUSTER)
 
 
 @given(U64, U64, st.binary(max_size=50), st.integers(0, 100))
 def test_a_chain_names_its_history(chain: int, start: int, body: bytes, zeros: int) -> None:
-    found = chained(chain, start, body, zeros)
-    assert found == chained(chain, start, body, zeros)
-    assert found != chained(chain, start, body, zeros + 1)
-    assert found != chained(chain, start, body + b"\0", zeros)
-    assert found != chained((chain + 1) % (1 << 64), start, body, zeros)
+    found = extend_chain(chain, start, body, zeros)
+    assert found == extend_chain(chain, start, body, zeros)
+    assert found != extend_chain(chain, start, body, zeros + 1)
+    assert found != extend_chain(chain, start, body + b"\0", zeros)
+    assert found != extend_chain((chain + 1) % (1 << 64), start, body, zeros)
 
 
 def test_facts_are_said_in_one_way() -> None:
-    assert body_of({"b": 1, "a": [2]}) == b'{"a":[2],"b":1}' == body_of({"a": [2], "b": 1})
+    assert encode_facts({"b": 1, "a": [2]}) == b'{"a":[2],"b":1}' == encode_facts({"a": [2], "b": 1})

@@ -20,7 +20,7 @@ from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, TooOld
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import Holding
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, VERSION, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, VERSION, Kind, SharedRecord, encode, encode_facts
 from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -31,7 +31,9 @@ CLUSTER, ME = b"c" * 16, b"m" * 16
 def record(kind: Kind, facts: dict[str, object]) -> SharedRecord:
     """A record of epoch 1 (a GENESIS: of none) of a history without a byte."""
     epoch, holder = (0, NOBODY) if kind is Kind.GENESIS else (1, ME)
-    return SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, body_of(facts) if facts else b"")
+    return SharedRecord(
+        CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts) if facts else b""
+    )
 
 
 def folded(*records: SharedRecord) -> Fold:
@@ -69,7 +71,7 @@ def test_a_cluster_from_before_the_first_release_is_refused_with_the_way(said: d
     engine.found(encode(record(Kind.GENESIS, said)))
     held = {name: told for name, told in Holding(1, 8).facts("b").items() if name != "finalized"} | said
     engine.note(encode(record(Kind.CHECKPOINT, held)))
-    assert re.search(why, versions.unsupported(find_copies(engine, CLUSTER, "a").finalized))
+    assert re.search(why, versions.describe_unsupported(find_copies(engine, CLUSTER, "a").finalized))
 
 
 def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_reads_of_it() -> None:
@@ -103,8 +105,8 @@ def test_a_kind_or_a_body_is_written_only_at_its_version(monkeypatch: pytest.Mon
 
 def test_the_nodes_that_cannot_read_a_version_are_named() -> None:
     supports = {"c": 1, "a": 2, "b": 3}
-    assert versions.missing(1, supports) == {}
-    assert versions.missing(3, supports) == {"a": 2, "c": 1}
+    assert versions.nodes_without_support(1, supports) == {}
+    assert versions.nodes_without_support(3, supports) == {"a": 2, "c": 1}
 
 
 def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told_before() -> None:
@@ -114,7 +116,7 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
     older = Holding(0).facts("a")
     for name in ("supports", "finalized"):
         del older[name]
-    engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of(older))))
+    engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(older))))
     disk = MemoryDisk()
     replica = Replica.open(disk, BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
     copy = OwnCopy("a", "http://a", Beginning(CLUSTER, {}), disk, str)

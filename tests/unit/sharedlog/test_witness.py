@@ -10,7 +10,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import Halted, LogDamaged, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.witness import LOST_MS, Witness
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -38,10 +38,10 @@ class Play:
             self.fold.take(offset, stored)
         self.begun_again.take(0, self.engine.records[0])
         self.witness = Witness(lambda: self.now_ms)
-        self.witness.note(self.fold)
+        self.witness.record_progress(self.fold)
 
     def note(self, number: int) -> None:
-        body = body_of(Holding(number).facts("a"))
+        body = encode_facts(Holding(number).facts("a"))
         self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
 
     def require_kept(self, fold: Fold) -> None:
@@ -79,7 +79,7 @@ def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_t
         play.witness.require_kept(play.engine, play.begun_again)
     assert raised.value.record == 6
     play.witness.require_kept(play.engine, play.fold)
-    play.witness.look_behind(play.engine, play.fold)
+    play.witness.verify_last_record(play.engine, play.fold)
 
 
 def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:
@@ -91,10 +91,10 @@ def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:
         play.witness.require_kept(play.engine, play.begun_again)
     assert raised.value.record == 6
     play.witness.require_kept(play.engine, play.fold)
-    play.witness.look_behind(play.engine, play.fold)
+    play.witness.verify_last_record(play.engine, play.fold)
     play.engine.spoil(6, encode(SharedRecord(CLUSTER, Kind.EPOCH, 1, NOBODY, 0, CHAIN_AT_GENESIS, b"{}")))
     with pytest.raises(Halted, match="is another one now"):
-        play.witness.look_behind(play.engine, play.fold)
+        play.witness.verify_last_record(play.engine, play.fold)
 
 
 def test_a_log_that_has_all_is_no_matter() -> None:
@@ -143,13 +143,13 @@ def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
 
 def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and_grown_again() -> None:
     play = Play()
-    play.witness.look_behind(play.engine, play.fold)
+    play.witness.verify_last_record(play.engine, play.fold)
     play.engine.lose_end()
-    play.witness.look_behind(play.engine, play.fold)  # gone, or a server that answers of the past
+    play.witness.verify_last_record(play.engine, play.fold)  # gone, or a server that answers of the past
     while play.engine.end_offset < 9:
         play.note(77)
     with pytest.raises(Halted, match="is another one now"):
-        play.witness.look_behind(play.engine, play.fold)
+        play.witness.verify_last_record(play.engine, play.fold)
 
 
 class Standby(MemoryEngine):
@@ -181,7 +181,7 @@ def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
 def test_a_record_that_comes_where_another_one_was_read_is_told_from_it() -> None:
     play = Play()
     newest = Stored(6, play.engine.records[6], 0)
-    assert not play.witness.is_another(newest)
-    assert play.witness.is_another(newest._replace(stored=newest.stored + b"."))
-    assert not play.witness.is_another(newest._replace(offset=5, stored=b"a word")), "words are said again"
-    assert not Witness(lambda: 0).is_another(newest)
+    assert not play.witness.is_replaced(newest)
+    assert play.witness.is_replaced(newest._replace(stored=newest.stored + b"."))
+    assert not play.witness.is_replaced(newest._replace(offset=5, stored=b"a word")), "words are said again"
+    assert not Witness(lambda: 0).is_replaced(newest)

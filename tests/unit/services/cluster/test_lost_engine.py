@@ -36,7 +36,7 @@ from sharedlog.errors import ClusterExists, Halted, RightMissing, Unknown
 from sharedlog.fold import Position
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.witness import LOST_MS, Witness
 from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
@@ -238,7 +238,7 @@ def test_a_node_that_reads_again_keeps_what_it_has_not_reached_yet(pair: Pair) -
 def witness_of(replica: Replica) -> Witness:
     """A process that begins, and is never early to say that a record is gone."""
     witness = Witness(count(0, LOST_MS).__next__)
-    witness.recall(replica.last_led)
+    witness.restore(replica.last_led)
     return witness
 
 
@@ -554,7 +554,7 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
     if has_copy:
         end = pair.follower.core.written_offset
         held = Holding(lost, end, "http://127.0.0.1:9").facts("b")
-        pair.engine.note(encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, body_of(held))))
+        pair.engine.note(encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(held))))
 
         def fetch(_: str, __: str, ___: str, disk: Disk, require: transfer.Require) -> None:
             transfer.receive_copy(io.BytesIO(b"".join(transfer.stream_copy(pair.roots[1]))), disk, require)

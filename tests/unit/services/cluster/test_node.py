@@ -44,7 +44,7 @@ from sharedlog.fold import Outcome, Position, Step
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
 from sharedlog.reading import records
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, decode, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode, encode_facts
 from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -235,7 +235,7 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
     def says(held: Holding, unreadable: list[Any] | None = None) -> None:
         facts = held.facts("c") | ({} if unreadable is None else {"unreadable": unreadable})
         kind = Kind.HOLD if held.end is None else Kind.CHECKPOINT
-        engine.note(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, body_of(facts))))
+        engine.note(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, encode_facts(facts))))
 
     def serves(served: Served) -> None:
         answers.append(Answers(0, LeadershipProofs(lambda: 0, lambda: None)))
@@ -290,7 +290,7 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
             facts = Member("b", "h:1", "http://h:2", certificate="old")._asdict()
 
             def heard(outcome: Outcome, kind: Kind, said: dict[str, Any]) -> None:
-                record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(said))
+                record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, encode_facts(said))
                 node.handle_input(RecordTaken(Step(outcome, record)))
 
             heard(Outcome.NEW_EPOCH, Kind.EPOCH, facts)
@@ -562,7 +562,7 @@ def test_a_node_that_begins_again_over_a_restored_backup_halts(monkeypatch: pyte
     count = engine.end_offset
     del engine.records[1:], engine._taken_ms[1:], engine._heads[1:]
     while engine.end_offset < count + 5:
-        engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body_of({"node": "c"}))))
+        engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "c"}))))
     seen = asyncio.run(run(lambda view: view["role"] == Role.HALTED))
     assert "of the shared log was read before, and is gone or is another one now" in seen["halted"]
     assert "tidewheel cluster restore NEW-URL --from STORE" in seen["halted"]

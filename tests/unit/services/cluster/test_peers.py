@@ -35,7 +35,7 @@ from services.cluster.peers import (
 from services.front.certificates import TlsFiles, make_self_signed, make_server_context
 from sharedlog.engine import Head
 from sharedlog.fold import Fold, Position
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.certificates import an_authority, issued, write_pair
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -252,7 +252,7 @@ def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_l
         (Kind.CHECKPOINT, NOBODY, {"node": "b", "next_record": 2, "end": 0, "certificate": "of b"}),
     ]
     for kind, holder, facts in told:
-        one = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+        one = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
         engine.note(encode(one))
     found = find_copies(engine, CLUSTER, "c")
     assert found.epoch is not None

@@ -25,7 +25,7 @@ from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, chained, decode, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode, extend_chain
 from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -146,7 +146,7 @@ def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
     read_to(follower, engine, last)
     one, before = records[last], follower.core.end_offset
     body = spoil(one.body)
-    chain = chained(follower.fold.chain, one.start, body, one.zeros)
+    chain = extend_chain(follower.fold.chain, one.start, body, one.zeros)
     with pytest.raises(LogDamaged) as raised:
         follower.take_record(last, encode(replace(one, body=body, chain=chain)), 0)
     assert raised.value.record == last

@@ -14,7 +14,7 @@ from services.doctor.finding import Verdict
 from services.doctor.shared_log import examined
 from sharedlog.engines import create, engine_of
 from sharedlog.holdings import Holding
-from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.postgresql import running_postgresql
 
 NAMES = (f"doctored{number}" for number in count())
@@ -89,7 +89,7 @@ def test_whose_clock_is_off_is_said(
         cluster = create(engine, {})
         now_ms = time.time_ns() // 1_000_000
         facts = {} if leader_ms is None else {"clock_ms": now_ms + leader_ms}
-        engine.note(encode(SharedRecord(cluster, Kind.BEAT, 1, NOBODY, 0, 0, body_of(facts))))
+        engine.note(encode(SharedRecord(cluster, Kind.BEAT, 1, NOBODY, 0, 0, encode_facts(facts))))
     assert [one for one in examined(url) if one.step == "clock"] == []
     ahead = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: ahead() + 10_000_000_000)
@@ -107,7 +107,7 @@ def test_the_word_of_a_node_that_cannot_read_on_is_told_until_it_has_a_copy(data
             Holding(1).facts("b") | {"unreadable": [1, 0, "Record 1 is missing."]},
             Holding(2, 100).facts("b"),
         ):
-            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, body_of(facts))))
+            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(facts))))
             found = [one for one in examined(url) if one.step == "records"]
             said.append([one.seen for one in found if one.verdict is Verdict.WRONG])
     assert said == [["node b cannot read on at record 1: Record 1 is missing."], []]

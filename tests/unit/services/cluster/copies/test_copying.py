@@ -13,7 +13,7 @@ from sharedlog.engines import Beginning
 from sharedlog.errors import TooOld, Unknown
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 from tests.genesis import genesis_of
 from tests.memory_disk import MemoryDisk
@@ -36,7 +36,7 @@ class Stage:
         self.engine.found(encode(genesis_of(CLUSTER)))
         for node, next_record in others:
             held = Holding(next_record, 4_096, NOWHERE, finalized=finalized)
-            self.engine.note(record(Kind.CHECKPOINT, body_of(held.facts(node))))
+            self.engine.note(record(Kind.CHECKPOINT, encode_facts(held.facts(node))))
         began = Beginning(CLUSTER, {"begins_at": begins_at})
         self.disk = MemoryDisk()
         own_copy = OwnCopy("a", "", began, self.disk, str)

@@ -19,7 +19,7 @@ from services.store.copying import copy_store
 from sharedlog.engines import beginning_of, create
 from sharedlog.errors import Halted, Trimmed
 from sharedlog.holdings import Holding
-from sharedlog.record import NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.memory_engine import MemoryEngine
 
 SEGMENT_BYTES = 1 << 20
@@ -45,7 +45,9 @@ def note(engine: Engine) -> None:
     """Add a record that is nobody's right."""
     cluster = beginning_of(engine).cluster
     engine.note(
-        encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, body_of({"node": "b", "next_record": 0})))
+        encode(
+            SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "b", "next_record": 0}))
+        )
     )
 
 
@@ -77,7 +79,7 @@ def test_a_log_that_was_trimmed_behind_the_copy_joins_nothing(engine: Engine, co
     cluster = beginning_of(engine).cluster
     facts = Holding(6, 0, begins={"segment_bytes": SEGMENT_BYTES}).facts("b")
     for _ in range(3):
-        engine.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, body_of(facts))))
+        engine.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(facts))))
     engine.trim(5)
     with pytest.raises(Trimmed, match="reads on from record 4, and the log begins at 5"):
         rejoin(engine, copy, "a")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from services.cluster.election.leadership import Leadership
 from services.cluster.election.silence import RANK_MS, SILENCE_MS
 from services.cluster.identity import Member
 from sharedlog.fold import Outcome, Step
-from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, body_of
+from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, encode_facts
 
 LEADER, OTHER = Member("a", "h:1", "http://h:2"), Member("b", "h:3", "http://h:4")
 
@@ -19,7 +19,7 @@ def record(kind: Kind, facts: dict[str, Any]) -> Step:
     outcome = Outcome.NEW_EPOCH if kind == Kind.EPOCH else Outcome.ALIVE
     holder = b"who leads epoch1"
     return Step(
-        outcome, SharedRecord(b"one cluster's id", kind, 1, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+        outcome, SharedRecord(b"one cluster's id", kind, 1, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
     )
 
 

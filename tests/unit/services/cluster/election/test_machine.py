@@ -59,7 +59,7 @@ from services.cluster.node import is_history_lost
 from sharedlog.errors import Halted, LogDamaged, NoCluster, NotAccepted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Outcome, Step
 from sharedlog.holdings import Unreadable
-from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, body_of
+from sharedlog.record import CHAIN_AT_GENESIS, Kind, SharedRecord, encode_facts
 
 CLUSTER = b"one cluster's id"
 ME, OTHER = Member("a", "a:1", "http://a:2"), Member("b", "b:1", "http://b:2")
@@ -345,13 +345,13 @@ def test_a_leader_that_no_client_answers_leaves_to_the_node_that_complains() -> 
 
 
 def epoch(number: int, member: Member, holder: bytes) -> RecordTaken:
-    body = body_of(member._asdict())
+    body = encode_facts(member._asdict())
     record = SharedRecord(CLUSTER, Kind.EPOCH, number, holder, 0, CHAIN_AT_GENESIS, body)
     return RecordTaken(Step(Outcome.NEW_EPOCH, record))
 
 
 def beat(number: int, holder: bytes, facts: dict[str, Any]) -> RecordTaken:
-    record = SharedRecord(CLUSTER, Kind.BEAT, number, holder, 0, CHAIN_AT_GENESIS, body_of(facts))
+    record = SharedRecord(CLUSTER, Kind.BEAT, number, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
     return RecordTaken(Step(Outcome.ALIVE, record))
 
 

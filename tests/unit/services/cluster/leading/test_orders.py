@@ -20,7 +20,7 @@ from services.cluster.node import ClusterNode
 from sharedlog import versions
 from sharedlog.engines import Beginning
 from sharedlog.holdings import Holding
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of, encode
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.cluster.test_node import (
@@ -51,7 +51,7 @@ def leading(
         for name, supports in held:
             facts = Holding(1, supports=supports).facts(name)
             engine.note(
-                encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, CHAIN_AT_GENESIS, body_of(facts)))
+                encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, CHAIN_AT_GENESIS, encode_facts(facts)))
             )
         began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
         with ThreadPoolExecutor(4) as executor:

@@ -10,7 +10,7 @@ import pytest
 from services.cluster.election.pace import LagAndSkew
 from services.cluster.watching.clocks import FRESH_MS, ClockComparison
 from sharedlog.engine import Stored
-from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, body_of
+from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode_facts
 
 WALL_MS = 1_800_000_000_000
 
@@ -33,7 +33,7 @@ class Bench:
     def led(self, ahead_ms: int) -> None:
         """Read a BEAT of a leader whose clock is ahead of the engine's."""
         stored = self.taken()
-        body = body_of({"clock_ms": stored.appended_ms + ahead_ms})
+        body = encode_facts({"clock_ms": stored.appended_ms + ahead_ms})
         record = SharedRecord(bytes(16), Kind.BEAT, 1, NOBODY, 0, CHAIN_AT_GENESIS, body)
         self.clocks.record_leader_clock(stored, record)
 
