@@ -59,7 +59,7 @@ def engine_of(url: str) -> SharedLog:
             f"The URL of the shared log cannot be read ({error}): give {SHAPES}."
         ) from None
     if parts.scheme == KAFKA:
-        return _kafka(parts)
+        return _make_kafka_log(parts)
     if parts.scheme not in POSTGRES or not parts.path.strip("/"):
         raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {SHAPES}.")
     require("postgres")
@@ -69,9 +69,9 @@ def engine_of(url: str) -> SharedLog:
         raise ConfigurationError(f"log={name} in the URL: use letters, digits and _ for a shared log's name.")
     if parts.netloc.count("@") > 1:
         raise ConfigurationError("Two @ stand in the URL of the shared log: write that of a password as %40.")
-    conninfo = _url(parts._replace(query=urlencode(given)))
-    if "password" in _check_conninfo(conninfo) and file is not None:
-        raise _two_passwords()
+    conninfo = _join_url(parts._replace(query=urlencode(given)))
+    if "password" in _parse_conninfo(conninfo) and file is not None:
+        raise _password_conflict()
     return PostgresLog(conninfo, name, file)
 
 
@@ -81,14 +81,14 @@ def _password_file(given: dict[str, str]) -> PasswordFile | None:
     return None if path is None else PasswordFile(path)
 
 
-def _two_passwords() -> ConfigurationError:
+def _password_conflict() -> ConfigurationError:
     return ConfigurationError(
         f"The URL of the shared log has a password and a {PARAMETER}: give one of them. What is in the file "
         "can be changed without a restart."
     )
 
 
-def _check_conninfo(conninfo: str) -> dict[str, Any]:
+def _parse_conninfo(conninfo: str) -> dict[str, Any]:
     """Return the parameters of a URL, as parsed by libpq.
 
     Raise `ConfigurationError` if libpq cannot parse the URL. The quoted parts of libpq's message are omitted,
@@ -106,7 +106,7 @@ def _check_conninfo(conninfo: str) -> dict[str, Any]:
         ) from None
 
 
-def _kafka(parts: SplitResult) -> KafkaLog:
+def _make_kafka_log(parts: SplitResult) -> KafkaLog:
     """Return the engine for a kafka URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -128,7 +128,7 @@ def _kafka(parts: SplitResult) -> KafkaLog:
     if login:
         user, has_password, password = login.partition(":")
         if has_password and file is not None:
-            raise _two_passwords()
+            raise _password_conflict()
         given |= {"sasl.username": unquote(user)} | ({} if file else {"sasl.password": unquote(password)})
     elif file is not None:
         raise ConfigurationError(f"{PARAMETER} in the URL is of no user: give kafka://USER@HOST:PORT/TOPIC.")
@@ -179,14 +179,14 @@ def beginning_of(engine: Engine) -> Beginning:
 
 def without_password(url: str) -> str:
     """Return a URL without its password, even if a / or ? in the password is not escaped."""
-    parts = urlsplit(_escaped(url))
+    parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
     given = [one for one in parts.query.split("&") if one.partition("=")[0] not in _SECRET]
-    return _url(parts._replace(netloc=f"{user}@{host}" if user else host, query="&".join(given)))
+    return _join_url(parts._replace(netloc=f"{user}@{host}" if user else host, query="&".join(given)))
 
 
-def _escaped(url: str) -> str:
+def _remove_password(url: str) -> str:
     """Return a URL without its password, where everything before the last @ counts as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
@@ -194,6 +194,6 @@ def _escaped(url: str) -> str:
     return f"{scheme}://{user.partition(':')[0]}@{rest[len(user) + 1 :]}" if at and behind else url
 
 
-def _url(parts: SplitResult) -> str:
+def _join_url(parts: SplitResult) -> str:
     """Assemble a URL from its parts. Keep the // if the host is empty, as libpq requires it."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

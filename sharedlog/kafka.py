@@ -45,7 +45,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, SessionRefused, Unknown
 from sharedlog.fold import READS_MAX
 from sharedlog.password_file import PasswordFile
-from sharedlog.scrub import Counted
+from sharedlog.scrub import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ class _OutOfRange(Unknown):
     """There is no record at the requested offset."""
 
 
-class _Garbled(Unknown):
+class _CorruptBatch(Unknown):
     """A received record does not match the CRC of its batch."""
 
 
@@ -184,12 +184,12 @@ class KafkaLog:
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
-        with self._answered(), self._asking_admin() as admin:
+        with self._convert_errors(), self._open_admin() as admin:
             replicas = min(REPLICAS, len(admin.list_topics(timeout=ANSWER_SECONDS).brokers))
             config = {**_TOPIC, "min.insync.replicas": str(min(2, replicas))}
             topic = NewTopic(self._topic, 1, replicas, config=config)
             try:
-                _only(admin.create_topics([topic], request_timeout=ANSWER_SECONDS))
+                _single_result(admin.create_topics([topic], request_timeout=ANSWER_SECONDS))
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                     raise ClusterExists(
@@ -209,7 +209,7 @@ class KafkaLog:
             known_end = self._known_end
             offsets: list[int | None] = []
             for one in stored:
-                offsets.append(self._append(one, is_first=not offsets))
+                offsets.append(self._append_record(one, is_first=not offsets))
         told = [one for one in offsets if one is not None]
         if told and told[0] < known_end:
             raise Halted(
@@ -223,7 +223,7 @@ class KafkaLog:
     def note(self, stored: bytes) -> None:
         """Append a record. Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known."""
         with self._writing:
-            self._append(stored, is_first=True)
+            self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first remaining record if that is later.
@@ -231,24 +231,24 @@ class KafkaLog:
         Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
         if a record cannot be read, or `Unknown` if Kafka cannot answer.
         """
-        with self._reading, self._answered():
+        with self._reading, self._convert_errors():
             garbled_count = 0
             while True:
                 try:
-                    return self._read(offset, bytes_max)
-                except _Garbled as error:
-                    self._drop_consumer()
+                    return self._read_records(offset, bytes_max)
+                except _CorruptBatch as error:
+                    self._close_consumer()
                     garbled_count += 1
                     if garbled_count >= READS_MAX:
                         raise LogDamaged(error.detail, self._next_offset) from error
                 except _OutOfRange:
-                    self._drop_consumer()
+                    self._close_consumer()
                     first, _ = self._bounds()
                     if first <= offset:
                         raise
                     offset = first  # the log was trimmed after the request for the bounds
                 except Exception:
-                    self._drop_consumer()
+                    self._close_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
@@ -256,24 +256,24 @@ class KafkaLog:
 
         Raise `Unknown` if Kafka cannot answer.
         """
-        with self._reading, self._answered():
+        with self._reading, self._convert_errors():
             return self._bounds()
 
     def trim(self, offset: int) -> None:
         """Delete the records before `offset`. Raise `Unknown` if Kafka cannot answer."""
         first, end = self.bounds()
         if offset > first:
-            with self._answered(), self._asking_admin() as admin:
-                place = self._place(min(offset, end))
-                _only(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
+            with self._convert_errors(), self._open_admin() as admin:
+                place = self._topic_partition(min(offset, end))
+                _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def trouble(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost.
 
         Raise `Unknown` if Kafka cannot answer.
         """
-        with self._answered(), self._asking_admin() as admin:
-            return [*self._trouble_of_place(admin), *self._trouble_of_settings(admin)]
+        with self._convert_errors(), self._open_admin() as admin:
+            return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def try_append(self) -> None:
         """Check whether an append would succeed, but append nothing.
@@ -283,13 +283,13 @@ class KafkaLog:
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
 
-        with self._answered(), self._asking_admin() as admin:
+        with self._convert_errors(), self._open_admin() as admin:
             asked = admin.describe_topics(
                 TopicCollection([self._topic]),
                 include_authorized_operations=True,
                 request_timeout=ANSWER_SECONDS,
             )
-            found = _only(asked)
+            found = _single_result(asked)
         partition, may = found.partitions[PARTITION], found.authorized_operations
         if may and AclOperation.WRITE not in may and AclOperation.ALL not in may:
             raise Refused(
@@ -311,13 +311,13 @@ class KafkaLog:
 
         Raise `Unknown` if Kafka cannot answer.
         """
-        with self._answered(), self._asking_admin() as admin:
+        with self._convert_errors(), self._open_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None
 
     def notes(self) -> list[str]:
         """Return a sentence for each permitted but risky setting. Raise `Unknown` if Kafka cannot answer."""
-        with self._answered(), self._asking_admin() as admin:
+        with self._convert_errors(), self._open_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         count, partitions, said = len(found.brokers), len(found.topics[self._topic].partitions), []
         if partitions > 1:
@@ -327,19 +327,19 @@ class KafkaLog:
                 f"--bootstrap-server {self._servers} --list --topic {self._topic}"
             )
         if count < REPLICAS:
-            said.append(self._few_servers(count))
+            said.append(self._describe_few_servers(count))
         return said
 
-    def _few_servers(self, count: int) -> str:
+    def _describe_few_servers(self, count: int) -> str:
         return (
             f"Kafka at {self._servers} has {count} of {REPLICAS} servers: what is acknowledged is on "
             f"{'one machine' if count == 1 else 'two machines, and none may be away'}. Start more, with "
             "kafka-server-start.sh, and give the topic replicas there: kafka-reassign-partitions.sh"
         )
 
-    def count_rows(self, from_record: int) -> Counted:
+    def count_rows(self, from_record: int) -> CheckResult:
         """Return an empty result, since Kafka assigns each offset to one record."""
-        return Counted([], from_record, is_whole=True)
+        return CheckResult([], from_record, is_whole=True)
 
     def give_up(self) -> None:
         """Do nothing, since each call ends within `DELIVERY_SECONDS` and `ANSWER_SECONDS`."""
@@ -347,20 +347,20 @@ class KafkaLog:
     def close(self) -> None:
         """Close all open connections."""
         with self._writing:
-            self._drop_producer()
+            self._discard_producer()
         with self._reading:
-            self._drop_consumer()
-            self._drop_asking()
+            self._close_consumer()
+            self._close_bounds_consumer()
 
     # Writing.
 
-    def _append(self, stored: bytes, *, is_first: bool) -> int | None:
+    def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
         """Append a record, and return its offset, or None if the record was added but has no known offset."""
         from confluent_kafka import KafkaException
 
         answers: list[tuple[KafkaError | None, Message]] = []
         self._heard = ""
-        producer = self._started_producer()
+        producer = self._ensure_producer()
         try:
             producer.produce(
                 self._topic,
@@ -369,22 +369,22 @@ class KafkaLog:
                 on_delivery=lambda error, message: answers.append((error, message)),
             )
         except (KafkaException, BufferError) as error:
-            self._drop_producer()
-            raise _not_added(is_first, f"{_reason(error)}") from error
+            self._discard_producer()
+            raise _make_rejection(is_first, f"{_error_text(error)}") from error
         ends = time.monotonic() + DELIVERY_SECONDS + ANSWER_SECONDS
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
             except KafkaException as error:  # the producer has failed, and no longer answers
-                self._drop_producer()
-                raise self._unknown(_reason(error)) from error
+                self._discard_producer()
+                raise self._make_unknown(_error_text(error)) from error
         if not answers or answers[0][0] is not None:
-            self._drop_producer()
-            raise self._failed(answers[0][0] if answers else None, is_first)
+            self._discard_producer()
+            raise self._make_delivery_error(answers[0][0] if answers else None, is_first)
         offset = answers[0][1].offset()
         return offset if offset is not None and offset >= 0 else None
 
-    def _failed(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
+    def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
         """Return the exception for a record that was not delivered."""
         from confluent_kafka import KafkaError
 
@@ -392,19 +392,19 @@ class KafkaLog:
         if not self._heard:  # else an earlier attempt may have been accepted
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
-            return _not_added(is_first, error.str())
-        return self._unknown(error.str() if error is not None else "no answer in time")
+            return _make_rejection(is_first, error.str())
+        return self._make_unknown(error.str() if error is not None else "no answer in time")
 
-    def _started_producer(self) -> Producer:
+    def _ensure_producer(self) -> Producer:
         """Return the producer. Readers also call this method, since connecting takes 0.5 s."""
         from confluent_kafka import Producer
 
         with self._making:
             if self._producer is None:
-                self._producer = Producer(self._client(_PRODUCER))
+                self._producer = Producer(self._client_settings(_PRODUCER))
             return self._producer
 
-    def _drop_producer(self) -> None:
+    def _discard_producer(self) -> None:
         """Discard the producer and all unsent records."""
         from confluent_kafka import KafkaException
 
@@ -415,56 +415,56 @@ class KafkaLog:
 
     # Reading.
 
-    def _read(self, offset: int, bytes_max: int) -> list[Stored]:
+    def _read_records(self, offset: int, bytes_max: int) -> list[Stored]:
         if self._consumer is None or offset != self._next_offset:
-            self._go_to(offset)
+            self._seek(offset)
         first = self._next_message(0)
         if first is None:
-            _, end = self._checked_bounds(offset)
+            _, end = self._check_bounds(offset)
             if end <= self._next_offset:
                 return []
             first = self._next_message(ANSWER_SECONDS)
         if first is None:
-            raise self._unknown(f"record {self._next_offset} is there, and does not come")
-        return self._gathered(first, bytes_max)
+            raise self._make_unknown(f"record {self._next_offset} is there, and does not come")
+        return self._collect_records(first, bytes_max)
 
-    def _gathered(self, first: Message, bytes_max: int) -> list[Stored]:
+    def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
         """Return a record and the records after it that were already fetched."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
-            stored = self._took(message)
+            stored = self._convert_message(message)
             found.append(stored)
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
             except Unknown:  # return the records so far; the next read raises the error again
-                self._drop_consumer()
+                self._close_consumer()
                 break
         return found
 
-    def _took(self, message: Message) -> Stored:
-        """Convert a record. Before the first record of another partition leader, call `_look_back`."""
+    def _convert_message(self, message: Message) -> Stored:
+        """Convert a record. Verify the last record before the first record of another partition leader."""
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
         assert offset is not None, "a message that was read has an offset"
         if self._last is not None and leader_epoch > self._last.leader_epoch and offset > self._last.offset:
-            self._look_back()
-            self._assign(offset + 1)
+            self._verify_last_record()
+            self._assign_offset(offset + 1)
         if self._last is None or offset >= self._last.offset:
             self._last = LastRead(offset, zlib.crc32(value), leader_epoch)
         self._next_offset = offset + 1
         self._known_end = max(self._known_end, offset + 1)
         return Stored(offset, value, appended_ms)
 
-    def _go_to(self, offset: int) -> None:
+    def _seek(self, offset: int) -> None:
         """Position the consumer at an offset, or at the first remaining offset if that is later."""
-        first, _ = self._checked_bounds(offset)
+        first, _ = self._check_bounds(offset)
         if self._is_doubtful:
-            self._look_back()
-        self._assign(max(first, offset))
+            self._verify_last_record()
+        self._assign_offset(max(first, offset))
 
-    def _look_back(self) -> None:
+    def _verify_last_record(self) -> None:
         """Read the last record again. Raise `Halted` if the record has changed.
 
         A record that no longer matches its CRC is tolerated, since this reader has already passed the record.
@@ -474,11 +474,11 @@ class KafkaLog:
             return
         try:
             message = self._read_again(last.offset)
-        except _Garbled:
+        except _CorruptBatch:
             self._last = None
             return
         if message is None:
-            raise self._unknown(f"record {last.offset}, which was read before, does not come")
+            raise self._make_unknown(f"record {last.offset}, which was read before, does not come")
         if (message.offset(), zlib.crc32(message.value() or b"")) != (last.offset, last.crc):
             raise Halted(
                 f"Record {last.offset} of {self._topic} is not what was read there before: Kafka has lost "
@@ -487,23 +487,23 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset. Raise `_Garbled` if the CRC does not match in any read."""
+        """Return the record at an offset. Raise `_CorruptBatch` if the CRC does not match in any read."""
         for left in reversed(range(READS_MAX)):
-            self._assign(offset)
+            self._assign_offset(offset)
             try:
                 return self._next_message(ANSWER_SECONDS)
-            except _Garbled:
+            except _CorruptBatch:
                 if not left:
                     raise
         return None
 
-    def _assign(self, offset: int) -> None:
+    def _assign_offset(self, offset: int) -> None:
         from confluent_kafka import Consumer
 
         if self._consumer is None:
-            self._consumer = Consumer(self._client(_CONSUMER))
-            self._started_producer()
-        self._consumer.assign([self._place(offset)])
+            self._consumer = Consumer(self._client_settings(_CONSUMER))
+            self._ensure_producer()
+        self._consumer.assign([self._topic_partition(offset)])
         self._next_offset = offset
 
     def _next_message(self, seconds: float) -> Message | None:
@@ -517,15 +517,17 @@ class KafkaLog:
             if error is None:
                 return message
             if error.code() == KafkaError._BAD_MSG:
-                raise _Garbled(f"Record {self._next_offset} of {self._topic} cannot be read: {error.str()}.")
+                raise _CorruptBatch(
+                    f"Record {self._next_offset} of {self._topic} cannot be read: {error.str()}."
+                )
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # no group is joined
-                raise self._unknown(error.str())
+                raise self._make_unknown(error.str())
         return None
 
-    def _drop_consumer(self) -> None:
-        """Close the consumer. The next consumer calls `_look_back` before it continues."""
+    def _close_consumer(self) -> None:
+        """Close the consumer. The next consumer calls `_verify_last_record` before it continues."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer, self._is_doubtful = None, True
@@ -539,26 +541,26 @@ class KafkaLog:
         ends = time.monotonic() + ANSWER_SECONDS
         while True:
             if self._asking is None:
-                self._asking = Consumer(self._client(_CONSUMER))
+                self._asking = Consumer(self._client_settings(_CONSUMER))
             left = max(0.1, ends - time.monotonic())
             try:
-                first, end = self._asking.get_watermark_offsets(self._place(), timeout=left)
+                first, end = self._asking.get_watermark_offsets(self._topic_partition(), timeout=left)
                 return first, end
             except KafkaException as error:
                 self._asking.poll(0)  # triggers the error callback
-                if time.monotonic() >= ends or (not self._known_end and self._is_unknown(error)):
-                    self._drop_asking()
+                if time.monotonic() >= ends or (not self._known_end and self._is_topic_unknown(error)):
+                    self._close_bounds_consumer()
                     raise
             time.sleep(BEHIND_SECONDS)
 
-    def _checked_bounds(self, offset: int) -> tuple[int, int]:
+    def _check_bounds(self, offset: int) -> tuple[int, int]:
         """Return the bounds. Raise `Unknown`, later `Halted`, if the log ends before its known end."""
         known_end = max(offset, self._known_end)
         first, end = self._bounds()
         if end >= known_end:
             self._short_since, self._known_end = None, max(self._known_end, end)
             return first, end
-        self._drop_asking()
+        self._close_bounds_consumer()
         now = time.monotonic()
         self._short_since = now if self._short_since is None else self._short_since
         said = f"The topic {self._topic} ends at {end}, and reached to {known_end} before"
@@ -577,18 +579,20 @@ class KafkaLog:
                     raise
                 time.sleep(0.1)
 
-    def _drop_asking(self) -> None:
+    def _close_bounds_consumer(self) -> None:
         if self._asking is not None:
             self._asking.close()
             self._asking = None
 
     # Settings.
 
-    def _trouble_of_place(self, admin: AdminClient) -> list[str]:
+    def _find_topic_faults(self, admin: AdminClient) -> list[str]:
         """Return a sentence if the topic was deleted and created again, and if it has too few replicas."""
         from confluent_kafka import TopicCollection
 
-        found = _only(admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS))
+        found = _single_result(
+            admin.describe_topics(TopicCollection([self._topic]), request_timeout=ANSWER_SECONDS)
+        )
         said, topic_id = [], str(found.topic_id)
         if self._topic_id and topic_id != self._topic_id:
             said.append(
@@ -607,21 +611,21 @@ class KafkaLog:
             )
         return said
 
-    def _trouble_of_settings(self, admin: AdminClient) -> list[str]:
+    def _find_setting_faults(self, admin: AdminClient) -> list[str]:
         """Return a sentence for each unsafe setting of the topic, including defaults of the servers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
-        found = _only(admin.describe_configs([resource], request_timeout=ANSWER_SECONDS))
+        found = _single_result(admin.describe_configs([resource], request_timeout=ANSWER_SECONDS))
         replicas = len(admin.list_topics(self._topic, timeout=ANSWER_SECONDS).brokers)
         wanted = {**_TOPIC, "remote.storage.enable": "false", "min.insync.replicas": str(min(2, replicas))}
         return [
-            self._mended(name, found[name].value, value)
+            self._describe_setting(name, found[name].value, value)
             for name, value in wanted.items()
-            if name in found and not _serves(name, found[name].value, value)
+            if name in found and not _is_safe_setting(name, found[name].value, value)
         ]
 
-    def _mended(self, name: str, found: str | None, wanted: str) -> str:
+    def _describe_setting(self, name: str, found: str | None, wanted: str) -> str:
         return (
             f"{name} of the topic {self._topic} is {found}, so {_WHY[name]}. Set it: kafka-configs.sh "
             f"--bootstrap-server {self._servers} --alter --entity-type topics --entity-name {self._topic} "
@@ -630,44 +634,44 @@ class KafkaLog:
 
     # Connections.
 
-    def _client(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a connection."""
-        where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._hear}
+        where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._record_error}
         if self._password_file is not None:
             where["sasl.password"] = self._password_file.read()
         return {**_CLIENT, **own, **self._settings, **where}
 
-    def _admin(self) -> AdminClient:
+    def _make_admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient(self._client({}))
+        return AdminClient(self._client_settings({}))
 
     @contextmanager
-    def _asking_admin(self) -> Iterator[AdminClient]:
+    def _open_admin(self) -> Iterator[AdminClient]:
         """Open an admin connection. After a failure, poll the connection to receive its errors."""
         from confluent_kafka import KafkaException
 
-        admin, self._heard = self._admin(), ""
+        admin, self._heard = self._make_admin(), ""
         try:
             yield admin
         except (KafkaException, TimeoutError):
             admin.poll(0)
             raise
 
-    def _hear(self, error: KafkaError) -> None:
+    def _record_error(self, error: KafkaError) -> None:
         """Record an error of a connection. "All brokers down" does not replace a more specific error."""
         from confluent_kafka import KafkaError
 
         if error.code() != KafkaError._ALL_BROKERS_DOWN or not self._heard:
             self._heard, self._is_refused = error.str(), error.code() == KafkaError._AUTHENTICATION
 
-    def _place(self, offset: int = 0) -> TopicPartition:
+    def _topic_partition(self, offset: int = 0) -> TopicPartition:
         from confluent_kafka import TopicPartition
 
         return TopicPartition(self._topic, PARTITION, offset)
 
     @contextmanager
-    def _answered(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Raise `Unknown` for errors of a connection, and `NoCluster` for a missing topic."""
         from confluent_kafka import KafkaException
 
@@ -675,14 +679,14 @@ class KafkaLog:
             yield
         except KafkaException as error:
             self._require_topic(error)
-            raise self._unknown(_reason(error)) from error
+            raise self._make_unknown(_error_text(error)) from error
         except TimeoutError as error:
-            raise self._unknown("no answer in time") from error
+            raise self._make_unknown("no answer in time") from error
         self._missing_since = None
 
     def _require_topic(self, error: KafkaException) -> None:
         """Raise `NoCluster` for an unknown topic, but only after LOST_SECONDS if the topic existed before."""
-        if not self._is_unknown(error):
+        if not self._is_topic_unknown(error):
             self._missing_since = None
             return
         missing = f"Kafka at {self._servers} has no topic {self._topic}"
@@ -695,7 +699,7 @@ class KafkaLog:
                 f"{missing}, and had it before, up to record {self._known_end - 1}: it was deleted."
             ) from error
 
-    def _is_unknown(self, error: KafkaException) -> bool:
+    def _is_topic_unknown(self, error: KafkaException) -> bool:
         """Return whether an error means that the topic is unknown, and not only that it has no leader."""
         from confluent_kafka import KafkaError, KafkaException
 
@@ -703,12 +707,12 @@ class KafkaLog:
         if error.args[0].code() not in unknown:
             return False
         try:
-            found = self._admin().list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic]
+            found = self._make_admin().list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic]
         except KafkaException:
             return False
         return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
-    def _unknown(self, reason: str) -> Unknown:
+    def _make_unknown(self, reason: str) -> Unknown:
         heard = f" ({self._heard})" if self._heard and self._heard != reason else ""
         if not (self._heard and self._is_refused):
             return Unknown(f"Kafka at {self._servers} did not answer: {reason}{heard}")
@@ -717,25 +721,25 @@ class KafkaLog:
         return SessionRefused(f"Kafka at {self._servers} says: {reason}{heard}.{where}")
 
 
-def _not_added(is_first: bool, reason: str) -> Refused | Unknown:
+def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
     """Return the exception for a record that Kafka has certainly not accepted."""
     if is_first:
         return Refused(f"Kafka takes no such record: {reason}")
     return Unknown(f"Kafka has taken a part of an append: {reason}")
 
 
-def _serves(name: str, found: str | None, wanted: str) -> bool:
+def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:
     """Return whether a setting is at least as safe as the wanted value."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted
 
 
-def _reason(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error.args[0].str()) if hasattr(error.args[0], "str") else str(error)
 
 
-def _only(futures: Mapping[Any, Future[Any]]) -> Any:
+def _single_result(futures: Mapping[Any, Future[Any]]) -> Any:
     """Return the result of a request for a single resource."""
     (future,) = futures.values()
     return future.result(ANSWER_SECONDS + 1.0)

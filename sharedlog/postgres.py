@@ -68,9 +68,15 @@ from sharedlog.errors import (
 )
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
-from sharedlog.postgres_rows import counted
-from sharedlog.postgres_settings import COMMITS_KEPT, SETTINGS, Settings, notes_of, trouble_of
-from sharedlog.scrub import Counted
+from sharedlog.postgres_rows import count_log_rows
+from sharedlog.postgres_settings import (
+    COMMITS_KEPT,
+    SETTINGS,
+    Settings,
+    find_risky_settings,
+    find_setting_faults,
+)
+from sharedlog.scrub import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,20 +252,20 @@ class PostgresLog:
         """Create the tables of a new log. Raise `ClusterExists` if the tables exist."""
         from psycopg.errors import DuplicateTable
 
-        with self._answered(_MAKES) as connection, connection.transaction():
+        with self._use_connection(_MAKES) as connection, connection.transaction():
             try:
-                connection.execute(self._sql(_TABLES))
+                connection.execute(self._format_sql(_TABLES))
             except DuplicateTable as error:
                 raise ClusterExists(
                     f"Its tables are {self._log}_head and {self._log}_record. Run nodes of it, or give the "
                     "URL another ?log=NAME."
                 ) from error
-            connection.execute(self._sql(_FOUND), (*_fields(head), PARTITION_RECORDS))
+            connection.execute(self._format_sql(_FOUND), (*_head_values(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
         """Return the head of the log. Raise `Unknown` if PostgreSQL cannot answer."""
-        with self._answered() as connection:
-            row = self._only_row(connection, _HEAD)
+        with self._use_connection() as connection:
+            row = self._fetch_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
@@ -270,24 +276,24 @@ class PostgresLog:
         `Unknown` if the outcome is not known.
         """
         count = len(stored)
-        with self._answered() as connection:
+        with self._use_connection() as connection:
             self._make_partitions(connection, count)
-            values = (*_fields(following), count, *_fields(head), count, list(stored))
-            last = self._add(connection, _APPEND, values, count)
+            values = (*_head_values(following), count, *_head_values(head), count, list(stored))
+            last = self._insert_records(connection, _APPEND, values, count)
             if last is None:
-                self._only_row(connection, _HEAD)  # raises if the head is gone
+                self._fetch_row(connection, _HEAD)  # raises if the head is gone
             elif not self._warned:
-                self._saw(last, stored[-1])
+                self._record_newest(last, stored[-1])
         if last is None:
             raise Refused("Another node has written since.")
         return last
 
     def note(self, stored: bytes) -> None:
         """Append a record without comparing the head. Raise `Unknown` if the outcome is not known."""
-        with self._answered() as connection:
+        with self._use_connection() as connection:
             self._make_partitions(connection, 1)
-            if self._add(connection, _NOTE, (stored,), 1) is None:
-                raise self._no_head()
+            if self._insert_records(connection, _NOTE, (stored,), 1) is None:
+                raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first remaining record if that is later.
@@ -295,29 +301,29 @@ class PostgresLog:
         Return at least one record if there is any. Raise `Halted` if the log has lost its end, `LogDamaged`
         if the record at `offset` cannot be read, or `Unknown` if PostgreSQL cannot answer.
         """
-        with self._answered() as connection:
-            rows = self._rows(connection, offset, bytes_max)
+        with self._use_connection() as connection:
+            rows = self._read_rows(connection, offset, bytes_max)
             found = [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
             if found:
-                self._saw(found[-1].offset, found[-1].stored)
+                self._record_newest(found[-1].offset, found[-1].stored)
             else:
                 self._require_end(connection, offset)
         return found
 
-    def _rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
+    def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
         """Return the rows before an unreadable row. Raise `LogDamaged` if the first row is unreadable."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
         try:
-            return self._read(connection, offset, READ_RECORDS_MAX, bytes_max)
+            return self._query_rows(connection, offset, READ_RECORDS_MAX, bytes_max)
         except (DataCorrupted, IndexCorrupted) as error:
-            reason = _said(error)
+            reason = _error_text(error)
         rows, has_all = list[Any](), False
         for count in FEWER_RECORDS:
             with suppress(DataCorrupted, IndexCorrupted):
                 while (left := bytes_max - sum(len(row[1]) for row in rows)) > 0:
                     at = rows[-1][0] + 1 if rows else offset
-                    more = self._read(connection, at, count, left)
+                    more = self._query_rows(connection, at, count, left)
                     if not more:
                         break
                     rows += more
@@ -328,14 +334,14 @@ class PostgresLog:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
 
-    def _read(
+    def _query_rows(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
         """Return up to `count` rows in order. If `count` is 1, return only the rows of `offset`."""
         if count == 1:
-            return connection.execute(self._sql(_READ_ONE), (offset,), binary=True).fetchall()
+            return connection.execute(self._format_sql(_READ_ONE), (offset,), binary=True).fetchall()
         values = offset, count, bytes_max
-        return connection.execute(self._sql(_READ), values, binary=True).fetchall()
+        return connection.execute(self._format_sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
         """Return the first remaining offset, and the offset after the last record.
@@ -344,11 +350,11 @@ class PostgresLog:
         """
         from psycopg.errors import DataCorrupted
 
-        with self._answered() as connection:
+        with self._use_connection() as connection:
             try:
-                row = self._only_row(connection, _BOUNDS)
+                row = self._fetch_row(connection, _BOUNDS)
             except DataCorrupted:
-                row = self._only_row(connection, _BOUNDS_OF_PARTITIONS)
+                row = self._fetch_row(connection, _BOUNDS_OF_PARTITIONS)
                 self._warned = ""  # a warning about the unreadable page
         return int(row[0]), int(row[1])
 
@@ -359,8 +365,8 @@ class PostgresLog:
         appends would wait for the dump.
         """
         first, _ = self.bounds()
-        with self._answered() as connection:
-            (size,) = self._only_row(connection, "SELECT partition_records FROM {log}_head")
+        with self._use_connection() as connection:
+            (size,) = self._fetch_row(connection, "SELECT partition_records FROM {log}_head")
             for number in range(first // size, offset // size):
                 self._drop_partition(connection, number)
 
@@ -369,23 +375,25 @@ class PostgresLog:
 
         Raise `Unknown` if PostgreSQL cannot answer.
         """
-        found = self._settings()
+        found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
         # Reopen the session after a change of the setting, since an open session keeps the unsafe value.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
-        return trouble_of(found)
+        return find_setting_faults(found)
 
     def try_append(self) -> None:
         """Append a record and roll the append back. Raise `Unknown` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
-        with self._answered() as connection, connection.transaction(force_rollback=True):
+        with self._use_connection() as connection, connection.transaction(force_rollback=True):
             try:
                 connection.execute(f"SET LOCAL lock_timeout = {TRY_MS}")
                 self._make_partitions(connection, 1)
-                connection.execute(self._sql(_APPEND), (*_fields(head), 1, *_fields(head), 1, [b""]))
+                connection.execute(
+                    self._format_sql(_APPEND), (*_head_values(head), 1, *_head_values(head), 1, [b""])
+                )
             except LockNotAvailable as error:
                 raise Unknown("Another append is under way for long: it waits for standbys.") from error
             finally:
@@ -396,14 +404,14 @@ class PostgresLog:
 
         Raise `Unknown` if PostgreSQL cannot answer.
         """
-        return notes_of(self._settings())
+        return find_risky_settings(self._read_settings())
 
     def try_session(self) -> int:
         """Open and close another session, and return the time of the server in ms since 1970.
 
         Raise `SessionRefused` if the server refuses the session, or `Unknown` if PostgreSQL cannot answer.
         """
-        with self._beside() as connection:
+        with self._open_check_connection() as connection:
             row = connection.execute(_CLOCK).fetchone()
         assert row is not None, "a value without a row"
         return int(row[0])
@@ -411,7 +419,7 @@ class PostgresLog:
     def close(self) -> None:
         """Close the connection, if it is open."""
         with self._lock:
-            self._drop_connection()
+            self._close_connection()
 
     def give_up(self) -> None:
         """Make all calls raise `Unknown` from now on, including calls in progress, and return immediately."""
@@ -423,32 +431,32 @@ class PostgresLog:
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(one.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
 
-    def count_rows(self, from_record: int) -> Counted:
+    def count_rows(self, from_record: int) -> CheckResult:
         """Compare the rows of a range with their record numbers.
 
         The count does not wait for appends, and appends do not wait for the count. Raise `NoCluster` if the
         tables are missing, or `Unknown` if PostgreSQL cannot answer.
         """
-        with self._beside() as connection:
-            return counted(connection, self._log, from_record)
+        with self._open_check_connection() as connection:
+            return count_log_rows(connection, self._log, from_record)
 
     @contextmanager
-    def _beside(self) -> Iterator[psycopg.Connection[Any]]:
+    def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a second connection, and convert its errors to `Unknown`, `NoCluster` or `LogDamaged`."""
         import psycopg
 
         try:
-            with closing(self._opened()) as connection:
+            with closing(self._open_connection()) as connection:
                 connection.execute(f"SET statement_timeout = {CHECK_MS}")
                 yield connection
         except psycopg.errors.UndefinedTable as error:
-            raise self._no_tables() from error
+            raise self._make_no_tables_error() from error
         except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
-            raise _damaged(error) from error
+            raise _make_damage_error(error) from error
         except psycopg.Error as error:
-            raise self._unanswered(error) from error
+            raise self._make_connection_error(error) from error
 
-    def _add(
+    def _insert_records(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
         """Add records, and return the number of the last record, or None if the head has changed.
@@ -458,7 +466,7 @@ class PostgresLog:
         from psycopg.errors import UniqueViolation
 
         try:
-            row = self._added(connection, statement, values)
+            row = self._execute_insert(connection, statement, values)
         except UniqueViolation as error:
             raise LogDamaged(
                 f"A new record got a number that is in {self._log}_record already, so it was not added: "
@@ -475,7 +483,7 @@ class PostgresLog:
             )
         return int(last)
 
-    def _added(
+    def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
         """Execute a statement that adds records, and return its row. A failed attempt adds nothing.
@@ -487,9 +495,9 @@ class PostgresLog:
 
         for _ in range(ADD_TRIES - 1):
             with suppress(DataCorrupted):
-                return connection.execute(self._sql(statement), values).fetchone()
+                return connection.execute(self._format_sql(statement), values).fetchone()
             self._warned = ""  # a warning about the unreadable page
-        return connection.execute(self._sql(statement), values).fetchone()
+        return connection.execute(self._format_sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
         from psycopg.errors import LockNotAvailable
@@ -497,7 +505,9 @@ class PostgresLog:
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = {DROP_WAIT_MS}")
-                connection.execute(self._sql("DROP TABLE IF EXISTS {log}_record_{number}", number=number))
+                connection.execute(
+                    self._format_sql("DROP TABLE IF EXISTS {log}_record_{number}", number=number)
+                )
         except LockNotAvailable as error:
             raise Unknown("Somebody reads the shared log, a dump maybe: it is trimmed later.") from error
         self._partitions.discard(number)
@@ -508,12 +518,12 @@ class PostgresLog:
 
         bounds = {"first": number * size, "end": (number + 1) * size}
         for tries_left in reversed(range(MAKE_TRIES)):
-            (count,) = self._only_row(connection, self._sql(_IS_PARTITION, number=number))
+            (count,) = self._fetch_row(connection, self._format_sql(_IS_PARTITION, number=number))
             if count:
                 return
             try:
                 with connection.transaction():
-                    connection.execute(self._sql(_PARTITION, number=number, **bounds))
+                    connection.execute(self._format_sql(_PARTITION, number=number, **bounds))
                 return
             except (
                 errors.DuplicateTable,
@@ -531,7 +541,7 @@ class PostgresLog:
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
-        last_record, size = self._only_row(
+        last_record, size = self._fetch_row(
             connection, "SELECT last_record, partition_records FROM {log}_head"
         )
         first, last = last_record // size, (last_record + count) // size + 2
@@ -546,20 +556,20 @@ class PostgresLog:
         self._partitions.clear()
         self._made_to = 0
 
-    def _only_row(
+    def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
         """Return the single row of a query on the head. Raise `NoCluster` if the row is missing."""
-        row = connection.execute(self._sql(statement), values or None).fetchone()
+        row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
-            raise self._no_head()
+            raise self._make_no_head_error()
         return row
 
-    def _no_head(self) -> NoCluster:
+    def _make_no_head_error(self) -> NoCluster:
         return NoCluster(f"The table {self._log}_head is empty.")
 
     @contextmanager
-    def _answered(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
+    def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
         """Provide the connection for statements.
 
         Raise `Unknown` if the connection breaks or the server sent a warning, `NoCluster` if the tables of
@@ -571,45 +581,45 @@ class PostgresLog:
         with self._lock:
             self._warned = ""
             try:
-                yield self._connected()
+                yield self._ensure_connection()
             except psycopg.errors.UndefinedTable as error:
-                raise self._no_tables() from error
+                raise self._make_no_tables_error() from error
             except psycopg.errors.InsufficientPrivilege as error:
-                raise RightMissing(f"PostgreSQL refuses: {_said(error)}. {right}") from error
+                raise RightMissing(f"PostgreSQL refuses: {_error_text(error)}. {right}") from error
             except (psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted) as error:
-                self._drop_connection()
-                raise _damaged(error) from error
+                self._close_connection()
+                raise _make_damage_error(error) from error
             except psycopg.Error as error:
-                self._drop_connection()
-                raise self._unanswered(error) from error
+                self._close_connection()
+                raise self._make_connection_error(error) from error
             if self._warned:
                 raise Unknown(f"PostgreSQL warned: {self._warned}")
 
-    def _no_tables(self) -> NoCluster:
+    def _make_no_tables_error(self) -> NoCluster:
         return NoCluster(f"This database has no tables {self._log}_head and {self._log}_record.")
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def _ensure_connection(self) -> psycopg.Connection[Any]:
         if self._is_void:
             self._is_void = False
-            self._drop_connection()
+            self._close_connection()
         if self._connection is None:
-            connection = self._opened()
+            connection = self._open_connection()
             try:
-                self._look_back(connection)
+                self._verify_last_record(connection)
             except BaseException:
                 connection.close()
                 raise
-            connection.add_notice_handler(self._notice)
+            connection.add_notice_handler(self._record_notice)
             self._connection, self._end_checked_at = connection, None
             self._forget_partitions()
         return self._connection
 
-    def _saw(self, offset: int, stored: bytes) -> None:
+    def _record_newest(self, offset: int, stored: bytes) -> None:
         """Record the newest record that was read or appended."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
-    def _look_back(self, connection: psycopg.Connection[Any]) -> None:
+    def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
         """Read the newest record again. Raise `Halted` if the record has changed or remains missing."""
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -617,12 +627,12 @@ class PostgresLog:
             return
         offset, crc = self._last
         try:
-            is_standby, end, again = self._only_row(connection, _AGAIN, (offset,))
+            is_standby, end, again = self._fetch_row(connection, _AGAIN, (offset,))
         except (DataCorrupted, IndexCorrupted):
             self._last = None  # it exists, and this reader has already passed it
             return
         if end <= offset:
-            raise self._short(end, offset + 1, is_standby=is_standby)
+            raise self._make_short_error(end, offset + 1, is_standby=is_standby)
         if again is not None and zlib.crc32(again) != crc:  # None if it was trimmed
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
@@ -638,9 +648,9 @@ class PostgresLog:
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
             return
-        is_standby, end, next_one = self._only_row(connection, _AGAIN, (offset,))
+        is_standby, end, next_one = self._fetch_row(connection, _AGAIN, (offset,))
         if end < offset:
-            raise self._short(end, offset, is_standby=is_standby)
+            raise self._make_short_error(end, offset, is_standby=is_standby)
         self._short_since = None
         if end > offset and next_one is None:
             raise Unknown(
@@ -649,7 +659,7 @@ class PostgresLog:
             )
         self._end_checked_at = now
 
-    def _short(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
+    def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
         """Return the exception for a log that ends before its known end."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
@@ -665,7 +675,7 @@ class PostgresLog:
             "acknowledged."
         )
 
-    def _opened(self) -> psycopg.Connection[Any]:
+    def _open_connection(self) -> psycopg.Connection[Any]:
         import psycopg
 
         given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
@@ -688,36 +698,36 @@ class PostgresLog:
         if self._is_given_up:
             raise Unknown("This process ends, and waits for PostgreSQL no longer.")
 
-    def _unanswered(self, error: psycopg.Error) -> Unknown:
+    def _make_connection_error(self, error: psycopg.Error) -> Unknown:
         """Return the exception for an error of the server, or of libpq if no server responds."""
-        said = _said(error)
+        said = _error_text(error)
         if not _is_refusal(error):
             return Unknown(f"PostgreSQL did not answer: {said}")
         file = self._password_file
         where = f" Its password is read from {file} for each connection." if file is not None else ""
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
-    def _settings(self) -> Settings:
+    def _read_settings(self) -> Settings:
         """Return the settings of the server and of a session. Raise `Unknown` if PostgreSQL cannot answer."""
-        with self._beside() as connection:
+        with self._open_check_connection() as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()
             standbys = connection.execute(_STANDBYS).fetchone()
         assert standbys is not None, "a sum without a row"
         values = {name: value for name, value, _ in rows}
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
-    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+    def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Record a warning, which is the only report of a commit that did not wait for standbys."""
         # Field V is not translated, unlike the text and field S.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
-    def _drop_connection(self) -> None:
+    def _close_connection(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _sql(self, statement: str, **numbers: int) -> Any:
+    def _format_sql(self, statement: str, **numbers: int) -> Any:
         return statement.format(log=self._log, **numbers)
 
 
@@ -733,17 +743,17 @@ def _is_refusal(error: psycopg.Error) -> bool:
     return failed.used_password or failed.needs_password or "FATAL" in str(error)
 
 
-def _said(error: psycopg.Error) -> str:
+def _error_text(error: psycopg.Error) -> str:
     """Return an error message as one line, since libpq writes one line for each address that it has tried."""
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return error.diag.message_primary or "; ".join(lines) or type(error).__name__
 
 
-def _fields(head: Head) -> tuple[int, bytes, int, bytes]:
+def _head_values(head: Head) -> tuple[int, bytes, int, bytes]:
     chain = head.position.chain.to_bytes(_CHAIN_BYTES, "big")
     return head.epoch, head.holder, head.position.end, chain
 
 
-def _damaged(error: psycopg.Error) -> LogDamaged:
-    return LogDamaged(f"PostgreSQL cannot read its own tables: {_said(error)}.")
+def _make_damage_error(error: psycopg.Error) -> LogDamaged:
+    return LogDamaged(f"PostgreSQL cannot read its own tables: {_error_text(error)}.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from sharedlog.errors import NoCluster
-from sharedlog.scrub import Counted
+from sharedlog.scrub import CheckResult
 
 if TYPE_CHECKING:
     import psycopg
@@ -39,7 +39,7 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 """
 
 
-def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> Counted:
+def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
     """Count up to RANGE_RECORDS records from `from_record` on, or from the first record of the log.
 
     The connection must be in autocommit mode. Raise `NoCluster` if the log has no head, or psycopg's errors.
@@ -47,38 +47,39 @@ def counted(connection: psycopg.Connection[Any], log: str, from_record: int) -> 
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         # First, as the snapshot is taken by the first query: no partition of it may be dropped after.
-        _do(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
-        (last,) = _row(connection, _HEAD, log)
-        (first,) = _row(connection, _FIRST, log)
-        least, most = _row(connection, _EDGES, log)
+        _execute(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
+        (last,) = _fetch_row(connection, _HEAD, log)
+        (first,) = _fetch_row(connection, _FIRST, log)
+        least, most = _fetch_row(connection, _EDGES, log)
         begin = max(first or 0, from_record if from_record <= last else 0)
         end = min(begin + RANGE_RECORDS, last)
-        steps = _do(connection, _STEPS, (begin, end, FAULTS_MAX), log=log).fetchall()
-        (unique_count,) = _row(connection, _IS_UNIQUE, log)
-    faults = [_edge(log, first or 0, last, least, most)] if last >= (first or 0) else []
-    faults += [_step(log, record, following) for record, following in steps]
+        steps = _execute(connection, _STEPS, (begin, end, FAULTS_MAX), log=log).fetchall()
+        (unique_count,) = _fetch_row(connection, _IS_UNIQUE, log)
+    faults = [_describe_edge(log, first or 0, last, least, most)] if last >= (first or 0) else []
+    faults += [_describe_gap(log, record, following) for record, following in steps]
     faults += [] if unique_count else [_not_unique(log)]
-    return Counted([one for one in faults if one], end if end < last else 0, end >= last)
+    return CheckResult([one for one in faults if one], end if end < last else 0, end >= last)
 
 
-def _edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
+def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
     """Return a sentence about records lost at the beginning or end of the log, or "" if none are lost."""
     if least is None or most is None:
-        return f"{_missing(log, first, last)}: the table is empty, and {log}_head has {last} as the last one."
+        lost = _list_missing(log, first, last)
+        return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
     if most < last:
-        return f"{_missing(log, most + 1, last)}: {log}_head has {last} as the last one."
+        return f"{_list_missing(log, most + 1, last)}: {log}_head has {last} as the last one."
     if most > last:
         return f"{log}_record has records up to {most}, and {log}_head has {last} as the last one."
     if least > first:
-        return f"{_missing(log, first, least - 1)}: the first partition begins at {first}."
+        return f"{_list_missing(log, first, least - 1)}: the first partition begins at {first}."
     return ""
 
 
-def _step(log: str, record: int, following: int) -> str:
+def _describe_gap(log: str, record: int, following: int) -> str:
     """Return a sentence about two adjacent rows whose record numbers are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
-    return f"{_missing(log, record + 1, following - 1)}: {following} follows {record}."
+    return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
 
 
 def _not_unique(log: str) -> str:
@@ -88,20 +89,20 @@ def _not_unique(log: str) -> str:
     )
 
 
-def _missing(log: str, first: int, last: int) -> str:
+def _list_missing(log: str, first: int, last: int) -> str:
     if first == last:
         return f"Record {first} of {log}_record is missing"
     return f"Records {first} to {last} of {log}_record are missing"
 
 
-def _row(connection: psycopg.Connection[Any], statement: str, log: str) -> Any:
-    row = _do(connection, statement, log=log).fetchone()
+def _fetch_row(connection: psycopg.Connection[Any], statement: str, log: str) -> Any:
+    row = _execute(connection, statement, log=log).fetchone()
     if row is None:
         raise NoCluster(f"The table {log}_head is empty.")
     return row
 
 
-def _do(
+def _execute(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
     """Insert names into a statement and execute it. Names and settings cannot be query parameters."""

@@ -49,11 +49,11 @@ class Settings(NamedTuple):
         return int(named[1]) if named else 1
 
 
-def trouble_of(found: Settings) -> list[str]:
+def find_setting_faults(found: Settings) -> list[str]:
     """Return a sentence for each setting under which records are lost or refused."""
-    said = [_switched_off(found, name) for name in _WHY if found.values[name] != "on"]
+    said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
-        said.append(_commit(found))
+        said.append(_describe_commit(found))
     if found.is_standby:
         said.append(
             "This PostgreSQL is a standby, so it takes no record. Name the primary in the URL, or all "
@@ -62,31 +62,32 @@ def trouble_of(found: Settings) -> list[str]:
     elif found.values["transaction_read_only"] == "on":
         said.append(
             f"Transactions of {found.user} are read only, so no record is taken. Set it: "
-            f"{_for_role(found, 'default_transaction_read_only', 'off')}"
+            f"{_alter_role(found, 'default_transaction_read_only', 'off')}"
         )
     elif len(found.in_step) + found.unseen_count < found.needed_count:
-        said.append(_out_of_step(found))
+        said.append(_describe_standbys(found))
     return said
 
 
-def notes_of(found: Settings) -> list[str]:
+def find_risky_settings(found: Settings) -> list[str]:
     """Return a sentence for each permitted but risky setting, with the command to change it."""
     said = []
     if not found.needed_count and not found.is_standby:
         beside = f" ({found.standby_count} follow, and nobody waits for them)" if found.standby_count else ""
         said.append(
             "What is acknowledged is on one machine of PostgreSQL's: synchronous_standby_names is empty"
-            f"{beside}. With standbys s1 and s2: {_altered('synchronous_standby_names', 'ANY 1 (s1, s2)')}"
+            f"{beside}. With standbys s1 and s2: "
+            f"{_alter_system('synchronous_standby_names', 'ANY 1 (s1, s2)')}"
         )
     if found.needed_count and found.unseen_count:
         said.append(
             f"{found.user} may not see whether standbys are in step. Let it: GRANT pg_monitor TO "
-            f"{_quoted(found.user)};"
+            f"{_quote(found.user)};"
         )
     return said
 
 
-def _switched_off(found: Settings, name: str) -> str:
+def _describe_disabled(found: Settings, name: str) -> str:
     """Return a sentence about the data loss that a disabled setting causes, with the command to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
@@ -96,37 +97,37 @@ def _switched_off(found: Settings, name: str) -> str:
     )
 
 
-def _commit(found: Settings) -> str:
+def _describe_commit(found: Settings) -> str:
     value = found.values["synchronous_commit"]
     return (
         f"synchronous_commit is {value} in sessions of {found.user}, though they ask for on, so a crash "
         "loses records that were accepted. Set it: "
-        f"{_for_role(found, 'synchronous_commit', 'on')} and name no pooler in the URL, but the PostgreSQL."
+        f"{_alter_role(found, 'synchronous_commit', 'on')} and name no pooler in the URL, but the PostgreSQL."
     )
 
 
-def _out_of_step(found: Settings) -> str:
+def _describe_standbys(found: Settings) -> str:
     needed, in_step = found.needed_count, ", ".join(found.in_step) or "none"
-    fewer = f"ANY {len(found.in_step)} ({', '.join(map(_quoted, found.in_step))})" if found.in_step else ""
+    fewer = f"ANY {len(found.in_step)} ({', '.join(map(_quote, found.in_step))})" if found.in_step else ""
     return (
         f"synchronous_standby_names is {found.standby_names!r} and needs {needed} in step; now: {in_step}. "
         "So no record is accepted. Start standbys of these names (application_name in primary_conninfo), or "
         "do without, and a lost machine may take records along: "
-        f"{_altered('synchronous_standby_names', fewer)}"
+        f"{_alter_system('synchronous_standby_names', fewer)}"
     )
 
 
-def _altered(name: str, value: str) -> str:
+def _alter_system(name: str, value: str) -> str:
     """Return the command that sets a setting of the server."""
     return f"ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf();"
 
 
-def _for_role(found: Settings, name: str, value: str) -> str:
+def _alter_role(found: Settings, name: str, value: str) -> str:
     """Return the command that sets a user's setting in a database, which takes precedence."""
-    return f"ALTER ROLE {_quoted(found.user)} IN DATABASE {_quoted(found.database)} SET {name} = {value};"
+    return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """Return a name as an SQL identifier, quoted if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -23,14 +23,14 @@ from sharedlog.record import Foreign, Garbled, SharedRecord, decode
 READ_BYTES: Final = 4 * 1024 * 1024
 
 
-def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
+def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
     """Yield the existing records from the fold's next record on, with their outcomes.
 
     Raise `Trimmed` if the next record was trimmed, `Halted` if a record is illegal, or `Unknown` if the
     engine cannot answer.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
-        for one in up_to_gap(engine, fold, found):
+        for one in records_before_gap(engine, fold, found):
             step = fold.take(one.offset, one.stored)
             if step.outcome is Outcome.READ_AGAIN:
                 break
@@ -40,11 +40,11 @@ def steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 def read_to(engine: Engine, fold: Fold, until: int) -> None:
     """Read until the fold has applied all records before an offset.
 
-    Raise the errors of `steps`, or `Halted` if the log ends before the offset.
+    Raise the errors of `read_steps`, or `Halted` if the log ends before the offset.
     """
     if fold.next_offset >= until:
         return
-    for _ in steps(engine, fold):
+    for _ in read_steps(engine, fold):
         if fold.next_offset >= until:
             return
     raise Halted(
@@ -76,7 +76,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
         next_offset = found[-1].offset + 1
 
 
-def up_to_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
+def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
     """Return the records of a read up to the first gap, or all records if the engine is not dense.
 
     Raise `Trimmed` or `LogDamaged` if the next record of the fold is missing.

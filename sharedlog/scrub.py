@@ -33,7 +33,7 @@ FAULTS_MAX: Final = 100
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
-class Counted(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of a check, with a sentence for each fault and the record at which the next check begins."""
 
     faults: list[str]
@@ -45,14 +45,14 @@ class Counted(NamedTuple):
 class Rows(Engine, Protocol):
     """An engine whose rows can be counted."""
 
-    def count_rows(self, from_record: int) -> Counted:
+    def count_rows(self, from_record: int) -> CheckResult:
         """Compare a range of rows with their record numbers.
 
         Raise `Unknown` or `Refused` if the engine cannot answer.
         """
 
 
-class _Pass:
+class _ScrubPass:
     """Repeated checks from the first record of the log to its end."""
 
     def __init__(self, now_ms: int) -> None:
@@ -67,7 +67,7 @@ class _Pass:
         """Return the faults of this pass and of the previous pass."""
         return list(dict.fromkeys(self._found_before + self._found))
 
-    def took(self, looked: Counted, now_ms: int) -> None:
+    def add_result(self, looked: CheckResult, now_ms: int) -> None:
         """Record the result of a check."""
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
@@ -93,7 +93,7 @@ class Scrub:
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
         """The faults of deleted records that nodes need, at the last check and at the previous check."""
-        self._counting, self._reading = _Pass(clock()), _Pass(clock())
+        self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
@@ -119,23 +119,23 @@ class Scrub:
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
-        self._deleted = [_deleted(first, node, record) for node, record in needed if record < first]
-        self._counting.took(count_range(self._engine, self._counting.next_record), self._clock())
+        self._deleted = [_describe_deletion(first, node, record) for node, record in needed if record < first]
+        self._counting.add_result(count_range(self._engine, self._counting.next_record), self._clock())
         for _ in range(READS):
             looked = read_range(self._engine, self._cluster, self._reading.next_record)
-            self._reading.took(looked, self._clock())
+            self._reading.add_result(looked, self._clock())
             if looked.is_whole:
                 break
 
 
-def _deleted(first: int, node: str, record: int) -> str:
+def _describe_deletion(first: int, node: str, record: int) -> str:
     return (
         f"The log begins at record {first}, and node {node} reads on from {record}: what it needs was deleted"
         ". Keep every node's --store, and let nobody but nodes delete records."
     )
 
 
-def count_range(engine: Rows, from_record: int) -> Counted:
+def count_range(engine: Rows, from_record: int) -> CheckResult:
     """Count the next range of rows. If the rows cannot be read, return a fault and end the pass.
 
     Raise `Unknown` or `Refused` if the engine cannot answer.
@@ -143,10 +143,10 @@ def count_range(engine: Rows, from_record: int) -> Counted:
     try:
         return engine.count_rows(from_record)
     except LogDamaged as error:
-        return Counted([error.detail], 0, is_whole=True)
+        return CheckResult([error.detail], 0, is_whole=True)
 
 
-def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Counted:
+def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
     """Verify some records from `from_record` on, or from the first remaining record.
 
     A mismatch of a CRC is confirmed by a second read. Raise `Unknown` or `Refused` if the engine fails.
@@ -154,14 +154,14 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Count
     try:
         found = engine.read(from_record, READ_BYTES)
     except LogDamaged:
-        return _read_one(engine, cluster, from_record)
+        return _check_record(engine, cluster, from_record)
     faults = [fault for one in found if (fault := fault_of(engine, cluster, one))]
     _, end = engine.bounds()
     is_whole = not found or found[-1].offset + 1 >= end
-    return Counted(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
+    return CheckResult(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
 
 
-def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
+def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
     """Verify a single record, after the engine has failed to read its range as a whole."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
@@ -169,4 +169,4 @@ def _read_one(engine: Engine, cluster: bytes | None, record: int) -> Counted:
         faults = [fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
     except LogDamaged as error:
         faults = [describe_unreadable(record, error)]
-    return Counted([one for one in faults if one], 0 if is_whole else record + 1, is_whole)
+    return CheckResult([one for one in faults if one], 0 if is_whole else record + 1, is_whole)

@@ -69,17 +69,17 @@ class SharedSink:
         Raise `NotAccepted` if the acceptance of the parts is not proven, or OSError if the disk fails.
         """
         with self._lock:
-            self._require_right()
+            self._require_leadership()
             assert first_offset == self._leader.position.end, "a flush begins where the shared log ends"
             assert epoch <= self._right[0], "a flush under a right that nobody has"
             self._local.append(first_offset, parts, epoch)
-            self._write(self._leader.make_flush(parts))
+            self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
         """Append a BEAT, which proves that this node leads. Raise `NotAccepted` if the proof fails."""
         with self._lock:
-            self._require_right()
-            self._write([self._leader.make_beat(facts)])
+            self._require_leadership()
+            self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
         """Announce the end of this node's leadership, and its successor `to`.
@@ -88,8 +88,8 @@ class SharedSink:
         announcement is not proven.
         """
         with self._lock:
-            self._require_right()
-            self._write([self._leader.make_beat({"leaves": True} | ({"to": to} if to else {}))])
+            self._require_leadership()
+            self._append_proven([self._leader.make_beat({"leaves": True} | ({"to": to} if to else {}))])
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
@@ -103,11 +103,11 @@ class SharedSink:
             except LogDamaged as error:  # the engine as a whole is damaged
                 return error.detail
 
-    def _require_right(self) -> None:
+    def _require_leadership(self) -> None:
         if self.is_over:
             raise NotAccepted("This node leads no more: an append was not accepted by the shared log.")
 
-    def _write(self, records: list[SharedRecord]) -> None:
+    def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
         began_ms, self.is_over = self._clock(), True  # until proven, even if an exception is raised
         try:
@@ -123,12 +123,12 @@ class SharedSink:
     def _append_and_prove(self, records: list[SharedRecord]) -> None:
         position = Position(self._fold.end, self._fold.chain)
         stored = [encode(one) for one in records]
-        offset = self._engine.append_if(Head(*self._right, position), stored, self._head())
-        self._require_new(offset, len(stored))
+        offset = self._engine.append_if(Head(*self._right, position), stored, self._current_head())
+        self._require_new_offset(offset, len(stored))
         if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
             self._leader.record_answer(None)
             # A plain BEAT after "leaves" would be a sign of life and revoke it, so repeat the facts.
-            self._prove(records[-1].facts if records[-1].kind == Kind.BEAT else {})
+            self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
         assert outcomes[-1] in (Outcome.ACCEPTED, Outcome.ALIVE), f"a proven append came to {outcomes}"
@@ -136,17 +136,19 @@ class SharedSink:
             "the fold is elsewhere than the log"
         )
 
-    def _prove(self, facts: dict[str, Any]) -> None:
+    def _prove_by_beat(self, facts: dict[str, Any]) -> None:
         """Append a BEAT and apply all records up to the BEAT. Raise `Unknown` if this proves nothing."""
-        offset = self._engine.append_if(self._head(), [encode(self._leader.make_beat(facts))], self._head())
+        offset = self._engine.append_if(
+            self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
+        )
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
-        self._require_new(offset, 1)
+        self._require_new_offset(offset, 1)
         read_to(self._engine, self._fold, offset + 1)
         if not self._leader.check_proof(self._fold):
             raise Unknown("What was appended is not in the history, or another node leads now.")
 
-    def _require_new(self, offset: int | None, count: int) -> None:
+    def _require_new_offset(self, offset: int | None, count: int) -> None:
         """Raise `LogDamaged` if new records got offsets at which this node has read other records."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
@@ -155,6 +157,6 @@ class SharedSink:
             "before: the engine has lost its end."
         )
 
-    def _head(self) -> Head:
+    def _current_head(self) -> Head:
         """Return the head of the shared log after the records written so far."""
         return Head(*self._right, self._leader.position)

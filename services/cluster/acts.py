@@ -43,7 +43,7 @@ from sharedlog.errors import LogDamaged, Refused, Unknown
 from sharedlog.fold import Outcome, Position
 from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
-from sharedlog.reading import READ_BYTES, up_to_gap
+from sharedlog.reading import READ_BYTES, records_before_gap
 from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
@@ -142,7 +142,7 @@ class Acts:
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
         read_ms = self.clocks.monotonic()  # silence is measured from the end of the read, before the fold
-        for one in up_to_gap(self.engine, fold, found):
+        for one in records_before_gap(self.engine, fold, found):
             if self.witness.is_replaced(one):
                 self.witness.require_kept(self.engine, fold)
                 break

@@ -18,7 +18,7 @@ from sharedlog.faults import READ_BYTES
 from sharedlog.holdings import Holdings
 from sharedlog.password_file import PARAMETER
 from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
-from sharedlog.scrub import Counted, count_range, read_range
+from sharedlog.scrub import CheckResult, count_range, read_range
 
 OURS: Final = ("log", PARAMETER)
 """What a URL says to us alone, and no other client of the engine knows."""
@@ -154,11 +154,11 @@ def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
 
     Raise `Unknown` or `Refused`.
     """
-    faults, counting = list[str](), Counted([], 0, is_whole=False)
+    faults, counting = list[str](), CheckResult([], 0, is_whole=False)
     while not counting.is_whole:
         counting = count_range(engine, counting.next_record)
         faults += counting.faults
-    reading = Counted([], 0, is_whole=False)
+    reading = CheckResult([], 0, is_whole=False)
     with suppress(*((Unknown, Halted) if faults else ())):  # of a log that has lost its end
         for _ in range(READS):
             if not reading.is_whole:

@@ -97,7 +97,7 @@ class Reader(Thread):
 
 def leader_of(log: KafkaLog, cluster: KafkaCluster) -> KafkaNode:
     """Return the server that leads the log's partition, once one does."""
-    admin = log._admin()
+    admin = log._make_admin()
     while True:
         with suppress(Exception):
             number = admin.list_topics(log._topic, timeout=2).topics[log._topic].partitions[0].leader
@@ -132,7 +132,7 @@ def strike(fault: str, log: KafkaLog, cluster: KafkaCluster, chance: random.Rand
 def is_whole(log: KafkaLog) -> bool:
     """Return whether every replica of the log is in sync."""
     with suppress(Exception):
-        found = log._admin().list_topics(log._topic, timeout=2).topics[log._topic].partitions[0]
+        found = log._make_admin().list_topics(log._topic, timeout=2).topics[log._topic].partitions[0]
         return len(found.isrs) == len(found.replicas)
     return False
 
@@ -196,7 +196,7 @@ def test_a_log_whose_end_an_unclean_election_lost_halts_who_had_read_that(cluste
     from confluent_kafka.admin import NewTopic
 
     log, reader = KafkaLog(cluster.bootstrap, "unsafe"), KafkaLog(cluster.bootstrap, "unsafe")
-    admin = log._admin()
+    admin = log._make_admin()
     config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     (made,) = admin.create_topics(
         [NewTopic("unsafe", 1, replica_assignment=[[1, 2]], config=config)]

@@ -25,7 +25,7 @@ from sharedlog.errors import Halted, LogDamaged
 from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position, Step
 from sharedlog.leading import Candidate, Leader, Proof
-from sharedlog.reading import up_to_gap
+from sharedlog.reading import records_before_gap
 from sharedlog.record import SharedRecord, encode
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -64,7 +64,7 @@ class Reader:
             found = [Stored(at, one, 0) for at in offsets for one in engine.rows(at)]
             if not found:
                 raise LogDamaged(f"Record {until - 1} is missing: nothing lies from {offsets[0]} on.")
-            for one in up_to_gap(engine, self.fold, found):
+            for one in records_before_gap(engine, self.fold, found):
                 step = self.fold.take(one.offset, one.stored)
                 if step.outcome is Outcome.READ_AGAIN:
                     break

@@ -192,7 +192,9 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
         from sharedlog.record import encode
 
         before = Position(sink._fold.end, sink._fold.chain)
-        sink._engine.append_if(Head(*sink._right, before), [encode(one) for one in records], sink._head())
+        sink._engine.append_if(
+            Head(*sink._right, before), [encode(one) for one in records], sink._current_head()
+        )
 
     patch.setattr(SharedSink, "_append_and_prove", lenient)
 

@@ -100,7 +100,7 @@ def second_record_is_stepped_over_unseen(patch: pytest.MonkeyPatch) -> Rules:
 
 def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     """A gap in the records' offsets is none of a reader's business."""
-    patch.setattr(shared_world, "up_to_gap", lambda *given: given[2])
+    patch.setattr(shared_world, "records_before_gap", lambda *given: given[2])
     return Rules(spoils=True)
 
 

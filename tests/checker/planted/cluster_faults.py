@@ -33,7 +33,7 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
 
     def lenient(sink: SharedSink, records: list[SharedRecord]) -> None:
         head = Head(*sink._right, Position(sink._fold.end, sink._fold.chain))
-        sink._engine.append_if(head, [encode(one) for one in records], sink._head())
+        sink._engine.append_if(head, [encode(one) for one in records], sink._current_head())
         sink._fold.end, sink._fold.chain = sink._leader.position
 
     patch.setattr(SharedSink, "_append_and_prove", lenient)
@@ -55,10 +55,10 @@ def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:
 
     def catch_up(sink: SharedSink) -> None:
         if records := late.pop(id(sink), None):
-            sink._write(records)
+            sink._append_proven(records)
 
     def lazy(sink: SharedSink, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        sink._require_right()
+        sink._require_leadership()
         catch_up(sink)
         sink._local.append(first_offset, parts, epoch)
         late[id(sink)] = sink._leader.make_flush(parts)

@@ -140,10 +140,10 @@ def test_a_url_names_the_file_of_a_password_which_each_connection_reads(tmp_path
     log = engine_of(url)
     assert isinstance(log, KafkaLog)
     with pytest.raises(SessionRefused, match="cannot be read"):
-        log._client({})
+        log._client_settings({})
     for password in ("first", "second"):
         file.write_text(f"{password}\n")
-        assert log._client({})["sasl.password"] == password
+        assert log._client_settings({})["sasl.password"] == password
     assert without_password(url) == url
 
 

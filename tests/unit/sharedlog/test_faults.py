@@ -13,7 +13,7 @@ from sharedlog.errors import LogDamaged
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate, Leader
-from sharedlog.reading import steps
+from sharedlog.reading import read_steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, decode, encode, extend_chain
 from sharedlog.sink import SharedSink
 from tests.genesis import genesis_of
@@ -91,7 +91,7 @@ class Play:
         """What a node says that reads the log from its beginning."""
         reader = Fold(CLUSTER)
         with pytest.raises(LogDamaged) as raised:
-            for _ in steps(self.engine, reader):
+            for _ in read_steps(self.engine, reader):
                 pass
         record = reader.next_offset if raised.value.record is None else raised.value.record
         return Unreadable(record, reader.end, raised.value.detail)

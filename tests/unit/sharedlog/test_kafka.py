@@ -17,7 +17,7 @@ from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refus
 from sharedlog.fold import Fold, Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.leading import Candidate, Leader
-from sharedlog.reading import steps
+from sharedlog.reading import read_steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, SharedRecord, encode
 from tests.genesis import genesis_of
 from tests.kafka_cluster import JAVA, KafkaCluster, running_kafka
@@ -156,7 +156,7 @@ def test_what_is_trimmed_once_the_bounds_were_told_is_stepped_over(
 ) -> None:
     append(log, *(b"%d" % number for number in range(8)))
     log.trim(5)
-    monkeypatch.setattr(log, "_checked_bounds", lambda _: (0, 8))
+    monkeypatch.setattr(log, "_check_bounds", lambda _: (0, 8))
     assert log.read(0, ALL)[0].offset == 5
 
 
@@ -253,7 +253,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     (note,) = log.notes()
     assert "has 1 of 3 servers: what is acknowledged is on one machine" in note
     assert "kafka-reassign-partitions.sh" in note
-    admin = log._admin()
+    admin = log._make_admin()
     (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
     done.result(60)
     while len(notes := log.notes()) < 2:  # until the server has heard of it
@@ -291,7 +291,7 @@ def configs(cluster: KafkaCluster, *words: str) -> None:
 
 def deleted(log: KafkaLog) -> None:
     """Delete a log's topic."""
-    admin = log._admin()
+    admin = log._make_admin()
     (done,) = admin.delete_topics([log._topic]).values()
     done.result(60)
 
@@ -307,12 +307,12 @@ def test_a_topic_that_is_deleted_is_gone_once_every_answer_was_that_for_long(
         read_at_last(log, 2, but="Unknown")
     with pytest.raises(Unknown, match="Unknown"):
         log.read(2, ALL)
-    unknown = log._is_unknown
+    unknown = log._is_topic_unknown
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.0)
-    monkeypatch.setattr(log, "_is_unknown", lambda error: False)
+    monkeypatch.setattr(log, "_is_topic_unknown", lambda error: False)
     with pytest.raises(Unknown):
         log.read(2, ALL)
-    monkeypatch.setattr(log, "_is_unknown", unknown)
+    monkeypatch.setattr(log, "_is_topic_unknown", unknown)
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.5)
     with pytest.raises(Unknown, match="Unknown"):
         log.read(2, ALL)  # an answer between that was another one lets the time begin anew
@@ -363,7 +363,7 @@ def test_a_record_whose_batch_does_not_match_its_crc_is_named_and_those_around_i
 ) -> None:
     append(log, b"one", b"two", b"three")
     assert [one for _, one in stored_in(log)] == [b"one", b"two", b"three"]
-    log._drop_consumer()  # so that nothing is read ahead
+    log._close_consumer()  # so that nothing is read ahead
     append(log, b"four", b"five")
     (node,) = cluster.nodes
     node.stop()
@@ -399,14 +399,14 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
     # As a producer that is not idempotent does: at once, and behind what came after.
     append(log, *[genesis] * 2, *[epoch] * 2, *[first] * 2, forgets, second, forgets, first)
     reader = Fold(CLUSTER)
-    assert len(list(steps(log, reader))) == 10
+    assert len(list(read_steps(log, reader))) == 10
     assert (reader.end, reader.chain, reader.repeated_count) == (fold.end, fold.chain, 4)
 
 
 def test_the_producer_is_idempotent_and_no_url_says_otherwise() -> None:
     engine = engine_of("kafka://h:1/topic?security.protocol=PLAINTEXT")
     assert isinstance(engine, KafkaLog)
-    given = engine._client(kafka._PRODUCER)
+    given = engine._client_settings(kafka._PRODUCER)
     assert (given["enable.idempotence"], given["acks"], given["max.in.flight"]) == (True, "all", 1)
     with pytest.raises(ConfigurationError, match=r"enable.idempotence in the URL: it takes"):
         engine_of("kafka://h:1/topic?enable.idempotence=false")

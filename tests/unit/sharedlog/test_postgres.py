@@ -197,21 +197,21 @@ def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
     log, other = PostgresLog(conninfo, "asked"), PostgresLog(conninfo, "asked")
     log.found(BEGIN)
-    asked, only_row = list[str](), PostgresLog._only_row
+    asked, only_row = list[str](), PostgresLog._fetch_row
 
     def noted(log: PostgresLog, connection: Any, statement: str, *values: Any) -> Any:
         if "partition_records" in statement:
             asked.append(statement)
         return only_row(log, connection, statement, *values)
 
-    monkeypatch.setattr(PostgresLog, "_only_row", noted)
+    monkeypatch.setattr(PostgresLog, "_fetch_row", noted)
     for number in range(40):
         log.append_if(BEGIN if number == 0 else at(number), [b"x"], at(number + 1))
     assert len(asked) <= 5
     for _ in range(9):  # what others append meanwhile has room in a partition that is there
         other.note(b"a node's")
     assert log.append_if(at(40), [b"x"] * 30, at(41)) == 78
-    log._drop_connection()
+    log._close_connection()
     asked.clear()
     log.append_if(at(41), [b"x"], at(42))
     assert len(asked) == 1, "a new session asks which there are"
@@ -243,7 +243,7 @@ def test_a_connection_that_breaks_is_opened_anew(log: PostgresLog, conninfo: str
 def test_a_node_that_stands_still_amid_a_transaction_holds_up_no_other(
     log: PostgresLog, conninfo: str, held: str
 ) -> None:
-    stopped = PostgresLog(conninfo, log._log)._opened()
+    stopped = PostgresLog(conninfo, log._log)._open_connection()
     stopped.execute(f"BEGIN; LOCK TABLE {held.format(log=log._log)} IN ACCESS EXCLUSIVE MODE")
     appended = Thread(target=log.append_if, args=(BEGIN, [b"one"], at(0)), daemon=True)
     appended.start()
@@ -411,14 +411,14 @@ def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
 
 def commits_of(log: PostgresLog) -> str:
     """What the session has that appends."""
-    with log._answered() as connection:
+    with log._use_connection() as connection:
         row = connection.execute("SHOW synchronous_commit").fetchone()
     assert row is not None
     return str(row[0])
 
 
 def test_no_statement_is_compiled_though_its_plan_is_called_dear(log: PostgresLog) -> None:
-    with log._answered() as connection:
+    with log._use_connection() as connection:
         assert connection.execute("SELECT current_setting('jit')").fetchone() == ("off",)
         assert connection.execute("SELECT current_setting('enable_seqscan')").fetchone() == ("off",)
 
@@ -608,11 +608,11 @@ def test_what_is_trimmed_meanwhile_halts_nobody(conninfo: str, monkeypatch: pyte
 
 def test_a_record_whose_commit_was_not_acknowledged_may_be_lost(log: PostgresLog) -> None:
     log.append_if(BEGIN, [b"one"], at(0))
-    log._connected().execute(
+    log._ensure_connection().execute(
         "CREATE FUNCTION pg_temp.warns() RETURNS trigger LANGUAGE plpgsql AS "
         "$$BEGIN RAISE WARNING 'no standby'; RETURN NEW; END$$"
     )
-    log._connected().execute(
+    log._ensure_connection().execute(
         f"CREATE TRIGGER warns BEFORE INSERT ON {log._log}_record "
         "FOR EACH ROW EXECUTE FUNCTION pg_temp.warns()"
     )

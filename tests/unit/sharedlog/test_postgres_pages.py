@@ -55,7 +55,7 @@ def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: Pos
             before.note(stored(number))
         bad = server.spoil_page_of("tidewheel_record", 40)
         assert 0 < bad[0] <= 40 <= bad[-1] < RECORDS - 1
-        before._drop_connection()
+        before._close_connection()
         before._last = (40, 0)
         assert read_on(before, 0) == list(range(bad[0] + 1)), "where it looks back it finds the page too"
         assert [one.offset for one in log.read(0, ALL)] == list(range(bad[0])), "one read has all before it"

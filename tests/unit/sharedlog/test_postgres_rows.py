@@ -15,7 +15,7 @@ from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.postgres import PostgresLog
-from sharedlog.reading import steps
+from sharedlog.reading import read_steps
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from sharedlog.scrub import Scrub, read_range
 from tests.genesis import genesis_of
@@ -111,11 +111,11 @@ def test_a_reader_steps_over_an_equal_row_and_halts_at_another(
     double(unindexed, admin, 0)
     double(unindexed, admin, 13)
     fold = Fold(CLUSTER)
-    assert len(list(steps(unindexed, fold))) == 27
+    assert len(list(read_steps(unindexed, fold))) == 27
     assert (fold.repeated_count, fold.next_offset) == (2, 25)
     double(unindexed, admin, 13, "'another'")
     with pytest.raises(LogDamaged, match="Record 13 of the shared log: the engine has two that differ"):
-        list(steps(unindexed, Fold(CLUSTER)))
+        list(read_steps(unindexed, Fold(CLUSTER)))
 
 
 @pytest.mark.parametrize("first_bytes", [1, 1_000])

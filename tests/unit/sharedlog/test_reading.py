@@ -11,7 +11,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import Halted, LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate, Leader
-from sharedlog.reading import read_to, records, steps
+from sharedlog.reading import read_steps, read_to, records
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, SharedRecord, encode
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -43,7 +43,7 @@ def written(*, is_dense: bool = True) -> MemoryEngine:
 
 def read(engine: MemoryEngine) -> tuple[Fold, list[Outcome]]:
     fold = Fold(CLUSTER)
-    return fold, [step.outcome for _, step in steps(engine, fold)]
+    return fold, [step.outcome for _, step in read_steps(engine, fold)]
 
 
 def lost(engine: MemoryEngine, offset: int) -> None:

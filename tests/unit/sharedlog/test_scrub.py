@@ -10,7 +10,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import LogDamaged, Unknown
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
-from sharedlog.scrub import Counted, Scrub, read_range
+from sharedlog.scrub import CheckResult, Scrub, read_range
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
@@ -21,9 +21,9 @@ COUNT = 30
 class CountedEngine(MemoryEngine):
     """An engine whose rows can be counted, as a test says."""
 
-    counted = Counted([], 0, is_whole=True)
+    counted = CheckResult([], 0, is_whole=True)
 
-    def count_rows(self, from_record: int) -> Counted:
+    def count_rows(self, from_record: int) -> CheckResult:
         return self.counted
 
 
@@ -39,7 +39,7 @@ def engine() -> CountedEngine:
 
 def faults_of(engine: CountedEngine) -> list[str]:
     """What a pass through the log finds."""
-    found, looked = list[str](), Counted([], 0, is_whole=False)
+    found, looked = list[str](), CheckResult([], 0, is_whole=False)
     while not looked.is_whole:
         looked = read_range(engine, CLUSTER, looked.next_record)
         found += looked.faults
@@ -101,7 +101,7 @@ def test_a_fault_counts_until_a_later_pass_is_whole(engine: CountedEngine) -> No
         assert scrub.faults == [said]
         scrub.look()
     assert scrub.faults == []
-    engine.counted = Counted(["gone", "gone"], 0, is_whole=True)
+    engine.counted = CheckResult(["gone", "gone"], 0, is_whole=True)
     scrub.look()
     assert scrub.faults == ["gone"], "each once"
 

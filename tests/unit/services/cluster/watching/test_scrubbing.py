@@ -17,7 +17,7 @@ from services.cluster.watching.scrubbing import FIRST_SECONDS, LOOK_SECONDS, Scr
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, encode
-from sharedlog.scrub import DOCTOR, Counted, Scrub
+from sharedlog.scrub import DOCTOR, CheckResult, Scrub
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
@@ -29,8 +29,8 @@ class Rows(MemoryEngine):
 
     faults: tuple[str, ...] = ()
 
-    def count_rows(self, from_record: int) -> Counted:
-        return Counted(list(self.faults), 0, is_whole=True)
+    def count_rows(self, from_record: int) -> CheckResult:
+        return CheckResult(list(self.faults), 0, is_whole=True)
 
 
 class Stage:
