@@ -26,7 +26,7 @@ FOUND_WITHIN = 2_000
 def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a flush be one record or two; operations are no records of a CommitLog."""
     monkeypatch.setattr(record, "BODY_BYTES_MAX", 2 * OPERATION.size)
-    monkeypatch.setattr(faults, "sound_records", lambda *_: [])
+    monkeypatch.setattr(faults, "verify_records", lambda *_: [])
 
 
 def test_what_is_acknowledged_is_in_the_history_once_and_on_every_node(seed: int) -> None:
