@@ -16,6 +16,7 @@ Cost: two passes of bytes (`evidence`), the second from the first record on. No 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from commitlog.facts.facts import (
     HalfEnded,
     HalfEndedLate,
     LeaseChanged,
+    LogCut,
     TimerEnded,
     facts_of,
 )
@@ -199,6 +201,7 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     ends = _ends(named)
     places = {place for one in named if (place := place_of(one))}
     queues = {acks.text(place.topic) + place.queue_id.to_bytes(2, "big") for place in places}
+    queues |= {json.dumps([place.topic, place.queue_id]).encode()[:-1] + b", " for place in places}
     ended = [anchors[offset] for offset in anchors if offset in ends]
     waiting = [anchors[offset] for offset in anchors if offset not in ends]
     first_offset = min(one.physical_offset for one in named)
@@ -231,6 +234,8 @@ def _refers(fact: Fact, anchors: Collection[int], places: set[Place]) -> bool:
             return any(place.is_in(fact) for place in places)
         case LeaseChanged((_, topic, queue_id), entry):
             return Place(topic, queue_id, entry.queue_offset) in places
+        case LogCut():
+            return any(place.is_below(fact) for place in places)
         case HalfEnded() | HalfAsked() | HalfEndedLate():
             return fact.half_offset in anchors
         case TimerEnded():

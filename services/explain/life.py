@@ -15,6 +15,7 @@
     dead letter                dead letter                the message that it copies
     acknowledgement            acknowledged               a message, by its place in a queue
     lease                      leased, attempt ended      likewise
+    retention, of a purge      discarded                  likewise
 
 A dead letter that an operator redrove or purged is acknowledged by the operators' own group: settled.
 """
@@ -34,6 +35,7 @@ from commitlog.facts.facts import (
     HalfEndedLate,
     HalfStored,
     LeaseChanged,
+    LogCut,
     TimerEnded,
     TimerSet,
     facts_of,
@@ -76,6 +78,11 @@ class Place(NamedTuple):
         return (self.topic, self.queue_id) == (fact.topic, fact.queue_id) and any(
             first <= self.queue_offset < first + count for first, count in fact.ranges
         )
+
+    def is_below(self, cut: LogCut) -> bool:
+        """Return whether a purge, which cuts queues and not the log, has discarded the message here."""
+        begins = cut.queues if cut.cut_offset == 0 and cut.queues is not None else ()
+        return any((self.topic, self.queue_id) == one[:2] and self.queue_offset < one[2] for one in begins)
 
 
 class Ids(NamedTuple):
@@ -182,6 +189,8 @@ def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
             yield from _acknowledged(fact, one, subjects)
         case LeaseChanged():
             yield from _leased(fact, one, subjects)
+        case LogCut():
+            yield from _discarded(fact, one, subjects)
 
 
 def standing(events: Iterable[Event]) -> str:
@@ -198,6 +207,8 @@ def standing(events: Iterable[Event]) -> str:
             state = _STATES.get(event.what, state)
     if state == _AVAILABLE:
         return f"acknowledged by {', '.join(done_by)}" if done_by else "acknowledged by nobody yet"
+    if state == _DISCARDED and done_by:
+        return f"{state}; before that it was acknowledged by {', '.join(done_by)}"
     if state == _OPEN and asked_count:
         return f"{state}; its producer was asked {asked_count} times"
     return state
@@ -206,6 +217,7 @@ def standing(events: Iterable[Event]) -> str:
 _OPEN: Final = "open: its transaction has neither been committed nor rolled back"
 _WAITS: Final = "pending: waits for its time"
 _AVAILABLE: Final = "available"
+_DISCARDED: Final = "discarded: an operator purged or deleted its topic"
 _GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
 _LOST: Final = "its record could not be read"
 _ENDS: Final = {
@@ -230,6 +242,7 @@ _STATES: Final = {
     "replaced": "replaced by a newer message under its timer key: nobody gets it",
     "delivered": _AVAILABLE,
     "fired": _AVAILABLE,
+    "discarded": _DISCARDED,
     "dead letter": _GIVEN_UP,
     "settled": "given up: its dead letter was redriven or purged by an operator",
 }
@@ -382,6 +395,12 @@ def _leased(fact: LeaseChanged, one: Record, subjects: Subjects) -> Iterator[Eve
         by = f"attempt {entry.attempts} of group {group}, client {entry.client_id or 'unknown'}"
         why = "" if is_leased or not entry.cause else f": {_CAUSES[Cause(entry.cause)]}"
         yield _of_place("leased" if is_leased else "attempt ended", by + why, group, place, ids, one)
+
+
+def _discarded(fact: LogCut, one: Record, subjects: Subjects) -> Iterator[Event]:
+    for place, ids in subjects.places.items():
+        if place.is_below(fact):
+            yield _of_place("discarded", "an operator purged or deleted its topic", "", place, ids, one)
 
 
 def _of_place(what: str, note: str, group: str, place: Place, ids: Ids, one: Record) -> Event:

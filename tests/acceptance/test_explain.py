@@ -66,6 +66,19 @@ def test_a_broker_tells_what_its_store_says_before_and_after_it_ends(broker: Ser
     ]
 
 
+def test_a_purged_message_is_told_to_be_discarded(broker: Serving) -> None:
+    broker.run("topic", "create", "orders", "--queues", "1")
+    broker.run("send", "orders", "x", "--key", "order-7")
+    broker.run("topic", "purge", "orders", "--discard", "--yes")
+    broker.run("send", "orders", "y", "--key", "order-8")
+    told = broker.told("order-7")
+    assert happened(told) == ["stored", "discarded"]
+    assert told["messages"][0]["state"] == "discarded: an operator purged or deleted its topic"
+    assert broker.told("order-8")["messages"][0]["state"] == "acknowledged by nobody yet"
+    broker.run("topic", "delete", "orders", "--discard", "--yes")
+    assert happened(broker.told("order-8")) == ["stored", "discarded"]
+
+
 def test_what_a_broker_does_not_know_exits_with_4_and_says_where_it_looked(broker: Serving) -> None:
     broker.run("send", "t", "x", "--key", "k")
     said = broker.run("explain", "nobody", code=4)
