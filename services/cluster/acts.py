@@ -1,8 +1,9 @@
 """The acts of a follower or candidate: calls to the engine and the replica, requested by the election.
 
 Each method carries out one act and returns the answer to the election, and `Acts` stores no result. An act
-waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only `look`
-and `append_complaint` run concurrently with another act. The simulation calls the same methods.
+waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only
+`check_copy_and_disk` and `append_complaint` run concurrently with another act. The simulation calls the same
+methods.
 
 The acts own the replica from `open` on until the node leads, and the event loop owns the replica during the
 lead (`services.cluster.leading.lead`).
@@ -170,7 +171,7 @@ class Acts:
             with suppress(Unknown, Refused):  # the complaint is repeated
                 self.engine.note(self.own_copy.complaint(known, *complaint))
 
-    def look(self, has_read_all: bool) -> LookDone:
+    def check_copy_and_disk(self, has_read_all: bool) -> LookDone:
         """Check the free disk space and the copy.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
@@ -241,7 +242,7 @@ CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
     Act.READ: Acts.read,
     Act.CATCH_UP: Acts.catch_up,
     Act.COMPLAIN: Acts.append_complaint,
-    Act.LOOK: Acts.look,
+    Act.LOOK: Acts.check_copy_and_disk,
     Act.APPEND_EPOCH: Acts.append_epoch,
     Act.CONFIRM: Acts.confirm,
     Act.COPY: Acts.copy,

@@ -169,7 +169,7 @@ class ClusterNode:
         if act in _LED_BY:
             return _LED_BY[act](self, argument)
         if act is Act.LOOK and self.election.role is Role.LEADING:
-            return self._current_lead.look(argument)
+            return self._current_lead.check_copy_and_log(argument)
         return self._run_in_worker(partial(CARRIED_OUT[act], self.acts, argument))
 
     async def _answer(self, act: Act, argument: Any) -> None:

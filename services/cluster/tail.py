@@ -50,7 +50,7 @@ class Tail:
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
         """The log offset of the end of the files; flushes after this offset are not in the tail."""
-        self.is_there = self._end > end_offset
+        self.has_bytes = self._end > end_offset
         """Whether the tail has bytes that were not compared yet."""
 
     def prepare_flush(self, flush: Sequence[SharedRecord], proof: CopyProof) -> None:
@@ -58,7 +58,7 @@ class Tail:
 
         Raise `Halted` if the tail is of another history, or OSError if the disk fails.
         """
-        if not self.is_there:
+        if not self.has_bytes:
             return
         in_place, offset = self._compare(flush)
         verdict = proof.verdict_at(in_place, offset)
@@ -66,14 +66,14 @@ class Tail:
             self._clear_closed(flush)
         elif verdict in (Verdict.SET_ASIDE, Verdict.CUT):
             self.cut_at(offset)
-        self.is_there = self.is_there and self._end > flush[-1].end
+        self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
         """Cut the tail at `offset`, the end of the accepted records, and set later sound records aside.
 
         The part to be set aside ends at `sound_until`, by default at the end of the contiguous sound records.
         """
-        if not self.is_there:
+        if not self.has_bytes:
             return
         if offset < self._end:
             if sound_until is None:
@@ -86,7 +86,7 @@ class Tail:
             self._disk.delete(layout.segment_path(first))
         self._disk.sync_folder(layout.COMMITLOG)
         self._clear_from(offset)
-        self.is_there = False
+        self.has_bytes = False
 
     def _files_end(self) -> int:
         firsts = self._segments.first_offsets

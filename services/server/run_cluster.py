@@ -114,7 +114,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         stack.callback(engine.give_up)  # the threads that still ask it are waited for
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
         watched = WatchedEngine(engine, monotonic_ms)
-        unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.look)
+        unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.check_once)
         sessions = SessionTrials(engine.try_session, executor)
         scrubbing = Scrubbing(
             lambda: Scrub(engine, began.cluster, monotonic_ms, lambda: node.needed_records), executor
@@ -162,7 +162,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, *watches)
         port = make_port(settings, switch, http, refusals, files_of_tls)
         node.reaches_clients = partial(port.has_reachable_client, CLIENT_SECONDS)
-        await stack.enter_async_context(serving_port(port, listening, forwarding.leave))
+        await stack.enter_async_context(serving_port(port, listening, forwarding.end_telemetry))
         await stack.enter_async_context(serving_http(http_socket, app, tls, noop))
         running = asyncio.create_task(node.run())
         watching = [

@@ -128,7 +128,7 @@ def rejoin(
 
     Example: tidewheel cluster rejoin postgresql://tidewheel@db/orders --from ./backup
     """
-    from services.cluster.copies.rejoining import rejoin as joined
+    from services.cluster.copies.rejoining import rejoin_cluster as joined
 
     url = url_of(url)
     with _engine_at(url) as engine:
@@ -279,7 +279,7 @@ def refetch(
 
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """
-    from services.cluster.copies.refetching import refetch as mark
+    from services.cluster.copies.refetching import order_refetch as mark
     from services.cluster.founding import lock_store
 
     if not (store / layout.CLUSTER).exists():

@@ -48,7 +48,7 @@ def _read_evidence(disk: Disk) -> Evidence | None:
         return None
 
 
-def refetch(disk: Disk, accepted_loss: int | None) -> None:
+def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
     """Make the node fetch the copy of another node at its next start.
 
     Raise `LossNotAccepted` if `accepted_loss` is not the accepted end, or OSError if the disk fails.

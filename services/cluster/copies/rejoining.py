@@ -28,7 +28,7 @@ from sharedlog.errors import Halted, Trimmed
 from sharedlog.fold import Fold
 
 
-def rejoin(engine: SharedLog, root: Path, node: str) -> int:
+def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
     """Make a copy of a node's store the store of `node`, and return the number of the next record to read.
 
     If the copy and the shared log cannot be joined, raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or

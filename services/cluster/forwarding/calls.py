@@ -208,7 +208,7 @@ class Forwarding:
         """Close the channels to other nodes."""
         await self._channels.close()
 
-    def leave(self) -> None:
+    def end_telemetry(self) -> None:
         """End all Telemetry streams, which clients keep open indefinitely."""
         for (connection, stream_id), task in list(self._talks.items()):
             task.cancel()

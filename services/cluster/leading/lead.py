@@ -121,7 +121,7 @@ class Lead:
         self._served.answers.confirm_leadership(self._sink.proven_ms)
         return Beaten(self._sink.proven_ms, self._news())
 
-    async def look(self, has_read_all: bool) -> LookDone:
+    async def check_copy_and_log(self, has_read_all: bool) -> LookDone:
         """Check the copy, the trim, the clock and the log.
 
         Raise `StoreDamaged` if the copy is void, or `Halted` if the log has lost records.
@@ -129,8 +129,8 @@ class Lead:
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
             core.want_checkpoint()
-        shown: Identity = await self._work(partial(self._look_at_disk_and_log, has_read_all))
-        await self._look_at_damage()
+        shown: Identity = await self._work(partial(self._check_disk_and_log, has_read_all))
+        await self._check_damage()
         self._health.has_room = not core.housekeeping.is_full
         self._health.log_clock_change()
         return LookDone(
@@ -142,7 +142,7 @@ class Lead:
             tuple(self.fold.holdings.unreached.items()),
         )
 
-    def _look_at_disk_and_log(self, has_read_all: bool) -> Identity:
+    def _check_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.announce_copy(self._replica, has_read_all)
         with suppress(LogDamaged):  # the scrub, and other nodes that read the record, report the damage
@@ -153,7 +153,7 @@ class Lead:
             acts.witness.verify_last_record(acts.engine, self.fold)
         return shown
 
-    async def _look_at_damage(self) -> None:
+    async def _check_damage(self) -> None:
         """Refuse all answers while other nodes cannot read past a broken record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core

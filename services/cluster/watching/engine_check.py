@@ -65,22 +65,22 @@ class EngineCheck:
     async def _watch(self) -> None:
         while True:
             try:
-                await self.look()
+                await self.check_once()
             except (Unknown, Refused, Halted) as error:
                 log.warning("the settings of the shared log are not known", reason=str(error))
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
-    async def look(self) -> list[str]:
+    async def check_once(self) -> list[str]:
         """Check the engine once, and return the trouble; if this node leads, refuse or accept new messages.
 
         Raise `Unknown`, `Refused` or `Halted`, without any other effect, if the engine cannot be checked.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:
-            self._take(found, stop)
+            self._apply_trouble(found, stop)
         return found
 
-    def _take(self, found: list[str], stop: Stop) -> None:
+    def _apply_trouble(self, found: list[str], stop: Stop) -> None:
         if found != self.trouble:
             for sentence in found:
                 log.error("the shared log is not kept as it must be: new messages are refused", why=sentence)

@@ -25,7 +25,7 @@ from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import Copying
-from services.cluster.copies.refetching import AFTER_HALT, recovery_advice, refetch
+from services.cluster.copies.refetching import AFTER_HALT, order_refetch, recovery_advice
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
 from services.cluster.founding import restore_from
@@ -388,10 +388,10 @@ def test_a_copy_is_thrown_away_at_once_only_by_the_number_of_its_evidence(pair: 
     assert claimed is not None
     assert claimed.end == pair.follower.fold.end
     with pytest.raises(LossNotAccepted, match=f"--accept-loss-of {claimed.end}"):
-        refetch(disk, claimed.end - 1)
-    refetch(disk, None)
+        order_refetch(disk, claimed.end - 1)
+    order_refetch(disk, None)
     assert disk.list(layout.COMMITLOG), "another copy is not here yet"
-    refetch(disk, claimed.end)
+    order_refetch(disk, claimed.end)
     assert not disk.list(layout.COMMITLOG)
     assert evidence_file.read(disk) is None
     pair.close()
@@ -514,7 +514,7 @@ def test_what_is_restored_is_not_replaced_by_an_older_copy_that_an_operator_had_
     pair.leader.checkpoint(0)
     older = copy_of(pair.roots[0])
     pair.send(60)
-    refetch(pair.disks[1], None)
+    order_refetch(pair.disks[1], None)
     transfer.receive_copy(older, pair.disks[1])
     pair.close()
     assert recovered(pair.roots[1]) == SENT + 60

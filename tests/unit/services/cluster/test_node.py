@@ -468,7 +468,7 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
                 await asyncio.sleep(0)
             raise AssertionError("the look goes on after the lead")
 
-        monkeypatch.setattr(Lead, "look", look)
+        monkeypatch.setattr(Lead, "check_copy_and_log", look)
         monkeypatch.setattr(node.health, "unfit_reason", lambda: "its clock is off")
 
     def leave(node: ClusterNode) -> None:
@@ -524,13 +524,13 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     acts.append_epoch(b"who leads epoch2")
     acts.catch_up()
     lead = Lead(acts, health, never, never, LeadCallbacks(never, never, never))
-    lead._look_at_disk_and_log(True)
+    lead._check_disk_and_log(True)
     assert health.pace.skew_ms is None
     now_ms, engine.now_ms = 1_007, engine.now_ms + 1_000
     sink = acts.open_replica.sink
     assert sink is not None
     sink.beat({})
-    lead._look_at_disk_and_log(True)
+    lead._check_disk_and_log(True)
     assert health.pace.skew_ms == ahead_ms
     assert health.pace.is_off == (ahead_ms != 0)
 

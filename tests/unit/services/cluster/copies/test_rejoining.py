@@ -13,7 +13,7 @@ from commitlog import layout, store_format
 from commitlog.errors import NotAStore
 from commitlog.real_disk import RealDisk
 from services.broker.spine.settings import BrokerSettings
-from services.cluster.copies.rejoining import rejoin
+from services.cluster.copies.rejoining import rejoin_cluster
 from services.cluster.replica import Replica
 from services.store.copying import copy_store
 from sharedlog.engines import beginning_of, create
@@ -70,7 +70,7 @@ def copy(engine: Engine, tmp_path: Path) -> Path:
 
 def test_a_copy_reads_on_where_its_checkpoint_ends(engine: Engine, copy: Path) -> None:
     note(engine)
-    assert rejoin(engine, copy, "c") == 4  # type: ignore[arg-type]
+    assert rejoin_cluster(engine, copy, "c") == 4  # type: ignore[arg-type]
     named = json.loads((copy / layout.CLUSTER).read_text())
     assert named == {"cluster": beginning_of(engine).cluster.hex(), "node": "c"}
 
@@ -82,14 +82,14 @@ def test_a_log_that_was_trimmed_behind_the_copy_joins_nothing(engine: Engine, co
         engine.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(facts))))
     engine.trim(5)
     with pytest.raises(Trimmed, match="reads on from record 4, and the log begins at 5"):
-        rejoin(engine, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]
     assert not (copy / layout.CLUSTER).exists()
 
 
 def test_an_engine_that_is_older_than_the_copy_joins_nothing(engine: Engine, copy: Path) -> None:
     engine.bounds = lambda: (0, 3)  # type: ignore[method-assign]
     with pytest.raises(Halted, match="up to record 3, and the log ends at 2: the engine's backup is older"):
-        rejoin(engine, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]
     assert not (copy / layout.CLUSTER).exists()
 
 
@@ -98,11 +98,11 @@ def test_the_log_of_another_cluster_joins_nothing(copy: Path) -> None:
     other.is_well = True
     create(other, {})  # type: ignore[arg-type]
     with pytest.raises(Halted, match="is of another cluster than"):
-        rejoin(other, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(other, copy, "a")  # type: ignore[arg-type]
 
 
 def test_a_store_without_a_checkpoint_of_a_node_is_refused(engine: Engine, tmp_path: Path) -> None:
     with closing(RealDisk(tmp_path)) as disk:
         store_format.open_format(disk, SEGMENT_BYTES)
     with pytest.raises(NotAStore, match="no checkpoint of a node"):
-        rejoin(engine, tmp_path, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, tmp_path, "a")  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ class Machine:
     async def close(self) -> None:
         self.live.receivers.close()
         self.sessions.close()
-        self.forwarding.leave()
+        self.forwarding.end_telemetry()
         await self.port.leave(1.0)
         await self.channel.close(None)
         await self.forwarding.close()
@@ -537,7 +537,7 @@ def test_a_node_that_stops_ends_its_streams() -> None:
         for call, here in zip(calls, (world.a, world.b), strict=True):
             await call.write(settings("t"))
             await call.read()
-            here.forwarding.leave()
+            here.forwarding.end_telemetry()
             assert await call.read() == END
             assert here.forwarding.presence.find("c") is None
 
