@@ -624,7 +624,7 @@ class Broker:
         for found in timer_facts.rebuild(
             self.timers, self._disk, log.segment_bytes, log.first_offset, start.offset
         ):
-            self.damage.note(found)
+            self.damage.report(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
         """Deliver the due timers, and read ahead those that are due soon."""
@@ -680,7 +680,7 @@ class Broker:
         self.housekeeping.missed_told.clear()
         if lost := self.transactions.end_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
-            self.damage.note(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
+            self.damage.report(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
                 Warn(_short_of_room(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes))
@@ -758,7 +758,7 @@ class Broker:
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
         """Apply and publish a durable record, as an append and its flush do, without waking a receiver."""
         durable = appended_of(found.record, found.record_bytes, facts)
-        self.store.expect(found.record)
+        self.store.prepare_queue(found.record)
         self.store.apply(durable)
         self._apply(durable)
         self._publish((durable,))

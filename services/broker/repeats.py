@@ -94,7 +94,7 @@ class Repeats:
         try:
             self.ids.fill(store.keys.entries_from(since_offset))
         except StoreDamaged as error:
-            store.note_key_index(error.detail)
+            store.report_key_index(error.detail)
             self.ids.miss_below(end_offset)
 
     def begin(self, now_ms: int) -> None:

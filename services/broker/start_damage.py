@@ -12,7 +12,7 @@ from commitlog.disk import Disk
 from commitlog.log import CommitLog
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
-from services.broker.spine.damage import FoundDamage
+from services.broker.spine.damage import DamageList
 from services.broker.spine.values import Damaged
 
 
@@ -22,20 +22,20 @@ def find_at_start(
     start: Snapshot | None,
     damaged: Sequence[Damage],
     may_begin_at: int,
-    into: FoundDamage,
+    into: DamageList,
 ) -> None:
     """Report all damage found at startup."""
     for offset in snapshot.offsets(disk):
         if (start is None or offset != start.offset) and snapshot.read(disk, offset) is None:
             path = snapshot.path_of(offset)
-            into.file("snapshot", path, f"{path} is not what was written; the other one is used.")
+            into.report_file("snapshot", path, f"{path} is not what was written; the other one is used.")
     if log.first_offset > may_begin_at:
         what = missing_from(may_begin_at, log.first_offset)
-        into.file("log", layout.segment_path(may_begin_at), what)
+        into.report_file("log", layout.segment_path(may_begin_at), what)
     for one in damaged:
-        into.log_range(one)
+        into.report_log_range(one)
     for what in log.keep.damaged:
-        into.note(Damaged("keep", layout.KEEP, what))
+        into.report(Damaged("keep", layout.KEEP, what))
 
 
 def above_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:

@@ -161,7 +161,7 @@ class LiveBroker:
         """Sum of clock steps without a core, in ms, since the next core began to open."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
-        self._core.damage.listen(log_damage)
+        self._core.damage.add_listener(log_damage)
         self._stepped_down = stepped_down
         self._why_void: OSError | None = None
         self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
@@ -604,7 +604,7 @@ class LiveBroker:
             now_ms = self._clock()
             core.clock_jumped(now_ms - self._untold_ms, now_ms)
             self._untold_ms = 0
-        core.damage.listen(log_damage)
+        core.damage.add_listener(log_damage)
         self.answers.advance(core.durable_offset)
         self._well.set()
         self._told_of_health(True)

@@ -97,7 +97,7 @@ class ExplainApi:
         try:
             found = await search(self._searcher, explain, self._log(damaged.append), query.name, query.topic)
         finally:
-            self._live.core.store.note_unread(damaged)
+            self._live.core.store.report_unreadable(damaged)
         return await written(found.as_json(self._live.clock.offset_ms))
 
     async def close(self) -> None:

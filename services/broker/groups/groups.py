@@ -283,7 +283,7 @@ class Groups:
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
             end = max(end, flight.unleased_until(offset, queue.gap_end(offset)))
-        self._store.note_gap(queue, offset, queue.entry(offset))
+        self._store.report_gap(queue, offset, queue.entry(offset))
         self.skip_messages(key, offset, end, now_ms)
 
     @contextmanager

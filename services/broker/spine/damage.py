@@ -10,7 +10,7 @@
    read the log, an index, or a partition (tests/unit/services/broker/spine/test_damage.py checks this in the
    source).
 2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
-   result of a repair replaces the entry of the damaged file and is reported again (`settle`).
+   result of a repair replaces the entry of the damaged file and is reported again (`report_repair`).
 3. A gap in a queue is reported unless it is explained by known damage to the log that follows the entry
    before the gap. Without the report the loss would go unnoticed, since a later recovery reads the log only
    from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
@@ -47,7 +47,7 @@ _FULL: Final = Damaged(
 )
 
 
-class FoundDamage:
+class DamageList:
     """The damaged places of a store, in the order of their discovery."""
 
     def __init__(self, log: CommitLog) -> None:
@@ -65,23 +65,23 @@ class FoundDamage:
     def __len__(self) -> int:
         return len(self._places)
 
-    def listen(self, listener: Listener) -> None:
+    def add_listener(self, listener: Listener) -> None:
         """Call `listener` for each existing entry and for each future entry."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
-    def note(self, found: Damaged, place: Hashable = None) -> None:
+    def report(self, found: Damaged, place: Hashable = None) -> None:
         """Add and report damage unless its place is already known. The default place is `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
-    def settle(self, found: Damaged) -> None:
+    def report_repair(self, found: Damaged) -> None:
         """Replace the entry of a damaged file with the result of the repair, and report the result."""
         self._put((found.part, found.path), found)
 
-    def record(self, physical_offset: int, error: StoreDamaged) -> None:
+    def report_record(self, physical_offset: int, error: StoreDamaged) -> None:
         """Report the unreadable record at a log offset, unless retention has deleted the record."""
         log = self._log
         if physical_offset in log.keep:
@@ -91,22 +91,22 @@ class FoundDamage:
         else:
             return
         self.unreadable_records += 1
-        self.note(Damaged(part, path, error.detail), (part, physical_offset))
+        self.report(Damaged(part, path, error.detail), (part, physical_offset))
 
-    def log_range(self, one: Damage) -> None:
+    def report_log_range(self, one: Damage) -> None:
         """Report a damaged range of the log."""
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = Damaged("log", self.segment_path(one.first_offset), what)
-        self.note(found, ("log", one.first_offset))
+        self.report(found, ("log", one.first_offset))
         at = bisect_left(self._known_ends, one.end_offset)
         if self._known_ends[at : at + 1] != [one.end_offset]:
             self._known_ends.insert(at, one.end_offset)
 
-    def is_told(self, behind: int, until: int) -> bool:
+    def has_damage_between(self, behind: int, until: int) -> bool:
         """Return whether any known damage to the log ends after offset `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
-    def gap_in_queue(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
+    def report_queue_gap(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
         """Report a gap in a queue that was caused by damage to the log before `physical_offset`."""
         if physical_offset <= self._log.first_offset:
             return
@@ -115,15 +115,15 @@ class FoundDamage:
             f"damage of the log before {physical_offset}."
         )
         found = Damaged("gap", self.segment_path(physical_offset - 1), what)
-        self.note(found, ("gap", topic, queue_id, physical_offset))
+        self.report(found, ("gap", topic, queue_id, physical_offset))
 
-    def file(self, part: str, path: str, what: str) -> None:
+    def report_file(self, part: str, path: str, what: str) -> None:
         """Report a damaged file, once for the whole file."""
-        self.note(Damaged(part, path, what), (part, path))
+        self.report(Damaged(part, path, what), (part, path))
 
-    def gap(self, gap: Gap) -> None:
-        """Report damaged bytes of a timer file. The repair later reports its result with `settle`."""
-        self.file("partition", gap.path, str(gap))
+    def report_timer_gap(self, gap: Gap) -> None:
+        """Report damaged bytes of a timer file. The repair later reports its result with `report_repair`."""
+        self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:
         """Return the path of the segment that contains a log offset."""

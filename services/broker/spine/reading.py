@@ -74,7 +74,7 @@ class Reading:
         Damage is reported, including the damage that has left a gap.
         """
         if entry.record_bytes == 0:
-            self._store.note_gap(queue, queue_offset, entry)
+            self._store.report_gap(queue, queue_offset, entry)
             return None
         if entry.physical_offset < self._store.log.first_offset:
             return None

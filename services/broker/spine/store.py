@@ -7,7 +7,7 @@
    never decrease, even if the clock is set back.
 2. The `apply` methods of the broker's parts read only a fact and its stamp, and no clock, setting, or disk.
    Therefore recovery and followers, which apply the facts of the same records, build the same tables.
-   Recovery and followers call `expect` with each record before `apply` (`Broker.take_in`).
+   Recovery and followers call `prepare_queue` with each record before `apply` (`Broker.take_in`).
 3. `flushed` returns the durable records in log order for publication: to the queues, the key index, the
    timers, and the receivers.
 
@@ -51,7 +51,7 @@ from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.spine.appended import Appended, Decided, Draft, NewMessage, appended_of
 from services.broker.spine.copies import Copies, TimersDelivered
-from services.broker.spine.damage import FoundDamage
+from services.broker.spine.damage import DamageList
 from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
@@ -69,10 +69,10 @@ class Store:
         self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
     ) -> None:
         self.log = log
-        self.damage = FoundDamage(log)
+        self.damage = DamageList(log)
         self._imported_until = imported.read(disk)
         self.dispatch = Dispatch(
-            disk, self._imported_until, partial(self.damage.file, "queue"), tail_entries_max
+            disk, self._imported_until, partial(self.damage.report_file, "queue"), tail_entries_max
         )
         self.keys = KeyIndex(disk)
         self.last_store_ms = 0
@@ -86,8 +86,8 @@ class Store:
         """The recent message ids, or None in a store that accepts no messages."""
         self.may_begin_at = 0
         """The highest offset at which the log may begin. If the log begins later, segments are missing."""
-        self.apply_to_parts: Callable[[Appended], None] = _no_parts
-        self.close_open_records: Callable[[], None] = _nothing_open
+        self.apply_to_parts: Callable[[Appended], None] = _apply_nothing
+        self.close_open_records: Callable[[], None] = _close_nothing
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
             Record: self._encode,
             Decided: self._encode_decided,
@@ -103,7 +103,7 @@ class Store:
         try:
             return self.log.read(physical_offset, 0) if is_alone else self.log.read(physical_offset)
         except StoreDamaged as error:
-            self.damage.record(physical_offset, error)
+            self.damage.report_record(physical_offset, error)
             raise
 
     def read_appended(self, physical_offset: int) -> Record:
@@ -111,7 +111,7 @@ class Store:
         try:
             return self.log.appended(physical_offset)
         except StoreDamaged as error:
-            self.damage.record(physical_offset, error)
+            self.damage.report_record(physical_offset, error)
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
@@ -120,9 +120,9 @@ class Store:
         The error is reported as damage to the log, because the entry itself has passed its check.
         """
         try:
-            return self._led(queue_offset, entry)
+            return self._read_entry_record(queue_offset, entry)
         except StoreDamaged as error:
-            self.damage.record(entry.physical_offset, error)
+            self.damage.report_record(entry.physical_offset, error)
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
@@ -135,10 +135,10 @@ class Store:
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
             return None
         with suppress(StoreDamaged):
-            return self._led(queue_offset, entry)
+            return self._read_entry_record(queue_offset, entry)
         return None
 
-    def _led(self, queue_offset: int, entry: Entry) -> Record:
+    def _read_entry_record(self, queue_offset: int, entry: Entry) -> Record:
         """Return the record of an entry, or raise `StoreDamaged` if the entry does not lead to the record."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
@@ -156,22 +156,25 @@ class Store:
         try:
             yield from self.keys.offsets(topic, name, first_offset)
         except StoreDamaged as error:
-            self.note_key_index(error.detail)
+            self.report_key_index(error.detail)
             raise
 
-    def note_unread(self, physical_offsets: Collection[int]) -> None:
+    def report_unreadable(self, physical_offsets: Collection[int]) -> None:
         """Report the records that a search in another thread could not read, unless `read` can read them."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
-    def note_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
+    def report_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
         """Report a gap in a queue in place of a message, except RocketMQ's own gaps in an imported log."""
-        place, is_told = entry.physical_offset, self.damage.is_told
+        place, has_damage_between = entry.physical_offset, self.damage.has_damage_between
         if place < self._imported_until:
             return
-        if not (is_told(-1, place) and is_told(_begins_behind(queue, queue_offset, place), place)):
-            self.damage.gap_in_queue(*queue.key, queue_offset, place)
+        if not (
+            has_damage_between(-1, place)
+            and has_damage_between(_offset_before_gap(queue, queue_offset, place), place)
+        ):
+            self.damage.report_queue_gap(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
         """Return the queue offset after a gap or, in an imported log, after at least a part of the gap."""
@@ -179,9 +182,9 @@ class Store:
             return queue.whole_gap_end(queue_offset)
         return queue.gap_end(queue_offset)  # the record after the gap may be an inner batch
 
-    def note_key_index(self, what: str) -> None:
+    def report_key_index(self, what: str) -> None:
         """Report damage in any file of the key index, which the next startup rebuilds completely."""
-        self.damage.note(Damaged("index", "", what), "index")
+        self.damage.report(Damaged("index", "", what), "index")
 
     @property
     def is_behind(self) -> bool:
@@ -207,12 +210,12 @@ class Store:
         if not _OF_OFFSETS.isdisjoint(map(type, facts)):
             self.close_open_records()
             store_ms = max(store_ms, self.last_store_ms)
-        return self._gathered(new, store_ms, facts)
+        return self._append_record(new, store_ms, facts)
 
     def _encode_decided(self, new: Decided, store_ms: int) -> Appended:
-        return self._gathered(new.record, store_ms, ())
+        return self._append_record(new.record, store_ms, ())
 
-    def _gathered(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
+    def _append_record(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
         new.store_ms = store_ms
         new.store_host = self.host
         is_queued = new.type != TYPE_SYSTEM
@@ -269,12 +272,12 @@ class Store:
                 ids.settle()
             ids.newest[id_digest] = offset  # an inlined call of `RecentIds.put`
 
-    def expect(self, record: Record) -> None:
+    def prepare_queue(self, record: Record) -> None:
         """Begin a queue with a gap if damage to the log has destroyed its first records.
 
-        Recovery and followers call `expect` with each record, before `apply`. Every queue offset is assigned
-        once, and no offset is skipped. In an imported log, a record replaces the queue entries from its queue
-        offset on.
+        Recovery and followers call `prepare_queue` with each record, before `apply`. Every queue offset is
+        assigned once, and no offset is skipped. In an imported log, a record replaces the queue entries from
+        its queue offset on.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -402,7 +405,7 @@ class Store:
         return offsets
 
 
-def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
+def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     """Return the log offset after which records are missing where a queue has a gap.
 
     The gap is caused by damage between the records before and after the gap. If a damaged queue file hides
@@ -413,9 +416,9 @@ def _begins_behind(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     return place
 
 
-def _no_parts(appended: Appended) -> None:
+def _apply_nothing(appended: Appended) -> None:
     """Do nothing: the store of a tool has no parts."""
 
 
-def _nothing_open() -> None:
+def _close_nothing() -> None:
     """Do nothing: the store of a tool has no groups."""

@@ -543,7 +543,7 @@ class TimerRepair:
         self.report_indexes()
         for found in job.log_damage:
             if found.end_offset > self._store.log.first_offset:
-                self._store.damage.log_range(found)
+                self._store.damage.report_log_range(found)
         if self._log_pass is not None and self._log_pass.is_done:
             self._log_pass = None
 
@@ -663,7 +663,7 @@ class TimerRepair:
         """Postpone a rescue that could not complete its search, and report the reason."""
         self._blocked = why
         what = f"Which timers damaged bytes held cannot be found out now: {why}"
-        self._store.damage.settle(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
+        self._store.damage.report_repair(Damaged("partition", job.gaps[0].path if job.gaps else TIMERS, what))
         self._bare = job.bare + self._bare
 
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
@@ -711,9 +711,9 @@ class TimerRepair:
         )
         first, *others = dict.fromkeys(paths)
         damage = self._store.damage
-        damage.settle(Damaged("partition", first, what, self._rebuilt_count, self._lost_count))
+        damage.report_repair(Damaged("partition", first, what, self._rebuilt_count, self._lost_count))
         for path in others:
-            damage.settle(
+            damage.report_repair(
                 Damaged("partition", path, f"{path} was damaged; its timers are counted with {first}.")
             )
 
@@ -721,7 +721,7 @@ class TimerRepair:
         """Report the known damage to names, ends, and keys."""
         self._timers.ends.report_damage()
         if self._store.keys.damage:
-            self._store.note_key_index(self._store.keys.damage)
+            self._store.report_key_index(self._store.keys.damage)
 
 
 _WHERES_MAX: Final = 3

@@ -174,7 +174,7 @@ class TimerEnds:
         """Report the known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
-                self._damage.note(Damaged(part, "", index.damage))
+                self._damage.report(Damaged(part, "", index.damage))
 
     def add_end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
         """Add the end of a timer to the index."""

@@ -102,7 +102,7 @@ class Timers:
         self._disk, self._store, self._settings = disk, store, settings
         self.statistics = statistics
         self.ends = TimerEnds(disk, settings.timer_history_ms, store)
-        self.partitions = Partitions(disk, now_ms, found_gap=store.damage.gap)
+        self.partitions = Partitions(disk, now_ms, found_gap=store.damage.report_timer_gap)
         self.queues = QueueTable()
         self.source = TimerSource(disk, store.log.segments, self.queues)
         self.near = NearTimers()
@@ -334,7 +334,7 @@ class Timers:
                 f"The disk cannot read the record at log offset {timer_offset} in {path} (EIO): "
                 "look at the kernel's log, and replace the disk."
             )
-            self._store.damage.record(timer_offset, unread)
+            self._store.damage.report_record(timer_offset, unread)
             raise unread from error
 
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
@@ -394,13 +394,13 @@ class Timers:
         unread: list[sectors.Extent] = []
         stored = sectors.read_many(self._disk, path, spans, unread)
         for extent in unread:
-            self._store.damage.file("partition", path, sectors.sentence(path, *extent))
+            self._store.damage.report_file("partition", path, sectors.sentence(path, *extent))
         return stored
 
     def report_damaged_row(self, path: str, position: int) -> StoreDamaged:
         """Report a damaged record in a partition, and return the error to raise."""
         what = f"The timer at byte {position} of {path} does not match its CRC."
-        self._store.damage.file("partition", path, what)
+        self._store.damage.report_file("partition", path, what)
         return StoreDamaged(what)
 
     def spill(self) -> None:

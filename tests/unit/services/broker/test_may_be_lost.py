@@ -138,7 +138,7 @@ FACTS: Final = {
         lambda broker: broker._delivery._clock_until_ms or broker._lease_clock.told(0),
     ),
     "damage that was found": Fact(
-        lambda bench: bench.broker.damage.note(Damaged("log", "commitlog/0", "is damaged")),
+        lambda bench: bench.broker.damage.report(Damaged("log", "commitlog/0", "is damaged")),
         lambda broker: list(broker.damage),
     ),
     "statistics": Fact(

@@ -500,7 +500,7 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     flaw, _ = hit[2]
     segment = flaw // SETTINGS.segment_bytes * SETTINGS.segment_bytes
     other.write(layout.segment_path(segment), flaw - segment - 300, bytes(200))
-    replica.core.damage.record(flaw - 1_000, StoreDamaged("met by a read"))
+    replica.core.damage.report_record(flaw - 1_000, StoreDamaged("met by a read"))
     with pytest.raises(StoreDamaged, match="met by a read"):
         replica.require_sound()
 
@@ -638,7 +638,7 @@ def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
     ids, replica = served(disk, restored.cluster, engine)
     assert len(ids) == SENT
     replica.require_sound(has_read_all=True)
-    replica.core.damage.note(Damaged("log", layout.segment_path(1 << 40), "another"))
+    replica.core.damage.report(Damaged("log", layout.segment_path(1 << 40), "another"))
     with pytest.raises(StoreDamaged, match="another"):
         replica.require_sound()
     disk.close()

@@ -21,7 +21,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
-from services.broker.spine.damage import FoundDamage
+from services.broker.spine.damage import DamageList
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Damaged, HalfFilter, SendReceipt, TimerFilter, TimerName
 from tests.memory_disk import MemoryDisk
@@ -61,7 +61,7 @@ READS: Final = {
 READERS: Final = {
     "broker/spine/store.py:read": "notes",
     "broker/spine/store.py:read_appended": "notes",
-    "broker/spine/store.py:_led": "notes, by read_entry; for probe, which proves none, another read does",
+    "broker/spine/store.py:_read_entry_record": "notes, by read_entry; for probe, another read notes",
     "broker/spine/store.py:offsets_named": "notes",
     "broker/timers/timer_ends.py:find_by_hash": "notes, by _noting_damage",
     "broker/timers/timer_ends.py:find_end": "notes, by _noting_damage",
@@ -110,22 +110,22 @@ def broker() -> Broker:
 
 def test_a_place_is_kept_and_passed_on_once_and_what_became_of_it_again() -> None:
     damage, heard = broker().damage, list[Damaged]()
-    damage.file("partition", "timers/a", "byte 1 is wrong")
-    damage.listen(heard.append)
-    damage.file("partition", "timers/a", "byte 2 is wrong")
-    damage.file("partition", "timers/b", "byte 1 is wrong")
+    damage.report_file("partition", "timers/a", "byte 1 is wrong")
+    damage.add_listener(heard.append)
+    damage.report_file("partition", "timers/a", "byte 2 is wrong")
+    damage.report_file("partition", "timers/b", "byte 1 is wrong")
     mended = Damaged("partition", "timers/a", "3 timers were rebuilt", 3)
-    damage.settle(mended)
-    damage.settle(mended)
+    damage.report_repair(mended)
+    damage.report_repair(mended)
     assert [one.what for one in heard] == ["byte 1 is wrong", "byte 1 is wrong", "3 timers were rebuilt"]
     assert [one.what for one in damage] == ["3 timers were rebuilt", "byte 1 is wrong"]
 
 
 def test_damage_of_many_places_is_bounded_and_says_so_once() -> None:
     damage, heard = broker().damage, list[Damaged]()
-    damage.listen(heard.append)
+    damage.add_listener(heard.append)
     for number in range(2 * limits.DAMAGE_KEPT_MAX):
-        damage.file("queue", f"consumequeue/{number}", "is wrong")
+        damage.report_file("queue", f"consumequeue/{number}", "is wrong")
     assert len(damage) == len(heard) == limits.DAMAGE_KEPT_MAX + 1
     assert heard[-1].what.startswith("more than 1000 places are damaged; ")
 
@@ -136,9 +136,9 @@ def test_a_record_that_retention_has_deleted_is_not_damaged() -> None:
     for _ in range(40):
         bench.send()
     bench.advance(5_000)
-    damage: FoundDamage = bench.broker.damage
+    damage: DamageList = bench.broker.damage
     assert bench.broker.store.log.first_offset > 0
-    damage.record(0, StoreDamaged("was deleted"))
+    damage.report_record(0, StoreDamaged("was deleted"))
     assert not damage
     assert damage.unreadable_records == 0
 
@@ -297,7 +297,7 @@ def test_a_gap_that_an_earlier_start_has_left_is_told_by_whoever_meets_it() -> N
     open_anew(store)
     assert (store.broker.made_anew, [*store.broker.damage]) == ([], [])
     told: list[Damaged] = []
-    store.broker.damage.listen(told.append)
+    store.broker.damage.add_listener(told.append)
     for group in ("g", "h"):  # one place counts once
         assert passed_over(store, group) == ["M0", "M2", "M3"]
     (gap,) = told

@@ -147,8 +147,8 @@ def test_a_gap_is_told_though_other_damage_before_it_is_known() -> None:
     """That of a record behind a snapshot of before, say, which the background check has found."""
     store, places = sent("aaaa")
     lose(store, [places[2]])
-    store.broker.damage.log_range(Damage(places[0] - 9, places[0]))
-    store.broker.damage.log_range(Damage(places[3] + 9, places[3] + 99))
+    store.broker.damage.report_log_range(Damage(places[0] - 9, places[0]))
+    store.broker.damage.report_log_range(Damage(places[3] + 9, places[3] + 99))
     assert received(store, EVERYTHING) == ["M0", "M1", "M3"]
     assert told(store) == ["log", "log", "gap"]
 
