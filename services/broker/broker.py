@@ -233,7 +233,7 @@ class Broker:
         """Apply deliveries given as columns, with the same result as single records (`test_apply_run`)."""
         self.store.use(run)
         for topic, queue_id in run.copies.queues_used():
-            self.topics.learn(topic, queue_id)
+            self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _table_of_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
@@ -694,7 +694,7 @@ class Broker:
         years later, on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            self.topics.learn(*appended.queue)  # the send of a `NewMessage` has created the topic
+            self.topics.infer_topic(*appended.queue)  # the send of a `NewMessage` has created the topic
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 

@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class Noted:
+class StoredEntry:
     """An entry with its offset in the journal and its time in ms since 1970."""
 
     offset: int
@@ -66,7 +66,7 @@ class Noted:
 class JournalPage:
     """Entries, newest first. `before` is the cursor of the next page, or None at the end of the journal."""
 
-    entries: list[Noted]
+    entries: list[StoredEntry]
     before: int | None
 
 
@@ -92,7 +92,7 @@ class Journal:
         `about` selects the entries that contain that text in any field. Entries that damage has destroyed are
         omitted.
         """
-        found: list[Noted] = []
+        found: list[StoredEntry] = []
         queue = self._store.dispatch.look(*_QUEUE)
         last = queue.end_offset if before is None else min(before, queue.end_offset)
         lowest = max(queue.min_offset, last - LOOKED_AT_MAX)
@@ -101,7 +101,7 @@ class Journal:
                 return JournalPage(found, offset + 1)
             record = self._reading.record(queue, offset, queue.entry(offset))
             if record is not None and about in record.body.decode("utf-8", "replace"):
-                found.append(Noted(offset, record.store_ms, _entry(record)))
+                found.append(StoredEntry(offset, record.store_ms, _entry(record)))
         return JournalPage(found, lowest if lowest > queue.min_offset else None)
 
 

@@ -95,7 +95,7 @@ class Repeats:
             self.ids.fill(store.keys.entries_from(since_offset))
         except StoreDamaged as error:
             store.report_key_index(error.detail)
-            self.ids.miss_below(end_offset)
+            self.ids.mark_incomplete_below(end_offset)
 
     def begin(self, now_ms: int) -> None:
         """Begin to accept messages."""
@@ -113,7 +113,7 @@ class Repeats:
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
             self._turn_ends_ms = now_ms + TURN_MS
-            self.ids.forget_before(self._since[0])
+            self.ids.expire_before(self._since[0])
         else:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 

@@ -35,7 +35,7 @@ from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.validation import check_delivery, check_message, check_type
 from services.broker.spine.values import SendReceipt, Topic
-from services.broker.spine.verb_properties import CarriedVerb, carried_verb
+from services.broker.spine.verb_properties import CarriedVerb, parse_verb
 from services.broker.timers import recall
 from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.timer_ends import NamedTimer, NameWords, key_words
@@ -104,10 +104,10 @@ class Sending:
             self._transactions.check_room()
         if message.delivery_ms is not None:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
-        carried = carried_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
+        carried = parse_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
         if carried is not None:  # before `route`, which may create the topic
             self._carrying.refuse_unknown(carried, now_ms)
-        topic = self._topics.route(message.topic, now_ms)
+        topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)
         queue_id = self._queue_for(message, topic)
         assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
@@ -235,7 +235,7 @@ class Sending:
 
     def send_own(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message of a schedule, whose template was checked when the schedule was set."""
-        topic = self._topics.route(message.topic, now_ms)
+        topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._stored(message, record.queue_offset, record.physical_offset)
@@ -252,7 +252,7 @@ class Sending:
             return tags_code(message.message_group) % topic.queue_count
         if message.lite_topic:
             return self._lite_topics.admit(message, topic)
-        stored = self._statistics.stored_under(topic.name)
+        stored = self._statistics.topic_counters(topic.name)
         stored.turn += 1
         return stored.turn % topic.queue_count
 
@@ -292,7 +292,7 @@ class Sending:
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
-        stored = self._statistics.stored_under(message.topic)
+        stored = self._statistics.topic_counters(message.topic)
         stored.messages += 1
         stored.body_bytes += len(message.body)
 

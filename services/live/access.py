@@ -104,9 +104,9 @@ class LiveAccess:
         """Return all users, sorted by name."""
         return self._clock.outward(self._core().users())
 
-    def check_known(self, user: str) -> None:
+    def check_user_exists(self, user: str) -> None:
         """Raise `UserNotFound` if no user has this name."""
-        self._core().check_known(user)
+        self._core().check_user_exists(user)
 
     def rules(self, user: str = "") -> list[Rule]:
         """Return the rules of a user, or of all users if the name is empty."""
@@ -150,7 +150,7 @@ class LiveAccess:
 
     def check_token(self, token: Token) -> None:
         """Raise `Unauthorized` if a token that was valid is no longer valid."""
-        self._core().check_stands(token, self._clock.now_ms())
+        self._core().check_token(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
         """Return the seconds until a token expires, or None if the token does not expire."""

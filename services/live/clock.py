@@ -34,7 +34,7 @@ from services.broker.groups.group_values import (
     Start,
 )
 from services.broker.groups.lite_subscribing import LiteFrom, LiteStart
-from services.broker.journal import JournalPage, Noted
+from services.broker.journal import JournalPage, StoredEntry
 from services.broker.schedules.schedule_values import Occurrence, Schedule, ScheduleView
 from services.broker.spine import verb_properties
 from services.broker.spine.access import User
@@ -260,7 +260,7 @@ _HALF_TIMES: Final = _times("stored_ms", "due_ms", "next_check_ms", "ended_ms")
 _WITHIN_SCHEDULE: Final = _within("schedule", "coming")
 _RUNS: Final = _times("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
-    Noted: _times("store_ms"),
+    StoredEntry: _times("store_ms"),
     JournalPage: _within("entries"),
     Message: _message,
     Delivery: _delivery,

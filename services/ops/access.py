@@ -307,7 +307,7 @@ class AccessApi:
         """Return the user in the query; raise `UserNotFound`: of a misspelt name nothing is listed."""
         name = asked(RulesQuery, request).user
         if name:
-            self._access.check_known(name)
+            self._access.check_user_exists(name)
         return name
 
     async def _rules(self, user: str) -> Response:

@@ -42,7 +42,7 @@ class Authority(NamedTuple):
 
     holder: Callable[[str], Token]
     """Return the token for a text; raise `Unauthorized`."""
-    check_stands: Callable[[Token], None]
+    check_token: Callable[[Token], None]
     """Raise `Unauthorized` for a revoked or expired token."""
     seconds_left: Callable[[Token], float | None]
     allows: Callable[[str, Need], bool]
@@ -126,7 +126,7 @@ class Caller:
     def check(self) -> None:
         """Raise `Unauthorized` for a revoked or expired token, `Forbidden` for missing rights."""
         try:
-            self._authority.check_stands(self._token)
+            self._authority.check_token(self._token)
         except AccessRefused:
             self._refusals.add(TOKEN, self._host, self._asked, self.user)
             raise

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from services.broker.journal import Entry, Noted
+from services.broker.journal import Entry, StoredEntry
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.callers import caller_of
@@ -106,7 +106,7 @@ class JournalApi:
         return await written({"entries": (entry_shape(one) for one in page.entries), "before": before})
 
 
-def entry_shape(noted: Noted) -> EntryAnswer:
+def entry_shape(noted: StoredEntry) -> EntryAnswer:
     """Return an entry as JSON has it."""
     one = noted.entry
     return {

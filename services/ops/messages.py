@@ -30,7 +30,7 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.spine.reading import within_bytes
+from services.broker.spine.reading import limit_bytes
 from services.broker.spine.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -352,7 +352,7 @@ class MessagesApi:
             wanted_count = min(READ_AT_ONCE, limit - len(found))
             arrived = self._live.core.finding.read_after(topic.name, positions, wanted_count)
             more = self._live.clock.outward(arrived.messages)
-            kept = list(within_bytes([*found, *more], limits.LOOK_BYTES_MAX))
+            kept = list(limit_bytes([*found, *more], limits.LOOK_BYTES_MAX))
             for delivery in kept[len(found) :]:
                 positions[delivery.queue_id] = delivery.queue_offset + 1
             is_cut = len(kept) < len(found) + len(more)

@@ -358,7 +358,7 @@ class SendingApi:
     def _shape(self, message: Message, receipt: SendReceipt) -> SentAnswer:
         """Return a durable message in JSON form, with the verdict of its verb."""
         verdict = None
-        if verb_properties.carries(message):
+        if verb_properties.has_verb(message):
             core, offset_ms = self._live.core, self._live.clock.offset_ms
             said = {verb_properties.VERDICT: core.finding.verdict(receipt.physical_offset)}
             shown = verb_properties.with_shifted_time(said, -offset_ms) if offset_ms else said

@@ -280,7 +280,7 @@ def producer_shape(view: ProducerView) -> ProducerAnswer:
 def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> EndedAnswer:
     """Return an end as JSON has it; `before` is the half as it was, with its message."""
     verdict = replaced_offset = None
-    if before.due_ms is not None or (before.message and verb_properties.carries(before.message)):
+    if before.due_ms is not None or (before.message and verb_properties.has_verb(before.message)):
         ended = live.query(live.core.half_views.one, receipt.transaction_id)
         verdict, replaced_offset = verdict_shape(ended.verdict), offset_or_none(ended.replaced_offset)
     return {

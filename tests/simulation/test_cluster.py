@@ -243,7 +243,7 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
 
     def begin(repeats: Repeats, now_ms: int) -> None:
         kept(repeats, now_ms)
-        repeats.ids.forget_before(max(repeats._since[0], repeats._offset_at(now_ms - WINDOW_MS)))
+        repeats.ids.expire_before(max(repeats._since[0], repeats._offset_at(now_ms - WINDOW_MS)))
 
     patch.setattr(Repeats, "begin", begin)
 

@@ -127,7 +127,7 @@ class DeadLetters:
         origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
         if target:
             check_topic_name(target)
-        topic = self._topics.route(target or origin, now_ms)
+        topic = self._topics.get_or_create(target or origin, now_ms)
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group

@@ -139,7 +139,7 @@ class GroupViews:
 
     def _check_not_receiving(self, name: str, topic: str, now_ms: int) -> None:
         check_receivable(topic)
-        self._topics.route(topic, now_ms)
+        self._topics.get_or_create(topic, now_ms)
         if self._groups.receives(name, topic):
             raise GroupExists(
                 f"{name} receives {topic} already. "

@@ -179,7 +179,7 @@ class LiteSubscribing:
     def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
         """Return the topic of a subscription. Raise the errors of `subscribe`."""
         check_group_name(subscriber.group)
-        topic = self._topics.route(subscriber.topic, now_ms)
+        topic = self._topics.get_or_create(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
             raise MessageTypeConflict(
                 f"{topic.name!r} is of type {topic.message_type.value} and has no lite topics. "

@@ -119,7 +119,7 @@ class Receiving:
         check_group_name(group)
         check_receivable(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
-        topic = self._topics.route(topic_name, now_ms)
+        topic = self._topics.get_or_create(topic_name, now_ms)
         # These leases end first, so that a repeated receive gets the messages of an answer that was lost in a
         # restart.
         self._end_restored_leases(client_id, attempt_id, now_ms)
@@ -469,7 +469,7 @@ class Receiving:
             return False
         entries = queue.entries(offset, count)
         if entries[0].physical_offset not in state.near:
-            state.near = self._reading.near(entries)
+            state.near = self._reading.read_near(entries)
         self._lending.lease_run(key, flight, entries, state)
         return flight.next_offset > offset
 

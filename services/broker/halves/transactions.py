@@ -42,7 +42,7 @@ from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
-from services.broker.spine.verb_properties import carried_verb, carries, may_carry
+from services.broker.spine.verb_properties import has_verb, may_have_verb, parse_verb
 from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.timers import Timers
 from tidewheel import property_names
@@ -104,7 +104,7 @@ class Transactions:
         offset, end_offset, queue_offset, store_ms = appended[:4]
         row = row_of(fact, store_ms, offset, queue_offset)
         receipt = self.receipts.receipt(topic, message_id, half.id_crc(message_id), row)
-        if message.delivery_ms is None and not carries(message):
+        if message.delivery_ms is None and not has_verb(message):
             self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, end_offset - offset))
         return receipt
 
@@ -452,8 +452,8 @@ class Transactions:
         """
         if ending.topic == TIMER_TOPIC:
             self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
-        if ending.type == TYPE_COMMIT and may_carry(ending.properties):
-            carried = carried_verb(properties.to_message(ending), now_ms)
+        if ending.type == TYPE_COMMIT and may_have_verb(ending.properties):
+            carried = parse_verb(properties.to_message(ending), now_ms)
             if carried:
                 self._carrying.execute(carried, ending, now_ms)
         if ending.topic == TIMER_TOPIC:

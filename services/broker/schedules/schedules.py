@@ -256,7 +256,7 @@ class Schedules:
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
-        check_type(template.message_type, self._topics.route(schedule.topic, now_ms))
+        check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
         """Return whether a run was missed and is still undecided."""

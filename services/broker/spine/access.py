@@ -89,7 +89,7 @@ class Access:
         """
         check_user_name(name)
         if renews:
-            self.check_known(name)
+            self.check_user_exists(name)
         elif name in self._users:
             raise UserExists(f"{name!r} has a secret already. Give it another: --new-secret.")
         elif len(self._users) >= limits.USER_COUNT_MAX:
@@ -103,7 +103,7 @@ class Access:
 
         Return the offset that must be durable before the answer is sent, or raise `UserNotFound`.
         """
-        self.check_known(name)
+        self.check_user_exists(name)
         durable_at = self._append(UserRemoved(name), now_ms)
         assert not self.rights.count(name), "rules outlive their user, for the next of that name"
         assert not self.tokens(name), "tokens outlive their user, for the next of that name"
@@ -116,7 +116,7 @@ class Access:
         have too many rules.
         """
         for rule in rules:
-            self.check_known(rule.user)
+            self.check_user_exists(rule.user)
             check_rule(rule)
             if self.rights.count(rule.user) + len(rules) > limits.RULES_PER_USER_MAX:
                 raise ClientMistake(
@@ -151,10 +151,10 @@ class Access:
                 "Make one: tidewheel auth token add USER. Commands send the one in the file that "
                 "TIDEWHEEL_HTTP_TOKEN names."
             )
-        self.check_stands(token, now_ms)
+        self.check_token(token, now_ms)
         return token
 
-    def check_stands(self, token: Token, now_ms: int) -> None:
+    def check_token(self, token: Token, now_ms: int) -> None:
         """Raise `Unauthorized` if a token has been revoked or has expired."""
         another = f"Make another: tidewheel auth token add {token.user}"
         if self._tokens.get(token.id) != token:
@@ -168,7 +168,7 @@ class Access:
         Return the offset that must be durable before the answer is sent. Raise `UserNotFound` if the user
         does not exist, or `ClientMistake` if there are too many tokens or the id of the token is in use.
         """
-        self.check_known(user)
+        self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
             raise ClientMistake(f"There are {limits.TOKEN_COUNT_MAX} tokens. Revoke one first.")
         standing = [one for one in self.tokens(user) if not one.has_expired(now_ms)]
@@ -257,7 +257,7 @@ class Access:
     def _append(self, fact: OfRights, now_ms: int) -> int:
         return self._store.append(record_of(fact), now_ms).end_offset
 
-    def check_known(self, name: str) -> None:
+    def check_user_exists(self, name: str) -> None:
         """Raise `UserNotFound` unless the user exists."""
         if name not in self._users:
             raise UserNotFound(f"There is no {name[:100]!r}. Add it: tidewheel auth user add NAME")

@@ -31,7 +31,7 @@ _NEAR_PER_WANTED: Final = 16
 """The limit of bytes read at once per wanted byte, as a separate read costs as much as some KB."""
 
 
-_Led = tuple[Entry, int, ConsumeQueue]
+_QueuedEntry = tuple[Entry, int, ConsumeQueue]
 """An entry, its queue offset, and its queue."""
 _BY_PLACE: Final = itemgetter(0)
 
@@ -43,11 +43,11 @@ class Arrived(NamedTuple):
     is_unfinished: bool
 
 
-class _EnoughReadError(Exception):
+class _ReadLimitError(Exception):
     """The limit of queue file bytes that one call may read has been reached."""
 
 
-class _FileReads:
+class _FileReadBudget:
     """The number of bytes in the queue files that one call has read in full."""
 
     def __init__(self) -> None:
@@ -55,10 +55,10 @@ class _FileReads:
         self.are_enough = False
 
     def admit(self, whole_bytes: int) -> None:
-        """Count a file before it is read, or raise `_EnoughReadError` to leave the file to another call."""
+        """Count a file before it is read, or raise `_ReadLimitError` to leave the file to another call."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.are_enough = True
-            raise _EnoughReadError
+            raise _ReadLimitError
         self._read_bytes += whole_bytes
 
 
@@ -87,7 +87,7 @@ class Reading:
         """Return the queue offset after an entry or, if the entry belongs to a gap, after the whole gap."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
-    def near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
+    def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
         """Read the records of the first entries at once, as long as they are close together in the log.
 
         The entries are in log order. Return {log offset: record}, with None for records that must be read
@@ -107,13 +107,13 @@ class Reading:
         """Return the messages at `count` offsets, except damaged messages, or fewer if they are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
-        return self._shown(((entry, offset, queue) for entry, offset in found), count)
+        return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
         """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
-        reads = _FileReads()
+        reads = _FileReadBudget()
         queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
-        shown = self._shown(_until_enough(heapq.merge(*queues, key=_BY_PLACE)), count)
+        shown = self._to_deliveries(_stop_at_limit(heapq.merge(*queues, key=_BY_PLACE)), count)
         return Arrived(shown, reads.are_enough)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
@@ -150,8 +150,10 @@ class Reading:
             queue_offset = self.next_offset(queue, queue_offset, entry)
         return None
 
-    def _messages(self, topic: str, queue_id: int, queue_offset: int, reads: _FileReads) -> Iterator[_Led]:
-        """Yield (entry, queue offset, queue) for merging in log order, or raise `_EnoughReadError`."""
+    def _messages(
+        self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
+    ) -> Iterator[_QueuedEntry]:
+        """Yield (entry, queue offset, queue) for merging in log order, or raise `_ReadLimitError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -161,7 +163,7 @@ class Reading:
             yield entry, offset, queue
             offset = self.next_offset(queue, offset, entry)
 
-    def _shown(self, found: Iterable[_Led], count: int) -> list[Delivery]:
+    def _to_deliveries(self, found: Iterable[_QueuedEntry], count: int) -> list[Delivery]:
         records = (self.record(queue, offset, entry) for entry, offset, queue in found)
         shown, looked_bytes = list[Delivery](), 0
         for record in islice((one for one in records if one is not None), count):
@@ -173,13 +175,13 @@ class Reading:
         return shown
 
 
-def _until_enough(found: Iterator[_Led]) -> Iterator[_Led]:
+def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
     """Yield entries until the limit of queue file bytes that one call may read is reached."""
-    with suppress(_EnoughReadError):
+    with suppress(_ReadLimitError):
         yield from found
 
 
-def within_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
+def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
     """Yield the first messages with up to `bytes_max` bytes of bodies in total, but at least one."""
     left = bytes_max
     for number, one in enumerate(found):

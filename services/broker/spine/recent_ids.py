@@ -34,7 +34,7 @@ fill a third of the largest table, and 0.5 % of the ids are spilled. At startup,
 entries of the index takes 0.15 s. Weak spots: after 40 s at 43,000 messages per second, `_spilled` is full
 (60 MiB), and each probe without a match reads the key index. The last doubling of the table blocks the event
 loop for about 8 ms. A slot can hold offsets of up to 1 TiB above the origin, so for every 512 GiB that a
-process writes, `forget_before` shifts all slots, which takes about 10 ms.
+process writes, `expire_before` shifts all slots, which takes about 10 ms.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class RecentIds:
         self.newest: dict[bytes, int] = {}
         """Ids that are not yet in the table, with their log offsets.
 
-        `settle` moves the ids into the table.
+        `flush_newest` moves the ids into the table.
         """
         self._spilled: dict[int, list[int]] = {}
         self._spilled_count = 0
@@ -110,7 +110,7 @@ class RecentIds:
         """The number of ids stored outside of their full buckets."""
         return self._spilled_count
 
-    def miss_below(self, offset: int) -> None:
+    def mark_incomplete_below(self, offset: int) -> None:
         """Record that ids below a log offset may be missing."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
@@ -136,7 +136,7 @@ class RecentIds:
     def put(self, id_digest: bytes, offset: int) -> None:
         """Add the id of a record that was appended at a log offset."""
         if id_digest in self.newest:
-            self.settle()
+            self.flush_newest()
         self.newest[id_digest] = offset
 
     def offsets(self, id_digest: bytes) -> list[int]:
@@ -151,7 +151,7 @@ class RecentIds:
             found.append(self.newest[id_digest])
         return sorted((one for one in found if one >= self.since_offset), reverse=True)
 
-    def settle(self) -> None:
+    def flush_newest(self) -> None:
         """Move the newest ids into the table."""
         newest = self.newest
         hashes = np.frombuffer(b"".join(newest), np.uint64)
@@ -163,7 +163,7 @@ class RecentIds:
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
-    def forget_before(self, since_offset: int) -> None:
+    def expire_before(self, since_offset: int) -> None:
         """Mark ids below a log offset as dead."""
         assert since_offset >= self.since_offset, "ids that are dead cannot live again"
         self._since = (since_offset - self._origin) << _TAG_BITS
@@ -177,16 +177,16 @@ class RecentIds:
         self._count = self._spilled_count + int(np.count_nonzero(self._array >= np.uint64(self._since)))
         self.is_incomplete = self._incomplete_below > since_offset
         if since_offset - self._origin > _SHIFT_ABOVE:
-            self._follow(since_offset)
+            self._move_origin(since_offset)
 
-    def _follow(self, since_offset: int) -> None:
+    def _move_origin(self, since_offset: int) -> None:
         """Move the origin to just below `since_offset`."""
         by = np.uint64((since_offset - 1 - self._origin) << _TAG_BITS)
         is_live = self._array >= np.uint64(self._since)
         self._array[:] = np.where(is_live, self._array - by, np.minimum(self._array, np.uint64(_DEAD)))
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
-    def _grow(self) -> None:
+    def _double_table(self) -> None:
         """Double the table: each slot keeps its bucket or moves up by the old number of buckets.
 
         Buckets are split in batches whose columns fit into the processor's caches.
@@ -194,7 +194,7 @@ class RecentIds:
         count, array = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
         since, upper_bit = np.uint64(self._since), np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)
         while self._made_ahead < len(array) * 2 * SLOTS_PER_BUCKET:
-            self._make_ahead()
+            self._prepare_next_table()
         new = self._ahead.reshape(-1, SLOTS_PER_BUCKET)
         for first in range(0, count, _SPLIT_AT_ONCE):
             old = array[first : first + _SPLIT_AT_ONCE]
@@ -207,7 +207,7 @@ class RecentIds:
         self._bits += 1
         self._use(self._ahead)
 
-    def _make_ahead(self) -> None:
+    def _prepare_next_table(self) -> None:
         """Write a piece of the next table, as the first write to all of its 16 MiB at once takes 30 ms."""
         if not self._made_ahead:
             self._ahead = np.empty(2 * len(self._array), np.uint64)
@@ -219,12 +219,12 @@ class RecentIds:
         """Insert ids into the first dead slots of their buckets, or into `_spilled` if a bucket is full."""
         self._count += len(hashes)
         if 1 << self._bits < 2 * self._count and self._bits < BUCKET_BITS_MAX:
-            self._make_ahead()
+            self._prepare_next_table()
         if self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
             spilled = [(one, offset) for one, offsets in self._spilled.items() for offset in offsets]
             self._spilled, self._spilled_count = {}, 0
             while self._count > 1 << self._bits and self._bits < BUCKET_BITS_MAX:
-                self._grow()
+                self._double_table()
             hashes = np.append(np.array([one for one, _ in spilled], np.uint64), hashes)
             offsets = np.append(np.array([offset for _, offset in spilled], np.int64), offsets)
         buckets = (hashes >> np.uint64(self._first_bit)).astype(np.int64) & (1 << self._bits) - 1
@@ -241,12 +241,12 @@ class RecentIds:
                 np.copyto(slots, slot, where=self._array[slot] < np.uint64(self._since))
             fits = slots >= 0
             if not fits.all():
-                self._spill(hashes[left[~fits]], offsets[left[~fits]])
+                self._spill_ids(hashes[left[~fits]], offsets[left[~fits]])
                 left, slots = left[fits], slots[fits]
             self._array[slots] = new[left]
             left = left[self._array[slots] != new[left]]
 
-    def _spill(self, hashes: Hashes, offsets: Integers) -> None:
+    def _spill_ids(self, hashes: Hashes, offsets: Integers) -> None:
         """Store ids outside of their buckets or, above the limit, only the ids that are not durable."""
         room = RECENT_IDS_SPILLED_MAX - self._spilled_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
@@ -254,4 +254,4 @@ class RecentIds:
             self._spilled.setdefault(id_hash, []).append(offset)
         self._spilled_count += int(np.count_nonzero(is_kept))
         if not is_kept.all():
-            self.miss_below(int(offsets[~is_kept].max()) + 1)
+            self.mark_incomplete_below(int(offsets[~is_kept].max()) + 1)

@@ -78,8 +78,8 @@ class Scheduler:
         If the wheels were not set back, new timers would not fire until the clock reached the old time again.
         Elapsed time can decrease only from one core to the next core over the same store.
         """
-        self._leases = _no_later(self._leases, self._lease_clock.elapsed(now_ms))
-        self._others = _no_later(self._others, now_ms)
+        self._leases = _set_wheel_back(self._leases, self._lease_clock.elapsed(now_ms))
+        self._others = _set_wheel_back(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` timers due by `now_ms`, in order; at most half are leases."""
@@ -106,6 +106,6 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
     return one_ms if one_ms <= other_ms else other_ms
 
 
-def _no_later(wheel: Wheel, now_ms: int) -> Wheel:
+def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
     """Return the wheel, set back to `now_ms` if the wheel is ahead of it."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

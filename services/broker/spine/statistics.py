@@ -32,7 +32,7 @@ class Lateness:
 
 
 @dataclass(slots=True)
-class Traffic:
+class TopicTraffic:
     """The counters of messages of one topic since startup, and the round-robin counter of its queues.
 
     A send needs only one look-up for the message counters and the round-robin counter.
@@ -48,7 +48,7 @@ class Traffic:
 class Statistics:
     """Counters since startup, with topics and groups as the only labels."""
 
-    stored: dict[str, Traffic] = field(default_factory=dict)
+    stored: dict[str, TopicTraffic] = field(default_factory=dict)
     """By topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -71,11 +71,11 @@ class Statistics:
     timers_unknown: int = 0
     flushes: int = 0
 
-    def stored_under(self, topic: str) -> Traffic:
+    def topic_counters(self, topic: str) -> TopicTraffic:
         """Return the mutable counters of a topic's stored messages."""
-        return self.stored.get(topic) or self.stored.setdefault(topic, Traffic())
+        return self.stored.get(topic) or self.stored.setdefault(topic, TopicTraffic())
 
-    def late_many(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
+    def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
         """Count delayed deliveries by their lateness, given as an array of ms.
 
         The deliveries from `begins[n]` up to but excluding `begins[n + 1]`, at least one, belong to topic

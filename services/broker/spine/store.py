@@ -269,7 +269,7 @@ class Store:
                 next_offsets[queue] = queue_offset + 1
         if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
-                ids.settle()
+                ids.flush_newest()
             ids.newest[id_digest] = offset  # an inlined call of `RecentIds.put`
 
     def prepare_queue(self, record: Record) -> None:
@@ -384,7 +384,7 @@ class Store:
         self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
         self.keys.put_digests(digests, offsets)
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
-            self.ids.settle()
+            self.ids.flush_newest()
 
     def index_run(self, run: TimersDelivered) -> None:
         """Index a run of durable records by queue and by key."""

@@ -75,7 +75,7 @@ class Topics:
             raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
         return topic
 
-    def route(self, name: str, now_ms: int) -> Topic:
+    def get_or_create(self, name: str, now_ms: int) -> Topic:
         """Return the topic, and create a missing topic with type MIXED if auto-creation is on.
 
         Raise `TopicNotFound` if the topic is missing and auto-creation is off.
@@ -143,10 +143,10 @@ class Topics:
             MessageType(fact.message_type),
             fact.queue_count,
             durable_at=stamp.offset + 1,
-            check_back=_policy(fact.check_back),
+            check_back=_policy_from_json(fact.check_back),
         )
 
-    def learn(self, name: str, queue_id: int) -> None:
+    def infer_topic(self, name: str, queue_id: int) -> None:
         """Infer a topic and its queues from a message, since damage may have destroyed the topic's record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
@@ -155,12 +155,12 @@ class Topics:
 
     def freeze(self) -> Any:
         """Return the state for a snapshot: all topics."""
-        return Rows([self._topics.copy()], _row)
+        return Rows([self._topics.copy()], _topic_row)
 
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
         for name, message_type, queue_count, *check_back in frozen:
-            policy = _policy(check_back[0]) if check_back else None
+            policy = _policy_from_json(check_back[0]) if check_back else None
             known = Topic(intern(name), MessageType(message_type), queue_count, check_back=policy)
             self._topics[known.name] = known
 
@@ -169,7 +169,7 @@ class Topics:
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
         """Append the record of a topic, and return the topic as stored by `apply`."""
-        check_back = _shape(topic.check_back)
+        check_back = _policy_to_json(topic.check_back)
         fact = TopicSet(topic.name, topic.message_type.value, topic.queue_count, check_back)
         self._store.append(record_of(fact), now_ms)
         written = self._topics[topic.name]
@@ -177,15 +177,15 @@ class Topics:
         return written
 
 
-def _row(name: str, topic: Topic) -> tuple[Any, ...]:
-    return name, topic.message_type.value, topic.queue_count, _shape(topic.check_back)
+def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
+    return name, topic.message_type.value, topic.queue_count, _policy_to_json(topic.check_back)
 
 
-def _shape(policy: CheckBackPolicy | None) -> dict[str, int] | None:
+def _policy_to_json(policy: CheckBackPolicy | None) -> dict[str, int] | None:
     return None if policy is None else asdict(policy)
 
 
-def _policy(stored: Mapping[str, int] | None) -> CheckBackPolicy | None:
+def _policy_from_json(stored: Mapping[str, int] | None) -> CheckBackPolicy | None:
     return None if stored is None else CheckBackPolicy(**stored)
 
 

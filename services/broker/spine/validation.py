@@ -81,7 +81,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
         )
 
 
-def _way_out(sent: MessageType, taken: MessageType) -> str:
+def _suggest_correction(sent: MessageType, taken: MessageType) -> str:
     """Return the suggested correction for a message whose type the topic does not accept."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
@@ -98,7 +98,7 @@ def _refuse_type(message_type: MessageType, topic: Topic) -> NoReturn:
         )
     raise MessageTypeConflict(
         f"{topic.name!r} takes {topic.message_type.value} messages, this one is {message_type.value}. "
-        f"{_way_out(message_type, topic.message_type)}",
+        f"{_suggest_correction(message_type, topic.message_type)}",
         f"TopicMessageType validate failed, the expected type is {topic.message_type.value}, "
         f"but actual type is {message_type.value}",
     )

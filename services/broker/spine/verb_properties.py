@@ -20,7 +20,7 @@ Rules:
   so that a client cannot reach timers of another namespace.
 - `TW_TIMER_VERDICT` is the broker's answer, a property of the stored message that clients may not set.
 
-`carried_verb` parses and checks the verb, and `services.broker.timers.carrying` executes it. A message
+`parse_verb` parses and checks the verb, and `services.broker.timers.carrying` executes it. A message
 without a verb costs one set operation.
 """
 
@@ -70,24 +70,24 @@ class CarriedVerb:
     is_strict: bool = False
 
 
-def carries(message: Message) -> bool:
+def has_verb(message: Message) -> bool:
     """Return whether a message has any of the verb properties."""
     return not _NAMES.isdisjoint(message.properties)
 
 
-def may_carry(stored: bytes) -> bool:
+def may_have_verb(stored: bytes) -> bool:
     """Return whether stored properties may include a verb property, by the common prefix of the names."""
     return _BEGINNING in stored
 
 
-def carried_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
+def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
     """Return the verb that a message carries, or None; raise a `ClientMistake` if the verb is illegal.
 
     `now_ms` and the times in the message are in the broker's time. Without `delay_ms_max`, a move may go to
     any time that a timer can have, because the limit was checked when the message was sent.
     """
     given = message.properties
-    if not carries(message):
+    if not has_verb(message):
         return None
     kind = _kind(given)
     to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0

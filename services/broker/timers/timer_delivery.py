@@ -341,7 +341,7 @@ class TimerDelivery:
     ) -> None:
         """Count late deliveries; the columns contain topic number n from `begins[n]` to `begins[n + 1]`."""
         statistics = self._timers.statistics
-        statistics.late_many(topics, begins, lateness_ms)
+        statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
         numbers, firsts, counts = np.unique(
             np.searchsorted(begins, late, "right") - 1, return_index=True, return_counts=True

@@ -177,7 +177,7 @@ class ClusterHttp:
         access = replica.core.access
         return Authority(
             lambda text: access.holder(text, wall_ms()),
-            lambda token: access.check_stands(token, wall_ms()),
+            lambda token: access.check_token(token, wall_ms()),
             lambda token: None,
             access.rights.allows,
             access.rights.allows_some,

@@ -36,7 +36,7 @@ class Routing:
 
     async def query_route(self, request: QueryRouteRequest, caller: Caller) -> QueryRouteResponse:
         """Return every queue of a topic; a producer that asks can be asked how its transactions ended."""
-        topic = await self._live.call(self._live.core.topics.route, stored_name(request.topic))
+        topic = await self._live.call(self._live.core.topics.get_or_create, stored_name(request.topic))
         if self._sessions.seen(caller).asks_for(topic.name, request.topic.resource_namespace):
             self._producers.add(topic.name, caller.client_id, request.topic.resource_namespace)
         broker = self._broker(request.endpoints, caller)
@@ -52,7 +52,7 @@ class Routing:
 
         The endpoints are those the client asks by, so that route and assignment agree in its eyes.
         """
-        topic = await self._live.call(self._live.core.topics.route, stored_name(request.topic))
+        topic = await self._live.call(self._live.core.topics.get_or_create, stored_name(request.topic))
         self._sessions.seen(caller)
         broker = wire.Broker(name=self._live.settings.broker_name, id=MASTER, endpoints=request.endpoints)
         if not request.endpoints.addresses:

@@ -32,7 +32,7 @@ def make_topic(bench: Bench, number: int) -> None:
 
 
 def use_topic(bench: Bench, number: int) -> None:
-    bench.broker.topics.route(f"t{number}", NOW_MS)
+    bench.broker.topics.get_or_create(f"t{number}", NOW_MS)
 
 
 def receive(bench: Bench, number: int) -> None:

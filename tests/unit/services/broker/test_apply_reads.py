@@ -97,7 +97,7 @@ def appliers() -> list[Applier]:
     """What a broker applies records with, as it is made."""
     broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
     of_facts = broker._table_of_appliers().values()
-    return list(dict.fromkeys((*of_facts, broker.store.apply, broker.topics.learn)))
+    return list(dict.fromkeys((*of_facts, broker.store.apply, broker.topics.infer_topic)))
 
 
 def test_every_applier_is_looked_at(core: Core, appliers: list[Applier]) -> None:

@@ -71,6 +71,6 @@ def test_long_and_foreign_texts_are_kept_up_to_a_bound(disk: MemoryDisk) -> None
 
 def test_no_client_sends_to_the_journal(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
-    for verb in (broker.topics.route, broker.topic_changes.purge):
+    for verb in (broker.topics.get_or_create, broker.topic_changes.purge):
         with pytest.raises(IllegalTopic):
             verb(JOURNAL_TOPIC, NOW_MS)

@@ -43,7 +43,7 @@ ROOTS: Final = {
 OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("groups.py", "_offsets_to_change"): "an untouched row is no part of the state",
-    ("topics.py", "learn"): "the broker's apply calls it with every record",
+    ("topics.py", "infer_topic"): "the broker's apply calls it with every record",
     ("half_receipts.py", "remember"): "the apply of transactions calls it",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }

@@ -139,7 +139,7 @@ def test_entries_for_which_no_flush_comes_are_written_alone_and_never_by_the_loo
         call_later = asyncio.get_running_loop().call_later
         settings = BrokerSettings(segment_bytes=1 << 16, tail_entries_max=1)
         live = LiveBroker(disk, settings, lambda: NOW_MS, call_later, threads)
-        await live.call(live.core.topics.route, "t")
+        await live.call(live.core.topics.get_or_create, "t")
         disk.writers.clear()
         disk.written.clear()
         await live.send(message("one"))

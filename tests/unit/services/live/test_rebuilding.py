@@ -112,7 +112,7 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
                 look()
         for attempt in (
             lambda: live.send(message("refused")),
-            lambda: live.call(live.core.topics.route, "t"),
+            lambda: live.call(live.core.topics.get_or_create, "t"),
             lambda: live.call(live.core.timers.recall, "t", "x"),
         ):
             with pytest.raises(StoreUnwell):

@@ -356,7 +356,7 @@ def test_a_scrape_during_which_the_core_goes_says_so() -> None:
 
 def test_lateness_is_a_histogram_in_seconds() -> None:
     async def scenario(stage: Stage) -> None:
-        stage.live.core.statistics.late_many(["t"], np.array([0, 2]), np.array([7, 3_000]))
+        stage.live.core.statistics.count_lateness(["t"], np.array([0, 2]), np.array([7, 3_000]))
         lines = (await stage.http.get("/metrics")).text.splitlines()
         buckets = {
             line.partition('le="')[2].partition('"')[0]: float(line.rpartition(" ")[2])

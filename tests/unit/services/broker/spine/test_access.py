@@ -183,7 +183,7 @@ def test_a_token_is_void_when_it_expires_or_its_user_is_gone(bench: Bench) -> No
     with pytest.raises(Unauthorized, match="not known here"):
         bench.access.holder(B, NOW_MS)
     with pytest.raises(Unauthorized, match="was revoked"):
-        bench.access.check_stands(known, NOW_MS)
+        bench.access.check_token(known, NOW_MS)
 
 
 def test_a_token_with_another_secret_is_unknown(bench: Bench) -> None:

@@ -46,7 +46,7 @@ def put(ids: RecentIds, id_hash: int, offset: int) -> None:
     """Put an id, and settle now and then."""
     ids.put(digest(id_hash), offset)
     if len(ids.newest) >= 3:
-        ids.settle()
+        ids.flush_newest()
 
 
 def digest(id_hash: int) -> bytes:
@@ -74,7 +74,7 @@ def test_every_live_id_is_found_at_all_its_offsets(
         stored[one].append(offset)
         if chance.random() < 0.1:
             since = max(since, offset - STEP * chance.randrange(40))
-            ids.forget_before(since)
+            ids.expire_before(since)
         for known, offsets in stored.items():
             live = {one for one in offsets if one >= since}
             assert live <= set(ids.offsets(digest(known)))
@@ -87,7 +87,7 @@ def test_an_id_that_was_never_put_is_not_there() -> None:
     ids = table()
     for one in range(1, 9):
         put(ids, one << 40 | 1, STEP * one)
-    ids.settle()
+    ids.flush_newest()
     assert not ids.may_hold(digest(9 << 40 | 1))
     assert ids.offsets(digest(9 << 40 | 1)) == []
     assert ids.offsets(digest(2 << 40 | 1)) == [2 * STEP]
@@ -102,7 +102,7 @@ def test_a_table_that_grows_keeps_what_is_live_and_asks_no_index(monkeypatch: py
     for first in range(0, len(known), 3_000):
         part = known[first : first + 3_000].tolist()
         ids.fill([entries([(one, STEP * number) for number, one in enumerate(part, first)])])
-    ids.forget_before(STEP * 20_000)
+    ids.expire_before(STEP * 20_000)
     ids.fill([entries([(one, STEP * number) for number, one in enumerate(known[:40_000].tolist(), 60_000)])])
     assert ids._bits == 17
     assert ids.spilled_count < 1_000
@@ -117,14 +117,14 @@ def test_a_live_id_is_never_overwritten_and_a_spilled_one_outlives_its_bucket() 
     ids = table()
     for number in range(5):
         put(ids, number << 40, STEP * number)
-    ids.settle()
-    ids.forget_before(4 * STEP)
+    ids.flush_newest()
+    ids.expire_before(4 * STEP)
     assert ids.offsets(digest(4 << 40)) == [4 * STEP]
     assert ids.may_hold(digest(4 << 40))
     put(ids, 9 << 40, 5 * STEP)
-    ids.settle()
+    ids.flush_newest()
     assert ids.spilled_count == 1
-    ids.forget_before(5 * STEP)
+    ids.expire_before(5 * STEP)
     assert ids.spilled_count == 0
     assert ids.offsets(digest(9 << 40)) == [5 * STEP]
 
@@ -143,9 +143,9 @@ def test_spilled_ids_are_bounded_and_the_index_is_asked_until_those_dropped_are_
     assert ids.spilled_count == 3
     assert ids.is_incomplete
     assert all(ids.may_hold(digest(id_hash)) for id_hash, _ in pairs)
-    ids.forget_before(8 * STEP)
+    ids.expire_before(8 * STEP)
     assert ids.is_incomplete
-    ids.forget_before(12 * STEP)
+    ids.expire_before(12 * STEP)
     assert not ids.is_incomplete
 
 
@@ -166,6 +166,6 @@ def test_the_origin_follows_a_log_that_grows_beyond_what_a_slot_can_say(
     for number in range(1_000):
         id_hash = chance.getrandbits(64)
         put(ids, id_hash, STEP * number)
-        ids.forget_before(max(ids.since_offset, STEP * (number - 20)))
+        ids.expire_before(max(ids.since_offset, STEP * (number - 20)))
         assert ids.offsets(digest(id_hash)) == [STEP * number]
     assert ids._origin > 900 * STEP

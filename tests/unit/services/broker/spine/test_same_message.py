@@ -167,7 +167,7 @@ def test_what_is_left_out_can_be_in_no_message(name: str, has_separator: bool) -
     message = Message(topic="t", body=b"x", message_id="M1", properties=given_names)
     if name == verb_properties.VERDICT and not has_separator:
         with pytest.raises(ClientMistake):
-            verb_properties.carried_verb(message, DUE_MS)
+            verb_properties.parse_verb(message, DUE_MS)
         return
     with pytest.raises(ClientMistake):
         check_message(message, message.message_type)

@@ -16,7 +16,7 @@ def test_lateness_is_counted_by_topic(runs: list[tuple[str, list[int]]]) -> None
     statistics = Statistics()
     begins = np.cumsum([0, *(len(late) for _, late in runs)])
     late_ms = np.array([one for _, late in runs for one in late])
-    statistics.late_many([topic for topic, _ in runs], begins, late_ms)
+    statistics.count_lateness([topic for topic, _ in runs], begins, late_ms)
     wanted: dict[str, Lateness] = {}
     none = [0] * (len(LATENESS_BOUNDS_MS) + 1)
     for topic, late in runs:

@@ -7,7 +7,7 @@ import pytest
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
-from services.broker.spine.verb_properties import CarriedVerb, VerbKind, carried_verb, with_shifted_time
+from services.broker.spine.verb_properties import CarriedVerb, VerbKind, parse_verb, with_shifted_time
 from services.broker.timers.delays import with_absolute_times
 from services.live.clock import Clock, KeptOffset
 from tests.memory_disk import MemoryDisk
@@ -36,7 +36,7 @@ def message(**given: str) -> Message:
     ],
 )
 def test_a_verb_is_read(given: dict[str, str], verb: CarriedVerb | None) -> None:
-    assert carried_verb(message(**given), NOW_MS) == verb
+    assert parse_verb(message(**given), NOW_MS) == verb
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_verb_is_read(given: dict[str, str], verb: CarriedVerb | None) -> None
 )
 def test_what_is_no_verb_is_refused(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(IllegalProperty, match=complaint):
-        carried_verb(message(**given), NOW_MS)
+        parse_verb(message(**given), NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_is_no_verb_is_refused(given: dict[str, str], complaint: str) -> No
 )
 def test_a_move_to_what_is_no_time_is_refused(to: str) -> None:
     with pytest.raises(IllegalDeliveryTime, match="TW_TIMER_TO is"):
-        carried_verb(
+        parse_verb(
             with_absolute_times(message(TW_TIMER_MOVE="k", TW_TIMER_TO=to), NOW_MS),
             NOW_MS,
             limits.DELAY_MS_MAX,
@@ -74,21 +74,21 @@ def test_a_move_to_what_is_no_time_is_refused(to: str) -> None:
 
 def test_a_move_that_no_timer_can_make_is_refused_by_whoever_takes_it() -> None:
     with pytest.raises(IllegalDeliveryTime, match="no timer can be set for that"):
-        carried_verb(message(TW_TIMER_MOVE="k", TW_TIMER_TO="9" * 18), NOW_MS)
+        parse_verb(message(TW_TIMER_MOVE="k", TW_TIMER_TO="9" * 18), NOW_MS)
 
 
 def test_the_brokers_own_limit_holds_for_a_move() -> None:
     far = message(TW_TIMER_MOVE="k", TW_TIMER_TO="2h")
-    assert carried_verb(far, NOW_MS, 7_200_000) is not None
+    assert parse_verb(far, NOW_MS, 7_200_000) is not None
     with pytest.raises(IllegalDeliveryTime, match="the limit is 7199 s"):
-        carried_verb(far, NOW_MS, 7_199_999)
+        parse_verb(far, NOW_MS, 7_199_999)
 
 
 def test_a_span_counts_from_when_the_message_came_in() -> None:
     """A half may be committed long after: the move means the time that its producer meant."""
     came = with_absolute_times(message(TW_TIMER_MOVE="k", TW_TIMER_TO="30m"), NOW_MS)
     assert came.properties["TW_TIMER_TO"] == str(LATER_MS)
-    verb = carried_verb(came, NOW_MS + 600_000)
+    verb = parse_verb(came, NOW_MS + 600_000)
     assert verb is not None
     assert verb.to_ms == LATER_MS
 

@@ -10,7 +10,7 @@ from commitlog.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.verb_properties import carried_verb
+from services.broker.spine.verb_properties import parse_verb
 from services.broker.timers import recall
 from services.broker.timers.delays import LEVELS_MS, with_absolute_times, without_delay
 from tests.memory_disk import MemoryDisk
@@ -128,7 +128,7 @@ VALUES = strategies.one_of(
 def test_whatever_is_given_is_read_or_refused(given: dict[str, str], delivery_ms: int | None) -> None:
     try:
         read = with_absolute_times(message(delivery_ms, **given), NOW_MS)
-        verb = carried_verb(read, NOW_MS)
+        verb = parse_verb(read, NOW_MS)
     except ClientMistake:
         return
     assert not read.properties.keys() & set(NAMES)
