@@ -397,10 +397,10 @@ class Broker:
             elif check := self.transactions.check(subject, now_ms):
                 others.append(check)
         while self._has_due_schedules():
-            self.schedules.occur(self._due_schedules.popleft(), now_ms)
+            self.schedules.run_due(self._due_schedules.popleft(), now_ms)
         others += self.transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.move_queued(now_ms))
-        self.schedules.rest()
+        self.schedules.reset_budget()
         return [*_notified(woken), *others]
 
     def next_due_ms(self) -> int | None:
@@ -678,7 +678,7 @@ class Broker:
         self.groups.forgotten.clear()
         effects += map(Warn, self.housekeeping.missed_told)
         self.housekeeping.missed_told.clear()
-        if lost := self.transactions.end_lost(now_ms):
+        if lost := self.transactions.roll_back_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             self.damage.report(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:

@@ -212,7 +212,7 @@ class Sending:
         return receipt_of(same, message)._replace(recall_handle=handle, replaced_offset=replaced_offset)
 
     def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
-        known = self._transactions.receipts.known(message.topic, message.message_id, now_ms)
+        known = self._transactions.receipts.find_receipt(message.topic, message.message_id, now_ms)
         if known is None and not self.repeats.may_be_misdated(now_ms):
             return None
         stored = properties.encode_message(message)

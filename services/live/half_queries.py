@@ -16,7 +16,7 @@ async def query_page(live: LiveBroker, wanted: HalfFilter, after: int | None, co
     """Return up to `count_max` matching halves after the offset `after`, oldest first."""
     found: list[HalfView] = []
     while True:
-        more = live.query(live.core.half_views.look, wanted, after, count_max + 1 - len(found))
+        more = live.query(live.core.half_views.scan_page, wanted, after, count_max + 1 - len(found))
         found, after = found + more.halves, more.after
         if len(found) > count_max or after is None:
             return page_of(found, count_max)

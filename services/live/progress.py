@@ -44,7 +44,7 @@ class Progress:
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     """Return the progress of a broker. Yield at points where the caller may pause."""
-    unasked, since_ms = core.transactions.unasked, core.transactions.unasked_since_ms()
+    unasked, since_ms = core.transactions.unasked, core.transactions.oldest_unasked_ms()
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
         since = flight.message_groups.waiting_since()

@@ -139,7 +139,7 @@ class HalvesApi:
 
     async def unknown(self, request: Request) -> JSONResponse:
         """Answer a question with that the producer does not know yet."""
-        view = self._live.query(self._live.core.half_views.one, id_of(request))
+        view = self._live.query(self._live.core.half_views.get_half, id_of(request))
         self._live.record_answer(view.transaction_id, UNKNOWN)
         return JSONResponse({"transaction_id": view.transaction_id, "state": view.state.value})
 
@@ -184,7 +184,7 @@ class HalvesApi:
 
     async def _end(self, transaction_id: str, resolution: Resolution) -> JSONResponse:
         live, answer = self._live, resolution.value
-        view = live.query(live.core.half_views.one, transaction_id)
+        view = live.query(live.core.half_views.get_half, transaction_id)
         if resolution is Resolution.COMMIT:
             await live.room.wait_for_copy()
         try:

@@ -57,7 +57,7 @@ def states_of(live: LiveBroker, topic: str, key: str, found: Sequence[Delivery])
     """Yield how each of the messages stands that were found by a key."""
     halves = {}
     if any(one.stored_topic == HALF_TOPIC for one in found):
-        views = live.query(live.core.half_views.of_key, topic, key, len(found))
+        views = live.query(live.core.half_views.find_by_key, topic, key, len(found))
         halves = {view.half_offset: view for view in views}
     for one in found:
         if one.stored_topic == TIMER_TOPIC:

@@ -190,7 +190,7 @@ def of_half(asked: Asked, verb: Verb) -> Need:
     if not asked.caller.may_somewhere(verb, Kind.TOPIC):
         return on_topic(verb, SOME_TOPIC)
     transaction_id = id_of(asked.request)
-    view = asked.live.query(asked.live.core.half_views.one, transaction_id)
+    view = asked.live.query(asked.live.core.half_views.get_half, transaction_id)
     need = on_topic(verb, view.topic or WILD)
     try:
         asked.caller.ask([need])

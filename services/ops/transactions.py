@@ -281,7 +281,7 @@ def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> Ende
     """Return an end as JSON has it; `before` is the half as it was, with its message."""
     verdict = replaced_offset = None
     if before.due_ms is not None or (before.message and verb_properties.has_verb(before.message)):
-        ended = live.query(live.core.half_views.one, receipt.transaction_id)
+        ended = live.query(live.core.half_views.get_half, receipt.transaction_id)
         verdict, replaced_offset = verdict_shape(ended.verdict), offset_or_none(ended.replaced_offset)
     return {
         "transaction_id": receipt.transaction_id,
@@ -356,7 +356,7 @@ class TransactionsApi:
 
     async def one(self, request: Request) -> JSONResponse:
         """Show one half message."""
-        view = self._live.query(self._live.core.half_views.one, id_of(request))
+        view = self._live.query(self._live.core.half_views.get_half, id_of(request))
         questions = [*self._transactions.log.check_backs_of(view.transaction_id)]
         return JSONResponse(one_half_shape(view, questions, self._connected()[view.topic]))
 
@@ -367,7 +367,7 @@ class TransactionsApi:
     async def resolve(self, request: Request) -> JSONResponse:
         """End a transaction by hand."""
         wanted = await said_as(NewResolution, request)
-        before = self._live.query(self._live.core.half_views.one, id_of(request))
+        before = self._live.query(self._live.core.half_views.get_half, id_of(request))
         receipt = await self._transactions.resolve(id_of(request), wanted.resolution, wanted.reason)
         log.info(
             "transaction resolved",
@@ -388,7 +388,7 @@ class TransactionsApi:
     def _of_key(self, query: HalvesQuery) -> list[HalfView]:
         if not query.topic:
             raise ClientMistake("A key is looked up in a topic: give topic, too.")
-        return self._live.query(self._live.core.half_views.of_key, query.topic, query.key, query.limit)
+        return self._live.query(self._live.core.half_views.find_by_key, query.topic, query.key, query.limit)
 
     def _filter(self, query: HalvesQuery) -> HalfFilter:
         before_ms = HalfFilter().stored_before_ms

@@ -249,7 +249,7 @@ def check(bench: Bench, where: str) -> None:
     assert len(found) == len(set(found)), f"twice {where}"
     assert set(found) <= {f"M{number}" for number in range(bench.sent)}, where
     for transaction_id in bench.halves.values():
-        assert broker.half_views.one(transaction_id).state.name == "OPEN", where
+        assert broker.half_views.get_half(transaction_id).state.name == "OPEN", where
     bench.disk.crash(lambda count: 0)
     again = bench.start()
     assert messages_of(again) == found, f"what a start has shown is gone {where}"

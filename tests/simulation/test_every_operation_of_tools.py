@@ -195,7 +195,7 @@ def check_repaired(bench: Bench, disk: MemoryDisk, lost: set[str], where: str) -
         found = messages_of(broker)
     assert set(found) == bench.told - lost, where
     for transaction_id in bench.halves.values():
-        assert broker.half_views.one(transaction_id).state.name == "OPEN", where
+        assert broker.half_views.get_half(transaction_id).state.name == "OPEN", where
     assert broker.gauges().pending_timers == 9, where
 
 

@@ -74,7 +74,7 @@ def test_a_commit_torn_at_any_byte_is_whole_or_was_never_made(is_delayed: bool, 
     states: Counter[State] = Counter()
     for number, disk in enumerate(torn.crashes()):
         broker = Broker.open(disk, SETTINGS, NOW_MS)
-        found = broker.half_views.one(torn.half.transaction_id).state
+        found = broker.half_views.get_half(torn.half.transaction_id).state
         states[found] += 1
         assert (messages(broker), waits(broker)) == ((1, False) if found is State.COMMITTED else (0, True))
         how = list(Resolution)[number % 2]
@@ -127,14 +127,14 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     with pytest.raises(InvalidTransactionId):
         bench.broker.transactions.end("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half_views.one(forged)
+        bench.broker.half_views.get_half(forged)
 
 
 def test_a_check_by_hand_does_not_bring_the_next_one_forward() -> None:
     bench = Bench()
     half = bench.half()
-    due_ms = bench.broker.half_views.one(half.transaction_id).next_check_ms
+    due_ms = bench.broker.half_views.get_half(half.transaction_id).next_check_ms
     bench.broker.transactions.check_now(half.transaction_id)
     for asked in (False, True):
         bench.broker.transactions.check_asked(half.transaction_id, asked, NOW_MS)
-        assert bench.broker.half_views.one(half.transaction_id).next_check_ms >= due_ms
+        assert bench.broker.half_views.get_half(half.transaction_id).next_check_ms >= due_ms

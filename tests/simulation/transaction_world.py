@@ -252,7 +252,7 @@ class TransactionWorld(World):
         if message is not None:
             assert (message.message_id, message.body) == (one.message.message_id, one.message.body)
         how = self.chance.choice([COMMIT, ROLLBACK])
-        due_ms = self.broker.half_views.one(one.transaction_id).next_check_ms
+        due_ms = self.broker.half_views.get_half(one.transaction_id).next_check_ms
         kind = self.chance.choice(["silent", "silent", "at once", "later", "before"])
         if kind == "before":
             self._end(one, how)
@@ -343,7 +343,7 @@ class TransactionWorld(World):
 
     def _view(self, one: Transaction) -> HalfView | None:
         try:
-            return self.broker.half_views.one(one.transaction_id)
+            return self.broker.half_views.get_half(one.transaction_id)
         except InvalidTransactionId:
             return None
 

@@ -40,14 +40,14 @@ class HalfReceipts:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def known(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
+    def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
         """Return the receipt of a half message that was sent within `dedupe_ms`, or None if there is none."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
-        return self.receipt(topic, message_id, half.id_crc(message_id), row)
+        return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
-    def receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
+    def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
         """Return the receipt of the half message with this row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
@@ -60,9 +60,9 @@ class HalfReceipts:
         """Return the receipt of the half message with this record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
-        return self.receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
+        return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
-    def remember(self, topic: str, message_id: str, row: Row) -> None:
+    def add_half(self, topic: str, message_id: str, row: Row) -> None:
         """Add an appended half message, and remove some old rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied

@@ -31,12 +31,12 @@ class HalfViews:
         """Return up to `count_max` matching half messages after `after`, oldest first, without contents."""
         found: list[HalfView] = []
         while True:
-            more = self.look(wanted, after, count_max + 1 - len(found))
+            more = self.scan_page(wanted, after, count_max + 1 - len(found))
             found, after = found + more.halves, more.after
             if len(found) > count_max or after is None:
                 return page_of(found, count_max)
 
-    def look(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
+    def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Return up to `count_max` matching half messages among the next `HALVES_LOOKED_AT_ONCE`.
 
         The result's `after` is the cursor of the next call, even if no half message matched, or None at the
@@ -55,16 +55,16 @@ class HalfViews:
                 found.append(self._view(record))
         return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
 
-    def one(self, transaction_id: str) -> HalfView:
+    def get_half(self, transaction_id: str) -> HalfView:
         """Return one half message with its content, or raise `InvalidTransactionId` if the id is unknown."""
         record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
-    def of_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
+    def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
         """Return up to `count_max` half messages with a key or message id, newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
-        named = (record for record in records if _carries(record, topic, key))
+        named = (record for record in records if _has_key(record, topic, key))
         return [self._view(record) for record in islice(named, count_max)]
 
     def _half_at(self, offset: int) -> Record | None:
@@ -79,7 +79,7 @@ class HalfViews:
         offset, message = record.physical_offset, properties.to_message(record)
         waiting, expired = self._outcomes.waiting(offset), self._outcomes.expiry(offset)
         ended = self._transactions.ended(record) or Ended(State.OPEN, 0, -1)
-        ending = self._ending(ended)
+        ending = self._read_ending(ended)
         return HalfView(
             transaction_id=half.transaction_id(offset, message.message_id),
             message_id=message.message_id,
@@ -102,7 +102,7 @@ class HalfViews:
             replaced_offset=replaced_offset_of(ending),
         )
 
-    def _ending(self, ended: Ended) -> bytes:
+    def _read_ending(self, ended: Ended) -> bytes:
         """Return the encoded properties of the record that ended a half message, or b'' without a record."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
@@ -121,6 +121,6 @@ def _real_topic(record: Record) -> str:
     return properties.value_of(record.properties, property_names.REAL_TOPIC)
 
 
-def _carries(record: Record, topic: str, key: str) -> bool:
+def _has_key(record: Record, topic: str, key: str) -> bool:
     message = properties.to_message(record)
     return message.topic == topic and key in (*message.keys, message.message_id)

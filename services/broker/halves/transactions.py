@@ -103,7 +103,7 @@ class Transactions:
         appended = self._store.append(NewMessage(message, stored, HALF_TOPIC, 0, (fact,)), now_ms)
         offset, end_offset, queue_offset, store_ms = appended[:4]
         row = row_of(fact, store_ms, offset, queue_offset)
-        receipt = self.receipts.receipt(topic, message_id, half.id_crc(message_id), row)
+        receipt = self.receipts.build_receipt(topic, message_id, half.id_crc(message_id), row)
         if message.delivery_ms is None and not has_verb(message):
             self._recent.add(receipt.transaction_id, Sent(offset, message, queue_id, end_offset - offset))
         return receipt
@@ -113,7 +113,7 @@ class Transactions:
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
-                self.receipts.remember(fact.topic, fact.message_id, row)
+                self.receipts.add_half(fact.topic, fact.message_id, row)
             case HalfEnded():
                 self._scheduler.cancel(Purpose.CHECK, fact.half_offset)
                 if len(self.unasked) and (waiting := self.outcomes.waiting(fact.half_offset)):
@@ -171,7 +171,7 @@ class Transactions:
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
-            return self._end_again(remembered, transaction_id, resolution, _EVENTS[resolution])
+            return self._confirm_end(remembered, transaction_id, resolution, _EVENTS[resolution])
         _check_topic(record, topic, transaction_id)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
@@ -248,7 +248,7 @@ class Transactions:
         if waiting.id_crc < 0 or self.policy(waiting.topic).is_exhausted(waiting.check_count):
             self._to_read.append(half_offset)
             return None
-        return _question(half_offset, waiting)
+        return _check_back_of(half_offset, waiting)
 
     def has_more(self) -> bool:
         """Return whether `read_due` has work to do now."""
@@ -266,7 +266,7 @@ class Transactions:
             waiting = self.outcomes.waiting(half_offset)
             if waiting is None:
                 continue
-            record = self._read(half_offset)
+            record = self._read_half(half_offset)
             if record is None:
                 self._end_unreadable(half_offset, now_ms)
                 continue
@@ -275,10 +275,10 @@ class Transactions:
                 self._append_end(record, Event.EXPIRE, "", now_ms)
             else:
                 crc = half.id_crc(properties.value_of(record.properties, property_names.MESSAGE_ID))
-                questions.append(_question(half_offset, waiting._replace(id_crc=crc)))
+                questions.append(_check_back_of(half_offset, waiting._replace(id_crc=crc)))
         return questions
 
-    def end_lost(self, now_ms: int) -> list[int]:
+    def roll_back_lost(self, now_ms: int) -> list[int]:
         """Roll back half messages that have no record in the log or in keep files, and return their offsets.
 
         A call examines up to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the log, and the next call
@@ -319,7 +319,7 @@ class Transactions:
 
     def message(self, half_offset: int) -> Message | None:
         """Return the content of a half message for a check-back, or None if damage has destroyed it."""
-        record = self._read(half_offset)
+        record = self._read_half(half_offset)
         if record is None:
             self._to_read.append(half_offset)  # the next tick ends the half, which cannot be checked back
             return None
@@ -339,7 +339,7 @@ class Transactions:
             count = waiting.check_count + 1
             next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, count)
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
-            self._wake(waiting.topic, 1, now_ms)
+            self._schedule_unasked(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
             self._scheduler.cancel(Purpose.CHECK, offset)  # a manual check-back leaves the timer in place
             self.unasked.add(waiting.topic, offset)
@@ -349,9 +349,9 @@ class Transactions:
 
     def producer_came(self, topic: str, now_ms: int) -> None:
         """Schedule the waiting half messages of a topic at once, because a producer may be available now."""
-        self._wake(topic, limits.CHECKS_WOKEN_MAX, now_ms)
+        self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
-    def unasked_since_ms(self) -> int | None:
+    def oldest_unasked_ms(self) -> int | None:
         """Return the earliest due time of half messages without an available producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
@@ -394,11 +394,11 @@ class Transactions:
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
                 self._store.append(half.late_record(record.physical_offset, event.value), now_ms)
-            return self._end_again(ended, transaction_id, resolution, event)
+            return self._confirm_end(ended, transaction_id, resolution, event)
         durable_at = self._append_end(record, event, reason, now_ms)
         return EndReceipt(transaction_id, resolution, False, durable_at)
 
-    def _end_again(
+    def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
         """Confirm a repeated end of a transaction, or raise `TransactionEnded` if the outcomes differ."""
@@ -468,12 +468,12 @@ class Transactions:
             self.unasked.discard(waiting.topic, fact.half_offset)
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
-    def _wake(self, topic: str, count_max: int, now_ms: int) -> None:
+    def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
         """Schedule up to `count_max` half messages of a topic that wait for a producer at `now_ms`."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
-    def _read(self, half_offset: int) -> Record | None:
+    def _read_half(self, half_offset: int) -> Record | None:
         """Return the record of a half message, or None if damage has destroyed the record."""
         try:
             return self._store.read(half_offset)
@@ -489,7 +489,7 @@ def unknown_half(transaction_id: str) -> InvalidTransactionId:
     )
 
 
-def _question(half_offset: int, waiting: OpenHalf) -> CheckBack:
+def _check_back_of(half_offset: int, waiting: OpenHalf) -> CheckBack:
     transaction_id = half.transaction_id_of(half_offset, waiting.id_crc)
     return CheckBack(transaction_id, waiting.topic, half_offset)
 

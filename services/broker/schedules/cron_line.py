@@ -50,9 +50,9 @@ class CronLine:
     fits_either_day: bool
 
 
-def read_cron(line: str) -> CronLine:
+def parse_cron(line: str) -> CronLine:
     """Return the parsed line, or raise ValueError with a sentence that contains the correction."""
-    texts = _fields_of(_unnamed(line.strip()))
+    texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
         fields,
@@ -61,7 +61,7 @@ def read_cron(line: str) -> CronLine:
     )
 
 
-def _unnamed(line: str) -> str:
+def _expand_name(line: str) -> str:
     """Return the five fields of a line such as `@daily`, and any other line unchanged."""
     if not line.startswith("@"):
         return line
@@ -117,7 +117,7 @@ class _Field:
         if self.wraps:
             # Weekdays are given by name, since CronTrigger numbers them from Monday.
             return ",".join(WEEKDAYS[day] for day in sorted({day % 7 for days in items for day in days}))
-        return ",".join(map(_progression, items))
+        return ",".join(map(_format_range, items))
 
     def _read_item(self, item: str) -> range:
         if self.word == "day" and item.lower() in ("l", "last"):
@@ -126,7 +126,7 @@ class _Field:
         found = _ITEM.fullmatch(item)
         if found is None:
             raise ValueError(
-                f"{self.word} {item!r} is not {self._allowed()}, a range or *, with a step or without"
+                f"{self.word} {item!r} is not {self._describe_values()}, a range or *, with a step or without"
             )
         step = int(found["step"] or 1)
         if step == 0:
@@ -154,9 +154,9 @@ class _Field:
         for number, name in enumerate(self.names, self.first_name):
             if len(word) >= 3 and name.startswith(word.lower()):
                 return number
-        raise ValueError(f"{self.word} {word!r} is not {self._allowed()}")
+        raise ValueError(f"{self.word} {word!r} is not {self._describe_values()}")
 
-    def _allowed(self) -> str:
+    def _describe_values(self) -> str:
         names = f", or {self.names[0][:3]} to {self.names[-1][:3]}" if self.names else ""
         return f"{self.low} to {self.high}{names}"
 
@@ -218,7 +218,7 @@ _FOREIGN: Final = (
 """Patterns of items, each with the fields that reject the pattern, and with the correction."""
 
 
-def _progression(numbers: range) -> str:
+def _format_range(numbers: range) -> str:
     """Return a range in the syntax of CronTrigger, which rejects a step wider than the range."""
     if numbers is _LAST_DAY:
         return "last"

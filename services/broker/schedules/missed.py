@@ -21,7 +21,7 @@ from commitlog import limits
 from services.broker.schedules.schedule_values import Missed, Schedule
 
 
-def given_up_until(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
+def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
     """Return the time, in ms since 1970, up to which runs after the cursor are given up.
 
     At least one run must be due.
@@ -37,42 +37,42 @@ def searches(schedule: Schedule) -> int:
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
-def _all_but_late(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
+def _cutoff_by_age(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
     return now_ms - limits.SCHEDULE_LATE_MS_MAX - 1
 
 
-def _all_but_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
+def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
     return schedule.recurrence.last_until(after_ms, until_ms) - 1
 
 
-def _all_but_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
+def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
     """Double a window that ends now until it has too many runs, and return the time before the newest runs.
 
     If runs occur in bursts and the window has far too many of them, a binary search narrows the window.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
-    while low_ms > after_ms and _count(schedule, low_ms, until_ms) <= count_max:
+    while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
         low_ms, width_ms = max(after_ms, until_ms - width_ms), width_ms * 2
     held = [*islice(schedule.recurrence.between(low_ms, until_ms), _BURST * count_max + 1)]
     if len(held) <= count_max:
         return low_ms
     if len(held) <= _BURST * count_max:
         return held[-count_max] - 1
-    return _halved(schedule, low_ms, until_ms)
+    return _bisect_window(schedule, low_ms, until_ms)
 
 
-def _halved(schedule: Schedule, low_ms: int, until_ms: int) -> int:
+def _bisect_window(schedule: Schedule, low_ms: int, until_ms: int) -> int:
     high_ms = until_ms
     while high_ms - low_ms > 1:
         middle_ms = (low_ms + high_ms) // 2
-        count = _count(schedule, middle_ms, until_ms)
+        count = _count_runs(schedule, middle_ms, until_ms)
         if count == schedule.missed_max:
             return middle_ms
         low_ms, high_ms = (middle_ms, high_ms) if count > schedule.missed_max else (low_ms, middle_ms)
     return high_ms
 
 
-def _count(schedule: Schedule, after_ms: int, until_ms: int) -> int:
+def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
     """Return the number of occurrences in a window, at most one more than `missed_max`."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
@@ -82,7 +82,7 @@ _BURST: Final = 8
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {
-    Missed.SKIP: _all_but_late,
-    Missed.ONCE: _all_but_last,
-    Missed.ALL: _all_but_newest,
+    Missed.SKIP: _cutoff_by_age,
+    Missed.ONCE: _cutoff_before_last,
+    Missed.ALL: _cutoff_before_newest,
 }

@@ -32,7 +32,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from apscheduler.triggers.cron import CronTrigger
 
 from commitlog import limits
-from services.broker.schedules.cron_line import CronLine, read_cron
+from services.broker.schedules.cron_line import CronLine, parse_cron
 from services.broker.spine.errors import IllegalSchedule
 
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
@@ -53,7 +53,7 @@ class Recurrence:
 
     def __init__(self, cron: str, time_zone: str) -> None:
         try:
-            line = read_cron(cron)
+            line = parse_cron(cron)
             self._zone = _zone_of(time_zone)
         except ValueError as error:
             raise IllegalSchedule(
@@ -66,19 +66,19 @@ class Recurrence:
         """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
         from_s = now_ms // 1000 + 1
         # Times repeated by a change before `from_s` may follow, and times skipped at `from_s` occur now.
-        change_s = None if self._has_wildcard else self._change(from_s - CHANGE_S_MAX - 1, from_s)
+        change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
                 if change_s >= from_s and self._occurs_at(change_s):
                     return change_s * 1000
-                from_s = max(from_s, change_s + self._repeated(change_s))
+                from_s = max(from_s, change_s + self._repeated_seconds(change_s))
             offset_s = self._offset(from_s)
-            wall_s = self._wall_from(from_s + offset_s)
+            wall_s = self._next_wall(from_s + offset_s)
             if wall_s is None:
                 return None
             # The conversion of a wall is valid while the offset stays. If a change comes before the wall, the
             # search continues at the change.
-            change_s = self._change(from_s, wall_s - offset_s)
+            change_s = self._find_change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
 
@@ -112,38 +112,38 @@ class Recurrence:
 
     def _occurs_at(self, change_s: int) -> bool:
         """Return whether a time skipped by a clock change matches, and therefore occurs at the change."""
-        jump_s = self._jump(change_s)
+        jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
         skipped_s = change_s + self._offset(change_s - 1)
-        wall_s = self._wall_from(skipped_s)
+        wall_s = self._next_wall(skipped_s)
         return wall_s is not None and wall_s < skipped_s + jump_s
 
-    def _repeated(self, change_s: int) -> int:
+    def _repeated_seconds(self, change_s: int) -> int:
         """Return the seconds after a clock change that have no occurrences because the wall times repeat."""
-        return max(0, -self._jump(change_s))
+        return max(0, -self._forward_seconds(change_s))
 
-    def _jump(self, change_s: int) -> int:
+    def _forward_seconds(self, change_s: int) -> int:
         """Return the seconds by which clocks are set forward, or 0 if the new time applies at once."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
-    def _wall_from(self, wall_s: int) -> int | None:
+    def _next_wall(self, wall_s: int) -> int | None:
         """Return the first matching wall at or after `wall_s`, or None if the search finds no match."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
 
-    def _change(self, after_s: int, until_s: int) -> int | None:
+    def _find_change(self, after_s: int, until_s: int) -> int | None:
         """Return the first moment with another offset after `after_s`, up to `until_s` included, or None."""
         offset_s = self._offset(after_s)
         for low_s in range(after_s, until_s, STRIDE_S):
             high_s = min(low_s + STRIDE_S, until_s)
             if self._offset(high_s) != offset_s:
-                return self._halved(offset_s, low_s, high_s)
+                return self._bisect_change(offset_s, low_s, high_s)
         return None
 
-    def _halved(self, offset_s: int, low_s: int, high_s: int) -> int:
+    def _bisect_change(self, offset_s: int, low_s: int, high_s: int) -> int:
         while high_s - low_s > 1:
             middle_s = (low_s + high_s) // 2
             low_s, high_s = (middle_s, high_s) if self._offset(middle_s) == offset_s else (low_s, middle_s)

@@ -76,7 +76,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 
 @dataclass(slots=True)
-class _Running:
+class _ScheduleProgress:
     """A schedule and its progress. Missed runs up to `cleared_ms` have already been decided."""
 
     schedule: Schedule
@@ -113,10 +113,10 @@ class Schedules:
         self._sending = sending
         self._housekeeping = housekeeping
         self._settings = settings
-        self._by_name: dict[str, _Running] = {}
-        self._by_number: dict[int, _Running] = {}
+        self._by_name: dict[str, _ScheduleProgress] = {}
+        self._by_number: dict[int, _ScheduleProgress] = {}
         self._spent_ms: dict[str, int] = {}
-        self._frozen: DeferredRows[str, _Running] = NOTHING
+        self._frozen: DeferredRows[str, _ScheduleProgress] = NOTHING
         self._last_number = 0
         self._body_bytes = 0
         self._searches = 0
@@ -128,7 +128,7 @@ class Schedules:
 
     def get(self, name: str, count: int) -> ScheduleView:
         """Return one schedule with its next `count` occurrences, or raise `ScheduleNotFound`."""
-        return self._view(self._named(name), count)
+        return self._view(self._find_schedule(name), count)
 
     def names_of(self, topic: str) -> list[str]:
         """Return the sorted names of the schedules that send messages to a topic."""
@@ -149,30 +149,30 @@ class Schedules:
         self._check_message(schedule, now_ms)
         after_ms = self._from_ms(schedule, now_ms)
         self._append(ScheduleSet(freeze_schedule(schedule), after_ms), now_ms)
-        return self._changed(schedule.name)
+        return self._view_after_change(schedule.name)
 
     def delete(self, name: str, now_ms: int) -> ScheduleView:
         """Remove a schedule, and return its last state, or raise `ScheduleNotFound`."""
-        one = self._named(name)
+        one = self._find_schedule(name)
         self._append(ScheduleDeleted(name), now_ms)
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
         """Pause a schedule, or raise `ScheduleNotFound` if it does not exist."""
-        if self._named(name).is_paused:
-            return self._view(self._named(name), 1)
+        if self._find_schedule(name).is_paused:
+            return self._view(self._find_schedule(name), 1)
         self._append(SchedulePaused(name), now_ms)
-        return self._changed(name)
+        return self._view_after_change(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
         """Resume a schedule with occurrences from now on, or raise `ScheduleNotFound`."""
-        one = self._named(name)
+        one = self._find_schedule(name)
         if not one.is_paused:
             return self._view(one, 1)
         self._append(ScheduleResumed(name, max(one.cursor_ms, now_ms)), now_ms)
-        return self._changed(name)
+        return self._view_after_change(name)
 
-    def occur(self, number: int, now_ms: int) -> None:
+    def run_due(self, number: int, now_ms: int) -> None:
         """Send the due run of a schedule, or give it up, and schedule the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
@@ -185,19 +185,19 @@ class Schedules:
             if self._is_late(one, due_ms, now_ms) and not self._reserve_searches(one):
                 self._scheduler.schedule(Purpose.SCHEDULE, number, now_ms)
                 return
-            if self._is_wanted(one, due_ms, now_ms):
+            if self._decide_run(one, due_ms, now_ms):
                 self._send(one, due_ms, now_ms)
             assert one.cursor_ms >= due_ms, f"the run at {due_ms} would be sent again"
-        self._plan(one)
+        self._schedule_next_run(one)
 
-    def rest(self) -> None:
+    def reset_budget(self) -> None:
         """Reset the decision budget at the end of a tick."""
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
         """Change a schedule, or advance it past a run that was sent."""
         if isinstance(fact, ScheduleRan):
-            self._ran(fact)
+            self._advance_past_run(fact)
             return
         self._forget_spent(stamp.store_ms)
         self._frozen.before_change(fact.name)
@@ -208,12 +208,12 @@ class Schedules:
             return
         match fact:
             case ScheduleDeleted():
-                self._deleted(one)
+                self._remove_schedule(one)
             case SchedulePaused():
-                self._paused(one)
+                self._pause_timer(one)
             case ScheduleResumed():
                 one.is_paused, one.cursor_ms = False, fact.after_ms
-                self._look_at(one)
+                self._request_computation(one)
             case SchedulePassed():
                 one.cursor_ms = one.passed_ms = max(one.cursor_ms, fact.until_ms)
                 one.trouble = one.trouble if fact.trouble is None else fact.trouble
@@ -231,7 +231,7 @@ class Schedules:
         """Restore the snapshot part."""
         self._spent_ms = dict(frozen["spent_ms"])
         for one in frozen["running"]:
-            self._keep(
+            self._add_schedule(
                 thaw_schedule(one["schedule"]), **{name: one[name] for name in one if name != "schedule"}
             )
 
@@ -242,7 +242,7 @@ class Schedules:
         before_ms = known.cursor_ms if known else self._spent_ms.get(schedule.name, 0)
         return max(before_ms, now_ms)
 
-    def _check_room(self, schedule: Schedule, known: _Running | None) -> None:
+    def _check_room(self, schedule: Schedule, known: _ScheduleProgress | None) -> None:
         body_bytes = self._body_bytes + len(schedule.body) - (len(known.schedule.body) if known else 0)
         if known is None and len(self._by_name) >= limits.SCHEDULE_COUNT_MAX:
             raise IllegalSchedule(f"There are {len(self._by_name)} already. Delete some first.")
@@ -258,11 +258,11 @@ class Schedules:
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
-    def _is_late(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+    def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
         """Return whether a run was missed and is still undecided."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
-    def _reserve_searches(self, one: _Running) -> bool:
+    def _reserve_searches(self, one: _ScheduleProgress) -> bool:
         """Return whether the budget of this tick allows another decision, and reserve the decision.
 
         The first decision of a tick is always allowed.
@@ -273,20 +273,20 @@ class Schedules:
         self._searches += searches
         return True
 
-    def _is_wanted(self, one: _Running, due_ms: int, now_ms: int) -> bool:
+    def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
         """Return whether to send the due run. If not, record which runs are given up."""
         if not self._is_late(one, due_ms, now_ms):
             return True
         # One decision covers all runs that are due now. The runs that the policy keeps are late as well, and
         # need no separate decision.
         one.cleared_ms = now_ms
-        until_ms = missed.given_up_until(one.schedule, one.cursor_ms, now_ms)
+        until_ms = missed.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
             return True
         self._append(SchedulePassed(one.schedule.name, until_ms), now_ms)
         return False
 
-    def _send(self, one: _Running, due_ms: int, now_ms: int) -> None:
+    def _send(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> None:
         try:
             self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
         except TidewheelError as error:
@@ -296,7 +296,7 @@ class Schedules:
         """Append the record of a change, which also applies the change."""
         self._store.append(record_of(fact), now_ms)
 
-    def _plan(self, one: _Running) -> None:
+    def _schedule_next_run(self, one: _ScheduleProgress) -> None:
         """Schedule the pending run."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
@@ -316,15 +316,15 @@ class Schedules:
         known = self._by_name.get(schedule.name)
         self._spent_ms.pop(schedule.name, None)
         if known is None:
-            self._keep(schedule, cursor_ms=after_ms)
+            self._add_schedule(schedule, cursor_ms=after_ms)
             return
         self._body_bytes += len(schedule.body) - len(known.schedule.body)
         assert self._body_bytes >= 0, "more bodies were let go than kept"
         known.schedule, known.cursor_ms, known.trouble, known.pending = schedule, after_ms, "", None
         known.unreadable = ""
-        self._look_at(known)
+        self._request_computation(known)
 
-    def _deleted(self, one: _Running) -> None:
+    def _remove_schedule(self, one: _ScheduleProgress) -> None:
         del self._by_name[one.schedule.name]
         del self._by_number[one.number]
         self._body_bytes -= len(one.schedule.body)
@@ -335,11 +335,11 @@ class Schedules:
         if len(self._spent_ms) > self._store.applied.spent_schedules_max:
             del self._spent_ms[next(iter(self._spent_ms))]
 
-    def _paused(self, one: _Running) -> None:
+    def _pause_timer(self, one: _ScheduleProgress) -> None:
         one.is_paused = True
         self._scheduler.cancel(Purpose.SCHEDULE, one.number)
 
-    def _ran(self, run: ScheduleRan) -> None:
+    def _advance_past_run(self, run: ScheduleRan) -> None:
         one = self._by_name.get(run.name)
         if one is None:
             return
@@ -349,35 +349,35 @@ class Schedules:
             one.sent_count += 1
             one.trouble = ""
 
-    def _keep(self, schedule: Schedule, **fields: Any) -> None:
+    def _add_schedule(self, schedule: Schedule, **fields: Any) -> None:
         assert schedule.name not in self._by_name, "a schedule without a name would run on"
         self._last_number += 1
-        one = _Running(schedule, self._last_number, **fields)
+        one = _ScheduleProgress(schedule, self._last_number, **fields)
         self._by_name[schedule.name] = self._by_number[one.number] = one
         self._body_bytes += len(schedule.body)
         assert len(self._by_name) == len(self._by_number), "a schedule without a name, or without a number"
         if not one.is_paused:
-            self._look_at(one)
+            self._request_computation(one)
 
-    def _look_at(self, one: _Running) -> None:
+    def _request_computation(self, one: _ScheduleProgress) -> None:
         """Make the next tick compute the pending run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
     # Views.
 
-    def _named(self, name: str) -> _Running:
+    def _find_schedule(self, name: str) -> _ScheduleProgress:
         one = self._by_name.get(name)
         if one is None:
             raise ScheduleNotFound(f"There is no {name!r}. See which there are: tidewheel schedule ls")
         return one
 
-    def _changed(self, name: str) -> ScheduleView:
+    def _view_after_change(self, name: str) -> ScheduleView:
         one = self._by_name[name]
-        self._plan(one)
+        self._schedule_next_run(one)
         return self._view(one, 1)
 
-    def _next_ms(self, one: _Running) -> int | None:
+    def _next_ms(self, one: _ScheduleProgress) -> int | None:
         """Return the time of the pending run, or None if the schedule has ended or cannot be read."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
@@ -387,7 +387,7 @@ class Schedules:
                 return None
         return one.pending[1]
 
-    def _view(self, one: _Running, count: int) -> ScheduleView:
+    def _view(self, one: _ScheduleProgress, count: int) -> ScheduleView:
         next_ms = self._next_ms(one)
         state = ScheduleState.ENDED if next_ms is None else ScheduleState.ACTIVE
         if one.pending is None:

@@ -120,7 +120,7 @@ def test_each_reason_is_of_something_that_is_read(core: Core) -> None:
     ("root", "what"),
     [
         (("Timers", "check_room"), "settings.timers_per_topic_max"),
-        (("HalfReceipts", "known"), "settings.dedupe_ms"),
+        (("HalfReceipts", "find_receipt"), "settings.dedupe_ms"),
         (("TimerEnds", "is_forgotten"), "TimerEnds._history_ms"),
         (("Transactions", "check_room"), "limits.HALVES_WAITING_MAX"),
         (("Outcomes", "takes_late"), "outcomes.LATE_ENDS_MAX"),

@@ -83,7 +83,7 @@ class Bench:
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setattr(Schedule, "next_after", refuse)
             self.tick(HOUR)
-            self.broker.schedules._look_at(self.broker.schedules._by_name["s"])
+            self.broker.schedules._request_computation(self.broker.schedules._by_name["s"])
             self.broker.schedules.pause("s", self.now_ms)
             self.broker.schedules.resume("s", self.now_ms)
 

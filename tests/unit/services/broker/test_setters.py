@@ -44,7 +44,7 @@ OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("groups.py", "_offsets_to_change"): "an untouched row is no part of the state",
     ("topics.py", "infer_topic"): "the broker's apply calls it with every record",
-    ("half_receipts.py", "remember"): "the apply of transactions calls it",
+    ("half_receipts.py", "add_half"): "the apply of transactions calls it",
     ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""

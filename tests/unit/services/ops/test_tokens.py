@@ -120,7 +120,7 @@ def test_a_user_without_rights_is_refused_everywhere_but_where_none_is_needed(at
                     said = answer.json()
                     assert said["code"] == "TW-182"
                     assert "tidewheel auth acl allow nobody " in said["message"], said
-            assert one.live.query(one.live.core.half_views.one, half).state.value == "OPEN"
+            assert one.live.query(one.live.core.half_views.get_half, half).state.value == "OPEN"
 
     at_desk(scenario)
 
@@ -509,7 +509,7 @@ def test_the_id_of_a_transaction_tells_nothing_of_it_to_callers_without_the_righ
                     assert there.text.replace(half, none) == other.text
                     assert "secret" not in there.text
             assert "transact on topic 'secret'" in repr(one.refusals.latest())
-            assert one.live.query(one.live.core.half_views.one, half).state.value == "OPEN"
+            assert one.live.query(one.live.core.half_views.get_half, half).state.value == "OPEN"
 
     at_desk(scenario)
 

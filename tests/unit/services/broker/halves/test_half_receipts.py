@@ -38,7 +38,7 @@ def stored(number: int, store_ms: int = NOW_MS, due_ms: int | None = None) -> Re
 def apply(receipts: HalfReceipts, record: Record) -> None:
     (fact,) = facts_of(record)
     assert isinstance(fact, HalfStored)
-    receipts.remember(
+    receipts.add_half(
         fact.topic,
         fact.message_id,
         row_of(fact, record.store_ms, record.physical_offset, record.queue_offset),
@@ -63,9 +63,9 @@ def test_what_was_frozen_answers_alike(due_ms: int | None) -> None:
     apply(receipts, stored(7, due_ms=due_ms))
     again.thaw(json.loads(json.dumps([*receipts.freeze()])))
     for one in (receipts, again):
-        assert one.known("t", "M7", NOW_MS) == receipt(7, due_ms)
-        assert one.known("other", "M7", NOW_MS) is None
-        assert one.known("t", "M7", NOW_MS + SETTINGS.dedupe_ms) is None
+        assert one.find_receipt("t", "M7", NOW_MS) == receipt(7, due_ms)
+        assert one.find_receipt("other", "M7", NOW_MS) is None
+        assert one.find_receipt("t", "M7", NOW_MS + SETTINGS.dedupe_ms) is None
 
 
 def test_the_oldest_are_forgotten_by_the_store_time_of_what_follows_and_by_count(
@@ -91,4 +91,4 @@ def test_after_a_pause_the_old_ones_go_a_few_at_a_time() -> None:
         apply(receipts, stored(number, NOW_MS + KEPT_MS))
         counts.append(len(receipts))
     assert counts == [17, 14, 11, 8, 5, 6, 7, 8, 9, 10]
-    assert receipts.known("t", "M19", NOW_MS + KEPT_MS) is None
+    assert receipts.find_receipt("t", "M19", NOW_MS + KEPT_MS) is None

@@ -98,9 +98,9 @@ def test_a_late_end_of_an_expired_half_is_refused_and_listed(bench: Bench) -> No
     with pytest.raises(TransactionEnded, match=r"EXPIRED at .*tidewheel txn resolve"):
         bench.end(half, Resolution.COMMIT)
     late = (("COMMIT", bench.now_ms),)
-    assert bench.broker.half_views.one(half.transaction_id).late == late
+    assert bench.broker.half_views.get_half(half.transaction_id).late == late
     bench.restart()
-    assert bench.broker.half_views.one(half.transaction_id).late == late
+    assert bench.broker.half_views.get_half(half.transaction_id).late == late
 
 
 def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(bench: Bench) -> None:
@@ -110,22 +110,26 @@ def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(benc
         with pytest.raises(TransactionEnded):
             bench.end(half, list(Resolution)[number % 2])
         sizes.add(bench.broker.end_offset)
-    assert len(sizes) == len(bench.broker.half_views.one(half.transaction_id).late) == outcomes.LATE_ENDS_MAX
+    assert (
+        len(sizes)
+        == len(bench.broker.half_views.get_half(half.transaction_id).late)
+        == outcomes.LATE_ENDS_MAX
+    )
     with pytest.raises(TransactionEnded):
         bench.broker.transactions.check_now(half.transaction_id)
     bench.broker.transactions.resolve(half.transaction_id, Resolution.COMMIT, "why", bench.now_ms)
     bench.restart()
-    assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
+    assert bench.broker.half_views.get_half(half.transaction_id).state is State.COMMITTED
 
 
 def test_a_start_with_other_settings_asks_when_the_records_say(bench: Bench) -> None:
     halves = [bench.send() for _ in range(2)]
     bench.broker.transactions.check_asked(halves[1].transaction_id, True, bench.now_ms)
     bench.flush()
-    before = [bench.broker.half_views.one(one.transaction_id).next_check_ms for one in halves]
+    before = [bench.broker.half_views.get_half(one.transaction_id).next_check_ms for one in halves]
     other = replace(SETTINGS, check_back=CheckBackPolicy(immunity_ms=9, interval_ms=9, count_max=9))
     bench.broker = Broker.open(bench.disk, other, bench.now_ms)
-    assert [bench.broker.half_views.one(one.transaction_id).next_check_ms for one in halves] == before
+    assert [bench.broker.half_views.get_half(one.transaction_id).next_check_ms for one in halves] == before
 
 
 def test_a_retry_after_a_start_gets_the_first_receipt(bench: Bench) -> None:
@@ -141,7 +145,7 @@ def test_an_operator_resolves_what_expired_and_the_reason_is_kept(bench: Bench, 
     half = bench.expire()
     bench.broker.transactions.resolve(half.transaction_id, how, "the database has it", bench.now_ms)
     bench.restart()
-    found = bench.broker.half_views.one(half.transaction_id)
+    found = bench.broker.half_views.get_half(half.transaction_id)
     assert (found.state.value[:6], found.reason) == (how.value[:6] if how is Resolution.COMMIT else "ROLLED",
                                                      "the database has it")  # fmt: skip
     again = bench.broker.transactions.resolve(half.transaction_id, how, "again", bench.now_ms)
@@ -162,7 +166,7 @@ def test_an_end_that_is_not_remembered_is_found_in_the_log(
     bench.end(half, how)
     for _ in range(5):
         bench.end(bench.send(), Resolution.COMMIT)
-    assert bench.broker.half_views.one(half.transaction_id).state.value.startswith(how.value[:4])
+    assert bench.broker.half_views.get_half(half.transaction_id).state.value.startswith(how.value[:4])
     bench.end(half, how)
     other = next(one for one in Resolution if one is not how)
     with pytest.raises(TransactionEnded):
@@ -173,7 +177,7 @@ def test_an_end_that_is_not_remembered_is_found_in_the_log(
 def test_a_forged_id_names_nothing(bench: Bench, forged: str) -> None:
     bench.send()
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half_views.one(forged)
+        bench.broker.half_views.get_half(forged)
     with pytest.raises(InvalidTransactionId):
         bench.broker.transactions.resolve(forged, Resolution.COMMIT, "why", bench.now_ms)
     with pytest.raises(InvalidTransactionId):
@@ -183,7 +187,7 @@ def test_a_forged_id_names_nothing(bench: Bench, forged: str) -> None:
 def test_the_id_of_another_record_names_no_half(bench: Bench) -> None:
     normal = bench.send(transactional=False)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half_views.one(transaction_id(normal.physical_offset, normal.message_id))
+        bench.broker.half_views.get_half(transaction_id(normal.physical_offset, normal.message_id))
 
 
 def test_a_topic_may_have_check_backs_of_its_own(bench: Bench) -> None:
@@ -228,7 +232,7 @@ def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_w
 def test_halves_are_found_by_key(bench: Bench) -> None:
     half = bench.send(keys=("order-7",))
     bench.end(half, Resolution.COMMIT)
-    [found] = bench.broker.half_views.of_key("t", "order-7", 9)
+    [found] = bench.broker.half_views.find_by_key("t", "order-7", 9)
     assert (found.transaction_id, found.state) == (half.transaction_id, State.COMMITTED)
 
 
@@ -248,12 +252,12 @@ def test_what_came_of_a_carried_verb_is_told_with_the_half(bench: Bench) -> None
     due_ms = NOW_MS + 60_000
     bench.send(delivery_ms=due_ms, transactional=False, properties={"TW_TIMER_KEY": "k"})
     half = bench.send(properties={"TW_TIMER_CANCEL": "k"})
-    assert bench.broker.half_views.one(half.transaction_id).verdict == ""
+    assert bench.broker.half_views.get_half(half.transaction_id).verdict == ""
     bench.end(half, Resolution.COMMIT)
-    assert bench.broker.half_views.one(half.transaction_id).verdict == "CANCELLED"
+    assert bench.broker.half_views.get_half(half.transaction_id).verdict == "CANCELLED"
     late = bench.send(properties={"TW_TIMER_CANCEL": "k"})
     bench.end(late, Resolution.COMMIT)
-    assert bench.broker.half_views.one(late.transaction_id).verdict.startswith("ALREADY at ")
+    assert bench.broker.half_views.get_half(late.transaction_id).verdict.startswith("ALREADY at ")
 
 
 def test_what_became_of_an_imported_half_is_not_guessed(
@@ -264,12 +268,12 @@ def test_what_became_of_an_imported_half_is_not_guessed(
     bench.broker.checkpoint(bench.now_ms).write(bench.disk)
     imported.write(bench.disk, bench.broker.end_offset)
     bench.restart()
-    assert bench.broker.half_views.one(half.transaction_id).state is State.COMMITTED
+    assert bench.broker.half_views.get_half(half.transaction_id).state is State.COMMITTED
     limited(monkeypatch, ended_halves_max=0)
     bench.end(bench.send(), Resolution.COMMIT)
     with pytest.raises(InvalidTransactionId):
-        bench.broker.half_views.one(half.transaction_id)
-    assert bench.broker.half_views.of_key("t", half.message_id, 9) == []
+        bench.broker.half_views.get_half(half.transaction_id)
+    assert bench.broker.half_views.find_by_key("t", half.message_id, 9) == []
 
 
 def test_an_end_by_another_topic_is_refused_even_when_the_half_is_deleted(bench: Bench) -> None:
@@ -314,11 +318,11 @@ def test_check_backs_come_when_the_policy_says_and_as_often(bench: Bench, restar
             asked_ms.append(at_ms)
             if restarts:
                 bench.restart()
-        view = bench.broker.half_views.one(half.transaction_id)
+        view = bench.broker.half_views.get_half(half.transaction_id)
         assert (view.state, view.check_count) == (State.OPEN, len(asked_ms))
     assert asked_ms == [500, 900, 1_700, 3_200]
     assert bench.pass_time(100) == []
-    view = bench.broker.half_views.one(half.transaction_id)
+    view = bench.broker.half_views.get_half(half.transaction_id)
     assert (view.state, view.ended_ms) == (State.EXPIRED, begin_ms + 4_700)
 
 
@@ -368,4 +372,4 @@ def test_a_half_of_which_a_checkpoint_does_not_tell_the_message_is_read_before_i
     assert waiting is not None
     outcomes.open.put(offset, tuple(waiting._replace(id_crc=-1)))
     assert [one.transaction_id for one in bench.pass_time(500)] == [half.transaction_id]
-    assert bench.broker.half_views.one(half.transaction_id).check_count == 1
+    assert bench.broker.half_views.get_half(half.transaction_id).check_count == 1

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog import limits
-from services.broker.schedules.missed import given_up_until
+from services.broker.schedules.missed import find_cutoff_ms
 from services.broker.schedules.schedule_values import Missed, Schedule
 
 NOW_MS = 1_763_700_000_000
@@ -37,7 +37,7 @@ def test_what_is_left_is_what_the_policy_says(
     due = [*schedule.recurrence.between(cursor_ms, now_ms)]
     if not due:
         return
-    left = [at_ms for at_ms in due if at_ms > given_up_until(schedule, cursor_ms, now_ms)]
+    left = [at_ms for at_ms in due if at_ms > find_cutoff_ms(schedule, cursor_ms, now_ms)]
     expected = {
         Missed.SKIP: [at_ms for at_ms in due if now_ms - at_ms <= limits.SCHEDULE_LATE_MS_MAX],
         Missed.ONCE: due[-1:],
@@ -50,7 +50,7 @@ def test_a_burst_long_ago_is_cut_to_the_newest() -> None:
     schedule = Schedule(
         name="s", cron="* * * 1 1 *", time_zone="UTC", topic="t", body=b"x", missed=Missed.ALL, missed_max=10
     )
-    until_ms = given_up_until(schedule, NOW_MS, NOW_MS + 300 * 86_400_000)
+    until_ms = find_cutoff_ms(schedule, NOW_MS, NOW_MS + 300 * 86_400_000)
     left = [*schedule.recurrence.between(until_ms, NOW_MS + 300 * 86_400_000)]
     assert len(left) == 10
     assert left[-1] == 1_767_311_999_000, "the last second of 1 January 2026"

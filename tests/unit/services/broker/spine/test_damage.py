@@ -510,13 +510,13 @@ def answers(broker: Broker) -> Iterator[object]:
         lambda: broker.timer_views.page(TimerFilter(topic="t", tag="none"), None, 99),
         lambda: broker.timer_views.page(TimerFilter(topic="t"), None, 99),
         lambda: broker.half_views.page(HalfFilter(), None, 99),
-        lambda: broker.half_views.of_key("t", "k", 99),
+        lambda: broker.half_views.find_by_key("t", "k", 99),
         lambda: broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS).deliveries,
     ]
     readers += [
         partial(broker.timers.get, TimerName("t", message_id=f"T{number}"), NOW_MS) for number in range(13)
     ]
-    readers += [partial(broker.half_views.one, one) for one in transaction_ids]
+    readers += [partial(broker.half_views.get_half, one) for one in transaction_ids]
     yield len(transaction_ids)
     for reader in readers:
         try:

@@ -107,7 +107,7 @@ def test_a_strict_half_is_refused_at_once_and_its_commit_never(desk: Desk) -> No
     desk.broker.transactions.end("orders", half.transaction_id, half.message_id, Resolution.COMMIT, NOW_MS)
     desk.flush()
     assert desk.verdicts() == {("orders", "CANCELLED"): 1, ("orders", "ALREADY"): 1}
-    assert desk.broker.half_views.one(half.transaction_id).verdict.startswith("ALREADY at ")
+    assert desk.broker.half_views.get_half(half.transaction_id).verdict.startswith("ALREADY at ")
 
 
 def test_a_forgotten_timer_is_unknown_too(desk: Desk) -> None:
