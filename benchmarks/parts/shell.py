@@ -144,7 +144,7 @@ class Shell:
             self._checkpoint()
 
     def _is_held(self) -> bool:
-        if self._is_checkpointing and self.core.is_overfull:
+        if self._is_checkpointing and self.core.is_checkpoint_overdue:
             return True
         return self._flying_count > 0 and self.core.is_checkpoint_due
 

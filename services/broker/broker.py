@@ -88,7 +88,7 @@ from services.broker.spine.values import (
     WakeUpKey,
     Warn,
 )
-from services.broker.start_damage import above_cut, find_at_start
+from services.broker.start_damage import clip_to_cut, report_startup_damage
 from services.broker.timers import timer_facts
 from services.broker.timers.carrying import VerbExecutor
 from services.broker.timers.mending import CheckJob, RepairJob, TimerRepair
@@ -146,16 +146,16 @@ class Broker:
         subscriptions = LiteSubscriptions(settings, self._lease_clock)
         leases = Leases(self._scheduler, self._lease_clock, subscriptions, now_ms)
         self.groups = Groups(self.store, settings, leases)
-        self._make_way_in(settings, now_ms)
-        self._make_way_out(settings, subscriptions)
+        self._create_storing_parts(settings, now_ms)
+        self._create_delivering_parts(settings, subscriptions)
         self.journal = Journal(self.store, self._reading)
         self.finding = Finding(self.store, self.topics, self._reading)
         self._parts = self._parts_of_snapshot() | ({} if shared is None else {SHARED: shared})
-        self._appliers, self._publishers = self._table_of_appliers(), self._table_of_publishers()
+        self._appliers, self._publishers = self._build_appliers(), self._build_publishers()
         self.store.apply_to_parts = self._apply
         self.store.close_open_records = self.groups.open_records.close
 
-    def _make_way_in(self, settings: BrokerSettings, now_ms: int) -> None:
+    def _create_storing_parts(self, settings: BrokerSettings, now_ms: int) -> None:
         """Create the parts that receive and hold messages: timers, halves, schedules, and housekeeping."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
@@ -180,7 +180,7 @@ class Broker:
             store, self._scheduler, self.topics, self.sending, self.housekeeping, settings
         )
 
-    def _make_way_out(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
+    def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
         """Create the parts that deliver messages: leases of groups, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         lending = MessageLeasing(store, groups, settings.broker_name)
@@ -215,7 +215,7 @@ class Broker:
             "epoch": self.epoch,
         }
 
-    def _table_of_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
+    def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
         """Return the methods that apply the facts of appended records, by type of fact."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
@@ -236,7 +236,7 @@ class Broker:
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
-    def _table_of_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
+    def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
         """Return the methods that publish the facts of durable records, by type of fact."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
@@ -312,8 +312,8 @@ class Broker:
         may_begin_at = broker.store.may_begin_at
         if shared is not None:  # the cut may be in the unread log, below the two newest snapshots
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
-        damaged = above_cut([*met, *scan.damaged], broker.store.may_begin_at)
-        find_at_start(disk, log, start, damaged, may_begin_at, broker.damage)
+        damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
+        report_startup_damage(disk, log, start, damaged, may_begin_at, broker.damage)
         assert broker._checkpoint_offset <= log.durable_offset, "the log ends before the snapshot it follows"
         return broker
 
@@ -330,7 +330,7 @@ class Broker:
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.begin()
         self.sending.repeats.begin(now_ms)
-        self.housekeeping.see_to_room()
+        self.housekeeping.measure_space()
         self._read_ahead_now(now_ms)
         self.mending.begin(now_ms)
         self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
@@ -386,7 +386,7 @@ class Broker:
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
         self.store.dispatch.doubt_on()
-        others = self._tick_timers(now_ms) + self._look_on(now_ms)
+        others = self._tick_timers(now_ms) + self._continue_retention(now_ms)
         for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
                 woken[self.receiving.expire(subject, now_ms)] = None
@@ -401,7 +401,7 @@ class Broker:
         others += self.transactions.read_due(now_ms)
         woken |= dict.fromkeys(self._burying.move_queued(now_ms))
         self.schedules.reset_budget()
-        return [*_notified(woken), *others]
+        return [*_notify_receivers(woken), *others]
 
     def next_due_ms(self) -> int | None:
         """Return the time of the next tick in ms since 1970, or None if nothing is pending.
@@ -437,7 +437,7 @@ class Broker:
             assert isinstance(job, (CheckJob, RepairJob))
             self.mending.requeue_job(job)
 
-    def mend(self, now_ms: int) -> None:
+    def repair_files(self, now_ms: int) -> None:
         """Check or repair some files synchronously for a repair tool, without delivering messages."""
         job = self.mending.next_job()
         if job is not None:
@@ -487,7 +487,7 @@ class Broker:
         self.sending.repeats.pass_time(now_ms)
         if self._log.files.used_reserve:
             self._log.files.used_reserve = False
-            self.housekeeping.reserve_is_gone()
+            self.housekeeping.record_reserve_use()
         woken, self.groups.woken = self.groups.woken, {}
         queued: list[Appended] = []
         for one in self.store.flushed(flush):
@@ -505,7 +505,7 @@ class Broker:
         self._publish(queued)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1
-        return _notified([*woken, *self.lite.take_woken()])
+        return _notify_receivers([*woken, *self.lite.take_woken()])
 
     @property
     def is_quiet(self) -> bool:
@@ -522,11 +522,11 @@ class Broker:
         return is_much or is_full or is_wanted
 
     @property
-    def is_overfull(self) -> bool:
+    def is_checkpoint_overdue(self) -> bool:
         """Whether appends should wait for a checkpoint, since too many records follow the last one."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
-    def want_checkpoint(self) -> None:
+    def request_checkpoint(self) -> None:
         """Make a checkpoint due, regardless of the number of records since the last checkpoint."""
         self.housekeeping.wants_checkpoint = True
 
@@ -568,7 +568,7 @@ class Broker:
         self.mending.report_indexes()
         self.store.dispatch.unmark_again()  # on a follower this is the only call
 
-    def checkpoint_failed(self, checkpoint: Checkpoint) -> None:
+    def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Schedule another attempt at a checkpoint that could not be written, for example on a full disk.
 
         After a failed sync (`SyncFailed`), this core must not continue, because its writes since the last
@@ -599,9 +599,9 @@ class Broker:
         """
         return self.housekeeping.retired(retirement, now_ms)
 
-    def retirement_failed(self) -> None:
+    def abandon_retirement(self) -> None:
         """Schedule another attempt at a retirement that did not run to its end."""
-        self.housekeeping.failed()
+        self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
         """Restore a snapshot, and the state derived from the log up to the snapshot."""
@@ -637,10 +637,10 @@ class Broker:
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
         self.mending.repair_some(now_ms)
-        jobs = (self._look_ahead(now_ms), self.mending.next_job())
+        jobs = (self._advance_partitions(now_ms), self.mending.next_job())
         return [ReadTimers(job) for job in jobs if job is not None]
 
-    def _look_ahead(self, now_ms: int) -> ReadAhead | None:
+    def _advance_partitions(self, now_ms: int) -> ReadAhead | None:
         look = self.timers.partitions.advance(now_ms)
         for due_ms, timer_offset in look.near:
             self.timers.near.schedule(timer_offset, due_ms)
@@ -648,23 +648,25 @@ class Broker:
 
     def _read_ahead_now(self, now_ms: int) -> None:
         """Read ahead, without a worker, the first timers to deliver after startup."""
-        job = self._look_ahead(now_ms)
+        job = self._advance_partitions(now_ms)
         while job is not None:
             job.run(self._disk)
             self.read_ahead(job)
-            job = None if self.timers.partitions.head_due_ms() is not None else self._look_ahead(now_ms)
+            job = (
+                None if self.timers.partitions.head_due_ms() is not None else self._advance_partitions(now_ms)
+            )
 
-    def _look_on(self, now_ms: int) -> list[Effect]:
+    def _continue_retention(self, now_ms: int) -> list[Effect]:
         """Continue the retention scan of an earlier tick."""
         if not self.housekeeping.has_more:
             return []
         is_checkpointing = not self.timers.partitions.is_settled
-        retirement = self.housekeeping.look_on(now_ms, is_checkpointing=is_checkpointing)
+        retirement = self.housekeeping.continue_scan(now_ms, is_checkpointing=is_checkpointing)
         return [] if retirement is None else [Retire(retirement)]
 
     def _keep_house(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self.timers.partitions.is_settled
-        retirement = self.housekeeping.look(now_ms, is_checkpointing=is_checkpointing)
+        retirement = self.housekeeping.check_space(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
         self.lite.keep_house(now_ms)
         self._scheduler.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
@@ -676,14 +678,16 @@ class Broker:
         self.store.dispatch.unmark_again()
         effects += map(Warn, self.groups.forgotten)
         self.groups.forgotten.clear()
-        effects += map(Warn, self.housekeeping.missed_told)
-        self.housekeeping.missed_told.clear()
+        effects += map(Warn, self.housekeeping.missed_reports)
+        self.housekeeping.missed_reports.clear()
         if lost := self.transactions.roll_back_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             self.damage.report(Damaged("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
-                Warn(_short_of_room(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes))
+                Warn(
+                    _describe_space_shortage(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes)
+                )
             )
         return effects
 
@@ -750,7 +754,7 @@ class Broker:
             facts = facts_of(each.record)
             for fact in facts:
                 if isinstance(fact, LogCut):
-                    self.housekeeping.keep_before(fact)
+                    self.housekeeping.keep_records_below(fact)
             self._replay(each, facts)
         self._log.took_in()
         self.store.dispatch.write()
@@ -764,12 +768,12 @@ class Broker:
         self._publish((durable,))
 
 
-def _notified(keys: Collection[WakeUpKey]) -> list[Effect]:
+def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
     """Return the effect that wakes the receivers of these keys, or no effect if there are no keys."""
     return [Notify((*keys,))] if keys else []
 
 
-def _short_of_room(pending_bytes: int, free_bytes: int) -> str:
+def _describe_space_shortage(pending_bytes: int, free_bytes: int) -> str:
     return (
         f"the delayed messages that wait have {pending_bytes} bytes, the disk has room for {free_bytes}: it "
         "cannot hold them once more when they are delivered. Free some space, or let retention delete."

@@ -33,7 +33,7 @@ def freeze(store: Store) -> dict[str, Any]:
     }
 
 
-class Adopted(NamedTuple):
+class AdoptionResult(NamedTuple):
     """The parts that were rebuilt at startup, with reasons, and the damage to the log below the snapshot.
 
     Queues have gaps in place of damaged records, and readers skip the gaps.
@@ -45,7 +45,7 @@ class Adopted(NamedTuple):
 
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
-) -> Adopted:
+) -> AdoptionResult:
     """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
     Files of the key index that other snapshots name are kept. The files of the queues of `read_topics`, which
@@ -72,7 +72,7 @@ def adopt(
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
         # The damage in a scan may extend beyond the snapshot, where this scan reads nothing.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
-    return Adopted(reasons, [one for one in damaged if one.first_offset < one.end_offset])
+    return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
 
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:

@@ -71,7 +71,7 @@ _NOWHERE: Final = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class RetentionScan:
     """A retention scan for messages that groups wait for, with the remaining queues and the lowest offset.
 
     Groups that wait for messages below `young_offset` have lagged too long, and are ignored.
@@ -85,7 +85,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class CutContents:
     """The contents of a retention record for some queues: their lowest offsets and the skipped messages."""
 
     queues: list[tuple[str, int, int]]
@@ -116,7 +116,7 @@ class Housekeeping:
         self._running: Retirement | None = None
         self._uncut: deque[tuple[str, int]] | None = None
         """The remaining queues of the running cut."""
-        self._waiting: Waiting | None = None
+        self._waiting: RetentionScan | None = None
         self._deletable_offset = 0
         """The offset of a durable cut, below which nothing reads the log, or 0 after the deletion."""
         self._wished_offset = 0
@@ -125,9 +125,9 @@ class Housekeeping:
         self.has_reserve = False
         self._no_reserve = ""
         self.wants_checkpoint = False
-        self._untold: Counter[tuple[str, str]] = Counter()
+        self._unreported: Counter[tuple[str, str]] = Counter()
         """The number of messages missed by each (group, topic) in durable records since the last report."""
-        self.missed_told: list[str] = []
+        self.missed_reports: list[str] = []
         """Lines for the operator's log about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
         """The error that refuses new messages for a reason other than disk space, or None."""
@@ -160,13 +160,13 @@ class Housekeeping:
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
-    def look(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
+    def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Check the disk space, and return the retirement to run (a `Keeping` or a `Deletion`), or None.
 
         Return None while a checkpoint is in progress, because its snapshot may already be on disk and cover a
         part of the log that the core still reads until the checkpoint is complete.
         """
-        self.see_to_room()
+        self.measure_space()
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
@@ -174,39 +174,39 @@ class Housekeeping:
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
-            self._waiting = self._waiting_in_all(now_ms)
-            return self.look_on(now_ms)
+            self._waiting = self._begin_scan(now_ms)
+            return self.continue_scan(now_ms)
         return self._running
 
     @property
     def has_more(self) -> bool:
-        """Whether `look_on` has work: a retention scan, or queues whose beginnings are not yet recorded."""
+        """Whether `continue_scan` has work: a scan, or queues whose beginnings are not yet recorded."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
-    def look_on(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
+    def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups wait for, and return the `Keeping` after the last queue.
 
         Before the scan, record the beginnings of queues that are not yet recorded, one batch per call.
         """
         if is_checkpointing:
-            self._waiting = None  # `look` begins a new scan
+            self._waiting = None  # `check_space` begins a new scan
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
-            rise = self._rise(rows, places, self._store.log.first_offset)
+            rise = self._cut_contents(rows, places, self._store.log.first_offset)
             self._record(rise, 0, now_ms, is_last=False)
             return None
         if (waiting := self._waiting) is None:
             return None
         left = self._cut_queues_max
         while left > 0 and (waiting.groups or waiting.keys):
-            left -= self._look_into_one(waiting)
+            left -= self._scan_next(waiting)
         if waiting.groups or waiting.keys:
             return None
         self._waiting = None
         self._running = self._keeping(waiting.offset, now_ms)
         return self._running
 
-    def _look_into_one(self, waiting: Waiting) -> int:
+    def _scan_next(self, waiting: RetentionScan) -> int:
         """Scan for one more group, or begin one more queue, and return the cost as a number of queues.
 
         File bytes that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
@@ -230,7 +230,7 @@ class Housekeeping:
         paths = tuple(self._store.dispatch.take_unneeded())
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
-    def _waiting_in_all(self, now_ms: int) -> Waiting | None:
+    def _begin_scan(self, now_ms: int) -> RetentionScan | None:
         """Return a retention scan of all queues, or None if no segment could be deleted."""
         if self._cut_offset(None, now_ms) <= self._store.log.first_offset:
             return None
@@ -238,7 +238,7 @@ class Housekeeping:
         ages = (one for one in self._store.segment_ages() if one.last_store_ms >= young_ms)
         young = next(ages, None)
         keys = deque(self._store.dispatch.keys() if young is not None else ())
-        return Waiting(keys, 0 if young is None else young.first_offset)
+        return RetentionScan(keys, 0 if young is None else young.first_offset)
 
     def _keeping(self, pinned_offset: int, now_ms: int) -> Keeping | None:
         log = self._store.log
@@ -278,7 +278,7 @@ class Housekeeping:
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
-        rise = self._rise(queues, places, done.cut_offset)
+        rise = self._cut_contents(queues, places, done.cut_offset)
         is_last = not self._uncut
         if is_last:
             self._uncut = None
@@ -290,16 +290,18 @@ class Housekeeping:
         """Return the cost, in queues, of the groups of a topic's queue, each of which may miss messages."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
-    def _rise(self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int) -> Rise:
+    def _cut_contents(
+        self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
+    ) -> CutContents:
         """Return the contents of the record for queues that are to begin at (topic, queue id, offset).
 
         The queues begin at these offsets because the log begins at `log_offset`.
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
-        return Rise(queues, places, self._groups.count_missed(rises, log_offset))
+        return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
 
-    def _record(self, rise: Rise, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
+    def _record(self, rise: CutContents, cut_offset: int, now_ms: int, *, is_last: bool) -> None:
         count_max, queues, places = limits.CUT_ROWS_PER_RECORD_MAX, rise.queues, rise.places
         record_count = max(-(-len(rise.skipped) // count_max), 1 if is_last or queues else 0)
         for number in range(record_count):
@@ -308,7 +310,7 @@ class Housekeeping:
             self._store.append(record_of(LogCut(cut_offset, is_done, queues, places, rows)), now_ms)
             queues, places = [], []
 
-    def keep_before(self, cut: LogCut) -> None:
+    def keep_records_below(self, cut: LogCut) -> None:
         """Keep the needed records below another broker's cut before the cut is applied, or raise OSError."""
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
@@ -325,8 +327,8 @@ class Housekeeping:
             self._deletable_offset = 0
             self._store.dispatch.deleted(deletion.gone)
 
-    def failed(self) -> None:
-        """Abandon a failed or partial retirement, which the next `look` attempts again."""
+    def abandon_retirement(self) -> None:
+        """Abandon a failed or partial retirement, which the next `check_space` attempts again."""
         self._running = self._uncut = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
@@ -340,7 +342,7 @@ class Housekeeping:
                 self._store.cut(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Record durable cuts, and schedule the next `look`, which deletes their files, at once."""
+        """Record durable cuts, and schedule the next `check_space`, which deletes their files, at once."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -353,16 +355,16 @@ class Housekeeping:
     def _note_missed(self, cut: LogCut) -> None:
         """Count the messages that groups missed, and report each cut once, after its last record."""
         for group, topic, _, count in cut.skipped:
-            self._untold[group, topic] += count
+            self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
-        if is_whole and self._untold:
-            self.missed_told += log_lines(self._untold, is_cut=cut.cut_offset > 0)
-            self._untold.clear()
+        if is_whole and self._unreported:
+            self.missed_reports += log_lines(self._unreported, is_cut=cut.cut_offset > 0)
+            self._unreported.clear()
 
     def follow(self) -> None:
         """Move queues and groups up to the start of the log, and find the files that are still to be deleted.
 
-        Groups move only in queues whose start is recorded. `look_on` then records the starts of rebuilt
+        Groups move only in queues whose start is recorded. `continue_scan` then records the starts of rebuilt
         queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
@@ -373,11 +375,11 @@ class Housekeeping:
         if has_cut_off or dispatch.has_unneeded:
             self._deletable_offset = log.first_offset
 
-    def reserve_is_gone(self) -> None:
+    def record_reserve_use(self) -> None:
         """Record that the disk was full and that a segment has used the reserve."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
-    def see_to_room(self) -> None:
+    def measure_space(self) -> None:
         """Measure the disk, and create a missing reserve if there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):

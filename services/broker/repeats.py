@@ -127,7 +127,7 @@ class Repeats:
         `stored` contains the encoded properties of the message.
         """
         is_known = False
-        for found in islice(self._of_same_id(message), SAME_ID_READ_MAX):
+        for found in islice(self._records_with_id(message), SAME_ID_READ_MAX):
             if found.topic == topic and is_sent(found):
                 if is_same(found, message, stored):
                     return found
@@ -135,12 +135,12 @@ class Repeats:
         self._statistics.colliding_ids += is_known
         return None
 
-    def _of_same_id(self, message: Message) -> Iterator[Record]:
+    def _records_with_id(self, message: Message) -> Iterator[Record]:
         """Yield recent records with the message's id, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:
-            offsets = merge(offsets, self._indexed(message), key=neg)
+            offsets = merge(offsets, self._indexed_offsets(message), key=neg)
         before = -1
         for offset in offsets:
             if offset != before and offset >= store.log.first_offset:
@@ -150,7 +150,7 @@ class Repeats:
                         yield found
             before = offset
 
-    def _indexed(self, message: Message) -> Iterator[int]:
+    def _indexed_offsets(self, message: Message) -> Iterator[int]:
         with suppress(StoreDamaged):
             yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
 

@@ -93,7 +93,7 @@ class Sending:
         try:
             return self._send(message, message_type, now_ms)
         except TidewheelError:
-            first = self._first_try(message, message_type, now_ms)
+            first = self._find_first_receipt(message, message_type, now_ms)
             if first is None:
                 raise
             return first
@@ -120,27 +120,29 @@ class Sending:
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.repeats.ids.may_hold(id_digest):
-                first = self._first_stored(message, stored)
+                first = self._find_stored_receipt(message, stored)
                 if first is not None:
                     return first
             new = NewMessage(message, stored, topic.name, queue_id, (), None, id_digest)
             appended = self._store.append(new, now_ms)
-            return self._stored(message, appended.queue_offset, appended.offset)
+            return self._count_stored(message, appended.queue_offset, appended.offset)
         record = message_record(message, queue_id)
-        first = self._first_plain(message, record.properties)
+        first = self._find_plain_receipt(message, record.properties)
         if first is not None:
             return first
         if carried is not None:
             self._carrying.execute(carried, record, now_ms)
         self._store.append(record, now_ms)
-        return self._stored(message, record.queue_offset, record.physical_offset)
+        return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        first = self._first_half(message, now_ms)
+        first = self._find_half_receipt(message, now_ms)
         if first is not None:
             return first
         if message.delivery_ms is not None:
-            self._replaced(message, key_words(message), now_ms)  # refuse now: the commit cannot be refused
+            self._find_replaced_timer(
+                message, key_words(message), now_ms
+            )  # refuse now: the commit cannot be refused
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
 
@@ -148,12 +150,12 @@ class Sending:
         self, message: Message, queue_id: int, carried: CarriedVerb | None, now_ms: int
     ) -> SendReceipt:
         named = hashes_of(message.topic, message.message_id)
-        first = self._first_timer(message, named, now_ms)
+        first = self._find_timer_receipt(message, named, now_ms)
         if first is not None:
             return first
         assert message.delivery_ms is not None, "a delayed message says when it is due"
         keyed = key_words(message)
-        replaced = self._replaced(message, keyed, now_ms)
+        replaced = self._find_replaced_timer(message, keyed, now_ms)
         if carried is None and replaced is None:
             new: Draft = new_timer(message, queue_id)
             replaced_offset = -1
@@ -171,15 +173,17 @@ class Sending:
 
     # Repeats.
 
-    def _first_try(self, message: Message, message_type: MessageType, now_ms: int) -> SendReceipt | None:
+    def _find_first_receipt(
+        self, message: Message, message_type: MessageType, now_ms: int
+    ) -> SendReceipt | None:
         """Return the receipt of the first attempt to send a message, or None if the message is new."""
         if message_type is MessageType.TRANSACTION:
-            return self._first_half(message, now_ms)
+            return self._find_half_receipt(message, now_ms)
         if message_type is MessageType.DELAY:
-            return self._first_timer(message, hashes_of(message.topic, message.message_id), now_ms)
-        return self._first_plain(message, properties.encode_message(message))
+            return self._find_timer_receipt(message, hashes_of(message.topic, message.message_id), now_ms)
+        return self._find_plain_receipt(message, properties.encode_message(message))
 
-    def _first_plain(self, message: Message, stored: bytes) -> SendReceipt | None:
+    def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
         """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
         A plain message is neither a timer nor a half message. `stored` contains the encoded properties of the
@@ -187,20 +191,20 @@ class Sending:
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
-        return self._first_stored(message, stored)
+        return self._find_stored_receipt(message, stored)
 
-    def _first_stored(self, message: Message, stored: bytes) -> SendReceipt | None:
+    def _find_stored_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
         found = self.repeats.first(message, stored, message.topic)
         return None if found is None else receipt_of(found, message)
 
-    def _first_timer(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
+    def _find_timer_receipt(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
         found = self._timers.ends.find_by_hash(named)
         if found is not None and found.stored_ms <= now_ms - self._settings.dedupe_ms:
             found = None
         if found is not None:
             record = self._record_of(found)
             if record is None or is_same(record, message, properties.encode_message(message)):
-                return self._receipt_again(message, found, record)
+                return self._repeat_receipt(message, found, record)
         elif not self.repeats.may_be_misdated(now_ms):
             return None
         same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
@@ -211,7 +215,7 @@ class Sending:
         replaced_offset = replaced_offset_of(same.properties)
         return receipt_of(same, message)._replace(recall_handle=handle, replaced_offset=replaced_offset)
 
-    def _first_half(self, message: Message, now_ms: int) -> SendReceipt | None:
+    def _find_half_receipt(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.find_receipt(message.topic, message.message_id, now_ms)
         if known is None and not self.repeats.may_be_misdated(now_ms):
             return None
@@ -233,12 +237,12 @@ class Sending:
         except StoreDamaged:
             return None
 
-    def send_own(self, message: Message, now_ms: int) -> SendReceipt:
+    def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
         """Store a message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
-        return self._stored(message, record.queue_offset, record.physical_offset)
+        return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
         """Return the queue id of a message by priority, message group, or lite topic, or else round-robin.
@@ -256,7 +260,7 @@ class Sending:
         stored.turn += 1
         return stored.turn % topic.queue_count
 
-    def _receipt_again(self, message: Message, found: NamedTimer, record: Record | None) -> SendReceipt:
+    def _repeat_receipt(self, message: Message, found: NamedTimer, record: Record | None) -> SendReceipt:
         return SendReceipt(
             message_id=message.message_id,
             queue_offset=self._timers.queue_offset(found),
@@ -267,7 +271,9 @@ class Sending:
             replaced_offset=-1 if record is None else replaced_offset_of(record.properties),
         )
 
-    def _replaced(self, message: Message, keyed: NameWords | None, now_ms: int) -> ReplacedTimer | None:
+    def _find_replaced_timer(
+        self, message: Message, keyed: NameWords | None, now_ms: int
+    ) -> ReplacedTimer | None:
         """Return the pending timer with the key `keyed` that a message replaces, or None.
 
         Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
@@ -286,7 +292,7 @@ class Sending:
             )
         return ReplacedTimer(found.timer_offset, found.due_ms)
 
-    def _stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
+    def _count_stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
         """Count a message that is in the log, and return its receipt."""
         self._count(message)
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)

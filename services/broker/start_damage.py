@@ -16,7 +16,7 @@ from services.broker.spine.damage import DamageList
 from services.broker.spine.values import Damaged
 
 
-def find_at_start(
+def report_startup_damage(
     disk: Disk,
     log: CommitLog,
     start: Snapshot | None,
@@ -30,7 +30,7 @@ def find_at_start(
             path = snapshot.path_of(offset)
             into.report_file("snapshot", path, f"{path} is not what was written; the other one is used.")
     if log.first_offset > may_begin_at:
-        what = missing_from(may_begin_at, log.first_offset)
+        what = describe_missing_segments(may_begin_at, log.first_offset)
         into.report_file("log", layout.segment_path(may_begin_at), what)
     for one in damaged:
         into.report_log_range(one)
@@ -38,13 +38,13 @@ def find_at_start(
         into.report(Damaged("keep", layout.KEEP, what))
 
 
-def above_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
+def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
     """Return the damage above the cut of retention, below which segments may still exist."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
 
-def missing_from(may_begin_at: int, first_offset: int) -> str:
+def describe_missing_segments(may_begin_at: int, first_offset: int) -> str:
     """Return the message about segments that are missing although the broker did not delete them."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "

@@ -76,7 +76,7 @@ class TopicUse(NamedTuple):
         return sum(counts) if counts else self.messages
 
 
-class Changed(NamedTuple):
+class TopicChange(NamedTuple):
     """A changed topic, and its use before the change."""
 
     use: TopicUse
@@ -115,7 +115,7 @@ class TopicChanges:
 
     def alter(
         self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
-    ) -> Changed:
+    ) -> TopicChange:
         """Change the type or the number of queues of a topic, of which None leaves a setting unchanged.
 
         Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
@@ -130,20 +130,20 @@ class TopicChanges:
             queue_count=known.queue_count if queue_count is None else queue_count,
         )
         if (wanted.message_type, wanted.queue_count) == (known.message_type, known.queue_count):
-            return Changed(use, known, known.durable_at)
+            return TopicChange(use, known, known.durable_at)
         self._check_type(use, wanted.message_type)
         _check_queues(use, wanted)
         topic = self._topics.replace(wanted, now_ms)
-        return Changed(use, topic, topic.durable_at)
+        return TopicChange(use, topic, topic.durable_at)
 
-    def purge(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
+    def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Discard a topic's durable messages, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         _check_alterable(name)
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
-        return Changed(use, use.topic, self._empty(use.topic, now_ms))
+        return TopicChange(use, use.topic, self._empty(use.topic, now_ms))
 
-    def delete(self, name: str, now_ms: int, *, discard: bool = False) -> Changed:
+    def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         _check_alterable(name)
         use = self.use(name)
@@ -156,7 +156,7 @@ class TopicChanges:
             self._store.append(record_of(GroupLeft(one.group, name)), now_ms)
         end_offset = self._store.append(record_of(TopicDeleted(name)), now_ms).end_offset
         assert name not in self._topics, "a deleted topic is there"
-        return Changed(use, use.topic, end_offset)
+        return TopicChange(use, use.topic, end_offset)
 
     def _empty(self, topic: Topic, now_ms: int) -> int:
         """Move the beginning of each queue to its end, and return the offset that must be durable first."""

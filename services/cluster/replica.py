@@ -44,7 +44,7 @@ from commitlog.record import decode
 from services.broker.broker import SHARED, Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Damaged
-from services.broker.start_damage import missing_from
+from services.broker.start_damage import describe_missing_segments
 from services.cluster import holes
 from services.cluster.copies import transfer
 from services.cluster.evidence import CopyProof, FoldProgress, compare_chain
@@ -149,7 +149,7 @@ class Replica:
                 raise StoreDamaged(f"{one.path}: {one.what}")
         store = self.core.store
         if has_read_all and store.log.first_offset > store.may_begin_at:
-            raise StoreDamaged(missing_from(store.may_begin_at, store.log.first_offset))
+            raise StoreDamaged(describe_missing_segments(store.may_begin_at, store.log.first_offset))
 
     def _is_due_to_holes(self, one: Damaged) -> bool:
         """Return whether the damage is due to known holes only, and its segment has no other damage."""

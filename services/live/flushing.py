@@ -205,7 +205,7 @@ class Flushing:
         """Return whether no flush may begin now."""
         if self._is_stopped or self._is_void:
             return True
-        if self._is_checkpointing and self._owner.core.is_overfull:
+        if self._is_checkpointing and self._owner.core.is_checkpoint_overdue:
             return True
         return self._flying_count > 0 and self._owner.core.is_checkpoint_due
 
@@ -326,7 +326,7 @@ class Flushing:
                 self._disk, checkpoint, before_offset, self._loop.time() - self._checkpoint_began_at
             )
         else:
-            self._owner.core.checkpoint_failed(checkpoint)
+            self._owner.core.abandon_checkpoint(checkpoint)
             if isinstance(error, SyncFailed):
                 self.fail(error)
 

@@ -672,7 +672,7 @@ class LiveBroker:
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
         except (OSError, ResultUnknown) as error:
             log.warning("segments were not deleted", reason=str(error))
-            core.retirement_failed()
+            core.abandon_retirement()
             if isinstance(error, SyncFailed):
                 self._flushing.fail(error)
         else:

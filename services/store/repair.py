@@ -168,7 +168,7 @@ def _mend_timers(disk: Disk, now_ms: int) -> list[Damaged]:
     """Have the core see to the damaged files of timers, and keep what that made; no time passes for it."""
     broker = Broker.open(disk, BrokerSettings(), now_ms)
     while broker.mending.has_work:
-        broker.mend(now_ms)
+        broker.repair_files(now_ms)
         while (flush := broker.take_flush()) is not None:
             flush.write()
             broker.flushed(flush, now_ms)

@@ -24,7 +24,7 @@ from commitlog import imported, layout, record, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Damage, Found, LogScan
-from services.broker.start_damage import missing_from
+from services.broker.start_damage import describe_missing_segments
 from services.store.findings import Finding
 from services.store.invariants import Invariants
 from services.store.keeping import KeepFiles, quarantined
@@ -148,7 +148,7 @@ def _missing(store: OpenStore, deleted_to: int) -> Iterator[Finding]:
     newest = snapshot.newest(store.overlay())
     may_begin_at = max(newest.parts["store"]["may_begin_at"] if newest else 0, deleted_to)
     if store.first_offset > may_begin_at:
-        what = missing_from(may_begin_at, store.first_offset)
+        what = describe_missing_segments(may_begin_at, store.first_offset)
         yield Finding(MISSING, layout.segment_path(may_begin_at), may_begin_at, store.first_offset, what)
 
 

@@ -202,7 +202,7 @@ class Machine:
         try:
             checkpoint.write(self.disk)
         except OSError as error:
-            self.broker.checkpoint_failed(checkpoint)
+            self.broker.abandon_checkpoint(checkpoint)
             if self.chance.random() < 0.5:
                 self.crash()
             elif isinstance(error, SyncFailed):
@@ -244,7 +244,7 @@ class Machine:
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker.housekeeping.see_to_room()
+            self.broker.housekeeping.measure_space()
 
     def carry_out(self, act: Callable[[], object]) -> None:
         """Does something to its end, from the start again where a file of a queue is found damaged."""
@@ -359,7 +359,7 @@ class Machine:
                     retirement.run(self.disk)
                 except OSError:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.abandon_retirement()
                     return
                 self.retirements = []
                 while self.chance.random() < 0.9:

@@ -163,7 +163,7 @@ class World:
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker.housekeeping.see_to_room()
+            self.broker.housekeeping.measure_space()
 
     def _step(self) -> None:
         actions = [
@@ -344,7 +344,7 @@ class World:
         try:
             checkpoint.write(self.disk)
         except OSError as error:
-            self.broker.checkpoint_failed(checkpoint)
+            self.broker.abandon_checkpoint(checkpoint)
             if isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
         else:
@@ -532,7 +532,7 @@ class World:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.abandon_retirement()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return

@@ -269,7 +269,7 @@ def clocks_are_hours_apart(patch: pytest.MonkeyPatch) -> None:
 
 def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
     """A broker that takes no new messages does not look for what an earlier call has stored."""
-    patch.setattr(Sending, "_first_try", lambda *_: None)
+    patch.setattr(Sending, "_find_first_receipt", lambda *_: None)
 
 
 def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:

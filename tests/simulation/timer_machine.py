@@ -211,7 +211,7 @@ class Machine:
                     retirement.run(self.disk)
                 except OSError as error:
                     self.retirements = []
-                    self.broker.retirement_failed()
+                    self.broker.abandon_retirement()
                     if isinstance(error, SyncFailed):
                         self._reopen(self.broker.durable_offset)
                     return
@@ -250,7 +250,7 @@ class Machine:
             self.is_written = True
         except OSError as error:
             done, self.checkpoint = self.checkpoint, None
-            self.broker.checkpoint_failed(done)
+            self.broker.abandon_checkpoint(done)
             if isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
 
@@ -297,7 +297,7 @@ class Machine:
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker.housekeeping.see_to_room()
+            self.broker.housekeeping.measure_space()
 
     def fail_to_flush(self) -> None:
         """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""

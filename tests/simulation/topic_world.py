@@ -295,7 +295,7 @@ class World:
         try:
             checkpoint.write(self.disk)
         except OSError as error:
-            self.broker.checkpoint_failed(checkpoint)
+            self.broker.abandon_checkpoint(checkpoint)
             if isinstance(error, SyncFailed):
                 self._reopen(self.broker.durable_offset)
         else:
@@ -322,7 +322,7 @@ class World:
         self.faults.relent()
         if not self.broker.housekeeping.has_reserve:
             self.disk.well()
-            self.broker.housekeeping.see_to_room()
+            self.broker.housekeeping.measure_space()
 
     def _die(self) -> None:
         self.faults.end_process()
@@ -360,7 +360,7 @@ class World:
             try:
                 retirement.run(self.disk)
             except OSError:
-                self.broker.retirement_failed()
+                self.broker.abandon_retirement()
                 return
             while not self.broker.retired(retirement, self.now_ms):
                 pass

@@ -288,7 +288,7 @@ class Schedules:
 
     def _send(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> None:
         try:
-            self._sending.send_own(one.schedule.message(due_ms, now_ms), now_ms)
+            self._sending.send_scheduled(one.schedule.message(due_ms, now_ms), now_ms)
         except TidewheelError as error:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 

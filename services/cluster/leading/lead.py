@@ -128,7 +128,7 @@ class Lead:
         """
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
-            core.want_checkpoint()
+            core.request_checkpoint()
         shown: Identity = await self._work(partial(self._check_disk_and_log, has_read_all))
         await self._check_damage()
         self._health.has_room = not core.housekeeping.is_full
@@ -173,7 +173,7 @@ class Lead:
         if state is State.HELD:
             answers.hold(ResultUnknown(" ".join(damage.sentences())))
             if damage.needs_checkpoint(holdings.of(self._acts.me.node)):
-                core.want_checkpoint()
+                core.request_checkpoint()
         elif answers.held is not None:
             answers.release(core.durable_offset)
 

@@ -90,7 +90,7 @@ async def fill(live: LiveBroker) -> tuple[dict[str, int], str]:
         Message(topic="t", body=b"z" * 100, message_id="H", keys=("h",), transactional=True)
     )
     offsets["H"] = half.physical_offset
-    live.core.want_checkpoint()
+    live.core.request_checkpoint()
     live._flush_and_plan()
     await live.wait_until_timers_ready()
     live.core.store.dispatch.write()  # entries are read from memory until they are written

@@ -19,7 +19,7 @@ from tests.memory_disk import MemoryDisk
 from tests.unit.apply_reads import Core, parsed
 
 ROOTS = [
-    *(("Broker", name) for name in ("_apply", "_table_of_appliers")),
+    *(("Broker", name) for name in ("_apply", "_build_appliers")),
     ("Epoch", "apply"),
     ("Store", "apply"),
     ("Transactions", "publish"),  # open halves, and ended ones
@@ -96,7 +96,7 @@ def core() -> Core:
 def appliers() -> list[Applier]:
     """What a broker applies records with, as it is made."""
     broker = Broker.open(MemoryDisk(), BrokerSettings(), 0)
-    of_facts = broker._table_of_appliers().values()
+    of_facts = broker._build_appliers().values()
     return list(dict.fromkeys((*of_facts, broker.store.apply, broker.topics.infer_topic)))
 
 

@@ -158,7 +158,7 @@ def test_a_checkpoint_that_failed_leaves_its_files_to_the_next_one_to_sync() -> 
     taken.write(store.disk)
     store.broker.entries_written()
     failed = store.broker.checkpoint(store.now_ms)
-    store.broker.checkpoint_failed(failed)
+    store.broker.abandon_checkpoint(failed)
     store.checkpoint()
     store.crash()
     assert store.broker.made_anew == []
@@ -236,7 +236,7 @@ def test_a_mark_that_damage_could_not_take_away_while_it_was_written_goes_once_i
         checkpoint.write(disk)
     assert disk.size(layout.QUEUES_WHOLE) > 0
     disk.undeletable = "none"
-    (store.broker.checkpoint_failed if has_failed else store.broker.checkpointed)(checkpoint)
+    (store.broker.abandon_checkpoint if has_failed else store.broker.checkpointed)(checkpoint)
     assert disk.size(layout.QUEUES_WHOLE) < 0
     store.broker = Broker.open(disk, store.settings, store.now_ms)
     assert store.broker.made_anew == ["the consume queues: their files are not whole"]
@@ -626,7 +626,7 @@ def test_a_sync_that_failed_is_told_where_the_checkpoint_fails_later() -> None:
         pytest.raises(OSError, match="room"),
     ):
         checkpoint.write(disk)
-    store.broker.checkpoint_failed(checkpoint)
+    store.broker.abandon_checkpoint(checkpoint)
     assert told(store) == [("queue", FILE)]
     disk.unsyncable = "none"
     store.checkpoint()
@@ -680,7 +680,7 @@ def test_a_checkpoint_without_descriptors_tells_nothing_of_a_queue() -> None:
     checkpoint = store.broker.checkpoint(store.now_ms)
     with pytest.raises(OSError, match="Too many"):
         checkpoint.write(disk)
-    store.broker.checkpoint_failed(checkpoint)
+    store.broker.abandon_checkpoint(checkpoint)
     disk.unsyncable = "none"
     store.checkpoint()
     assert told(store) == []

@@ -213,7 +213,7 @@ def test_a_deletion_that_failed_half_way_is_carried_on(cut: Bench) -> None:
     with pytest.raises(OSError, match="fails by the test"):
         cut.deletions[0].run(cut.disk)
     cut.disk.well()
-    cut.broker.retirement_failed()
+    cut.broker.abandon_retirement()
     assert len(cut.segments()) == len(before) - 1
     cut.deletions = None
     cut.advance(1_000)
@@ -1245,7 +1245,7 @@ def test_files_of_queues_that_a_worker_deletes_are_neither_read_nor_damaged_mean
                 found = queue.get(offset, 9)
                 assert found or offset < queue.min_offset, (queue_id, offset)
     assert bench.receive() != []
-    bench.broker.want_checkpoint()
+    bench.broker.request_checkpoint()
     bench.send()
     assert bench.broker.retired(deletion, bench.now_ms)
     bench.reopen(bench.settings)
@@ -1266,7 +1266,7 @@ def test_files_of_queues_that_could_not_be_deleted_go_with_a_later_deletion(fail
             assert bench.broker.retired(deletion, bench.now_ms)
             disk.refuses = False
         case "the worker":
-            bench.broker.retirement_failed()
+            bench.broker.abandon_retirement()
         case _:
             bench.reopen(bench.settings)
     for _ in range(100):

@@ -14,7 +14,7 @@ from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, TimerName
-from services.broker.topic_changes import Changed, GroupUse
+from services.broker.topic_changes import GroupUse, TopicChange
 from tests.memory_disk import MemoryDisk
 from tests.simulation.tables import tables
 from tidewheel.errors import ClientMistake, IllegalTopic, InvalidReceiptHandle
@@ -57,9 +57,9 @@ class Bench:
             self.broker.receiving.ack(group, "t", one.receipt_handle, self.now_ms)
         self.flush()
 
-    def change(self, verb: str, *arguments: Any, **named: Any) -> Changed:
+    def change(self, verb: str, *arguments: Any, **named: Any) -> TopicChange:
         """Change topic t, and flush."""
-        changed: Changed = getattr(self.broker.topic_changes, verb)("t", *arguments, self.now_ms, **named)
+        changed: TopicChange = getattr(self.broker.topic_changes, verb)("t", *arguments, self.now_ms, **named)
         self.flush()
         return changed
 

@@ -163,7 +163,7 @@ def test_a_node_that_leads_for_a_while_writes_a_checkpoint_if_much_lies_behind_i
 
     def serves(_: Served) -> None:
         monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
-        monkeypatch.setattr(nodes[0].acts.open_replica.core, "want_checkpoint", nodes[0].leave)
+        monkeypatch.setattr(nodes[0].acts.open_replica.core, "request_checkpoint", nodes[0].leave)
 
     asyncio.run(leads(nodes.append, lambda _: None, serves))
 

@@ -99,7 +99,7 @@ def test_messages_are_stored_while_the_rows_of_a_checkpoint_are_taken(
         taken = []
         take = Checkpoint.take
         monkeypatch.setattr(Checkpoint, "take", lambda one, count: taken.append(one) or take(one, count))
-        live.core.want_checkpoint()
+        live.core.request_checkpoint()
         sent: list[Any] = []
         while not snapshot.offsets(disk):
             sent += [await live.send(replace(message(f"M{len(sent)}"), topic=topics[-1]))]

@@ -569,7 +569,7 @@ def test_while_the_disk_is_full_runs_wait_and_then_go_by_the_policy(bench: Bench
     assert bench.sent() == []
     with pytest.raises(DiskFull):
         bench.set("another")
-    bench.broker.housekeeping.see_to_room()
+    bench.broker.housekeeping.measure_space()
     bench.advance(20_000)
     assert bench.occurrences() == minutes(10)
 

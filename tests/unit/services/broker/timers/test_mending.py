@@ -368,7 +368,7 @@ def test_a_checkpoint_that_failed_costs_no_mended_timer() -> None:
     reopen(store)
     store.go(0)
     checkpoint = store.broker.checkpoint(store.now_ms)
-    store.broker.checkpoint_failed(checkpoint)
+    store.broker.abandon_checkpoint(checkpoint)
     assert drained(store) == sorted(IDS)
 
 
