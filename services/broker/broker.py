@@ -231,8 +231,8 @@ class Broker:
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
         """Apply deliveries given as columns, with the same result as single records (`test_apply_run`)."""
-        self.store.use(run)
-        for topic, queue_id in run.copies.queues_used():
+        self.store.reserve_offsets(run)
+        for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
@@ -394,7 +394,7 @@ class Broker:
                 self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:
                 others += self._keep_house(now_ms)
-            elif check := self.transactions.check(subject, now_ms):
+            elif check := self.transactions.begin_check_back(subject, now_ms):
                 others.append(check)
         while self._has_due_schedules():
             self.schedules.run_due(self._due_schedules.popleft(), now_ms)
@@ -409,7 +409,7 @@ class Broker:
         Each source of work keeps its next due time, so a call costs 2 us.
         """
         has_more = (
-            self._has_due_schedules() or self._burying.has_more() or self.transactions.has_more()
+            self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
             or self.mending.has_work or self.housekeeping.has_more or self.store.dispatch.has_doubts
         )  # fmt: skip
         if has_more:
@@ -452,7 +452,7 @@ class Broker:
         The remaining time of each lease stays the same. Timers that are due within the step count as delayed
         by the step.
         """
-        self._lease_clock.step(until_ms - from_ms)
+        self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
             self.statistics.clock_jumps["forward"] += 1
             self._delivery.record_clock_jump(from_ms, until_ms)

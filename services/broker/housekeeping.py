@@ -339,7 +339,7 @@ class Housekeeping:
             self._groups.skip_deleted(cut.queues)
             self._groups.missed_messages.add_losses(cut.skipped, stamp.store_ms)
             if cut.is_done:
-                self._store.cut(cut.cut_offset)
+                self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
         """Record durable cuts, and schedule the next `check_space`, which deletes their files, at once."""

@@ -1,6 +1,6 @@
 """The journal: operators' acts, recorded as messages of the broker's own topic `TW_SYS_JOURNAL`.
 
-    act --> its records, durable --> `note`: an entry --> durable --> the answer of the act
+    act --> its records, durable --> `add_entry` --> durable --> the answer of the act
 
 1. An act that has been answered is in the journal, also after a restart and on another leader, because its
    entry is in the log like any other message. An act that a crash interrupts before its entry gets no answer.
@@ -76,7 +76,7 @@ class Journal:
     def __init__(self, store: Store, reading: Reading) -> None:
         self._store, self._reading = store, reading
 
-    def note(self, entry: Entry, now_ms: int) -> int:
+    def add_entry(self, entry: Entry, now_ms: int) -> int:
         """Append an entry, whose texts are cut to their maximum length.
 
         Return the offset that must be durable before the answer is sent.

@@ -121,7 +121,7 @@ class Repeats:
         """Return whether recent timers and halves may have old times, or may have expired because of them."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
-    def first(self, message: Message, stored: bytes, topic: str) -> Record | None:
+    def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
         """Return the recent record of the same message under `topic`, or None.
 
         `stored` contains the encoded properties of the message.

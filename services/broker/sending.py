@@ -194,7 +194,7 @@ class Sending:
         return self._find_stored_receipt(message, stored)
 
     def _find_stored_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
-        found = self.repeats.first(message, stored, message.topic)
+        found = self.repeats.find_first(message, stored, message.topic)
         return None if found is None else receipt_of(found, message)
 
     def _find_timer_receipt(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
@@ -207,7 +207,7 @@ class Sending:
                 return self._repeat_receipt(message, found, record)
         elif not self.repeats.may_be_misdated(now_ms):
             return None
-        same = self.repeats.first(message, properties.encode_message(message), TIMER_TOPIC)
+        same = self.repeats.find_first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
             return None
         due_ms = int(properties.value_of(same.properties, property_names.DUE_MS))
@@ -225,7 +225,7 @@ class Sending:
                 return known
         except StoreDamaged:
             return known
-        found = self.repeats.first(message, stored, HALF_TOPIC)
+        found = self.repeats.find_first(message, stored, HALF_TOPIC)
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:

@@ -146,7 +146,7 @@ class LiveAccess:
 
     def find_token(self, text: str) -> Token:
         """Return the token with the given text. Raise `Unauthorized` if the token is unknown or void."""
-        return self._core().holder(text, self._clock.now_ms())
+        return self._core().find_token(text, self._clock.now_ms())
 
     def check_token(self, token: Token) -> None:
         """Raise `Unauthorized` if a token that was valid is no longer valid."""

@@ -46,7 +46,7 @@ from commitlog.message import Message
 from commitlog.recovery import trusted_until
 from commitlog.retention import Retirement
 from services.broker.broker import Broker
-from services.broker.spine.finding import Found
+from services.broker.spine.finding import FoundMessages
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     CheckBack,
@@ -360,10 +360,10 @@ class LiveBroker:
         """Return real time, which is the time of callers."""
         return self.clock.real_ms()
 
-    def find(self, topic: str, key: str, count_max: int) -> Found:
+    def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
         """Find messages by key or message id, newest first. Large messages reduce the number of results."""
         found = self._broker.finding.find(topic, key, count_max)
-        return Found(self.clock.outward(found.messages), found.is_cut)
+        return FoundMessages(self.clock.outward(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the queue offset of the first message stored at or after a time."""

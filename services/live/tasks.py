@@ -192,7 +192,7 @@ class Tasks(ABC, Generic[Order]):
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
         with suppress(TidewheelError):  # without a core the store is rebuilt, and this entry is lost
-            self._live.decide(self._live.core.journal.note, self._entry_of(task))
+            self._live.decide(self._live.core.journal.add_entry, self._entry_of(task))
 
     def _entry_of(self, task: Task[Order]) -> Entry:
         """Return the journal entry for the end of a task; the entry for its start has the user and filter."""

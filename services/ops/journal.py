@@ -137,10 +137,10 @@ def journalled(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
         except ClientMistake:
             raise
         except TidewheelError as error:
-            await live.call(live.core.journal.note, entry_of(one, request, said, error.code, str(error)))
+            await live.call(live.core.journal.add_entry, entry_of(one, request, said, error.code, str(error)))
             raise
         verdict, made = result_of(one, response)
-        await live.call(live.core.journal.note, entry_of(one, request, said, verdict, made=made))
+        await live.call(live.core.journal.add_entry, entry_of(one, request, said, verdict, made=made))
         return response
 
     return endpoint

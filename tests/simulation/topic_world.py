@@ -241,7 +241,7 @@ class World:
     def note(self) -> None:
         """Note an act in the journal."""
         about = self._new_id()
-        self.broker.journal.note(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
+        self.broker.journal.add_entry(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
         self._add(_noted(about))
 
     def _change(self, verb: str, topic: str, *arguments: object, **named: bool) -> Changed | None:

@@ -331,7 +331,7 @@ class Groups:
             attempts,
             lease.queue_offset,
             lease.generation,
-            self.leases.clock.told(lease.visible_ms),
+            self.leases.clock.to_broker_time(lease.visible_ms),
             lease.leased_ms,
             acks.clipped(lease.consumer),
             bool(lease.client_id),
@@ -362,7 +362,7 @@ class Groups:
                 offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
                 for first, count in ranges:
                     offsets.finish(first, first + count)
-                    self._store.used(topic, queue_id, first + count - 1)
+                    self._store.reserve_offset(topic, queue_id, first + count - 1)
             case LeaseChanged(key, entry):
                 self._offsets_to_change(GroupQueue(*key)).take(entry)
             case PolicySet(group, policy):

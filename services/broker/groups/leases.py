@@ -110,7 +110,7 @@ class Leases:
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
-        lease.visible_ms = self.clock.elapsed(lease.visible_ms)
+        lease.visible_ms = self.clock.to_elapsed_time(lease.visible_ms)
         if lease.client_id:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
         if lease.attempt_id:
@@ -132,7 +132,7 @@ class Leases:
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
         """End the pause after a failed attempt: the lease expires with the next tick."""
-        lease.visible_ms = min(lease.visible_ms, self.clock.elapsed(now_ms))
+        lease.visible_ms = min(lease.visible_ms, self.clock.to_elapsed_time(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
     def reschedule_expiry(self, generation: int) -> None:
@@ -170,7 +170,7 @@ class Leases:
 
     def has_expired(self, lease: Lease, now_ms: int) -> bool:
         """Return whether a lease has expired."""
-        return lease.visible_ms <= self.clock.elapsed(now_ms)
+        return lease.visible_ms <= self.clock.to_elapsed_time(now_ms)
 
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
         """Set the end of all renewed leases of a client to `until_ms`, within the maximum lease time.
@@ -190,7 +190,7 @@ class Leases:
         self._set_client_end(client_id, now_ms, is_gone=True)
 
     def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
-        visible_ms = self.clock.elapsed(until_ms)
+        visible_ms = self.clock.to_elapsed_time(until_ms)
         for generation in self._generations_of.get(client_id, ()):
             lease = self._leases[generation][1]
             lease.is_gone = is_gone

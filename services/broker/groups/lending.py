@@ -213,7 +213,7 @@ class MessageLeasing:
     def _new_lease(self, key: GroupQueue, record: Record, message_group: str, state: ReceiveState) -> Lease:
         """Return a new lease on a message for a receive."""
         offset, now_ms, invisible_ms = record.queue_offset, state.now_ms, state.invisible_ms
-        visible_ms = self._leases.clock.elapsed(now_ms) + invisible_ms
+        visible_ms = self._leases.clock.to_elapsed_time(now_ms) + invisible_ms
         generation = self._leases.next_generation()
         handle = receipts.encode(
             key.queue_id, offset, record.physical_offset, now_ms, invisible_ms, generation, self._log.epoch,

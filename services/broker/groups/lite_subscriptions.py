@@ -110,7 +110,7 @@ class LiteSubscriptions:
         """Record a heartbeat of a subscriber, and return its subscription, or None if it has none."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
-            subscription.heard_ms = self._clock.elapsed(now_ms)
+            subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
         return subscription
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
@@ -120,7 +120,7 @@ class LiteSubscriptions:
 
     def remove_silent(self, now_ms: int) -> None:
         """Remove the subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
-        since_ms = self._clock.elapsed(now_ms) - limits.LITE_SILENT_MS_MAX
+        since_ms = self._clock.to_elapsed_time(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
@@ -155,12 +155,12 @@ class LiteSubscriptions:
         preserved.
         """
         for subscriber, subscription in before._subscriptions.items():
-            heard_ms = self._clock.told(subscription.heard_ms + by_ms)
+            heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)
             for lite_topic in subscription.lite_topics:
                 self._link(subscriber, self._renew(subscriber, heard_ms), lite_topic)
 
     def _renew(self, subscriber: Subscriber, now_ms: int) -> Subscription:
-        heard_ms = self._clock.elapsed(now_ms)
+        heard_ms = self._clock.to_elapsed_time(now_ms)
         subscription = self._subscriptions.setdefault(subscriber, Subscription(heard_ms))
         self._of_client.setdefault(subscriber.client_id, {})[subscriber] = None
         subscription.heard_ms = heard_ms

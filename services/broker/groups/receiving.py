@@ -232,7 +232,7 @@ class Receiving:
         lease = Lease(
             receipt.generation,
             held.queue_offset,
-            self._leases.clock.elapsed(now_ms) + invisible_ms,
+            self._leases.clock.to_elapsed_time(now_ms) + invisible_ms,
             consumer=held.consumer,
             message_group=held.message_group,
             is_changed=True,

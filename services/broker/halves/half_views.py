@@ -78,7 +78,7 @@ class HalfViews:
     def _view(self, record: Record, *, with_message: bool = False) -> HalfView:
         offset, message = record.physical_offset, properties.to_message(record)
         waiting, expired = self._outcomes.waiting(offset), self._outcomes.expiry(offset)
-        ended = self._transactions.ended(record) or Ended(State.OPEN, 0, -1)
+        ended = self._transactions.read_outcome(record) or Ended(State.OPEN, 0, -1)
         ending = self._read_ending(ended)
         return HalfView(
             transaction_id=half.transaction_id(offset, message.message_id),

@@ -223,7 +223,7 @@ class Transactions:
         is_ours = max(log.imported_until, log.first_offset) <= offset < log.durable_offset
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
-    def ended(self, record: Record) -> Ended | None:
+    def read_outcome(self, record: Record) -> Ended | None:
         """Return the outcome of a half message, or None while it is open.
 
         Raise `StoreDamaged` if the outcome must be read from the log and a record is unreadable.
@@ -237,7 +237,7 @@ class Transactions:
         """Return the check-back policy for half messages of a topic."""
         return self._topics.check_back(topic) or self._policy
 
-    def check(self, half_offset: int, now_ms: int) -> CheckBack | None:
+    def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
         """Return the check-back of a due half message, or None if it has ended.
 
         The result is also None for a half message that must first be read (`read_due`).
@@ -250,7 +250,7 @@ class Transactions:
             return None
         return _check_back_of(half_offset, waiting)
 
-    def has_more(self) -> bool:
+    def has_halves_to_read(self) -> bool:
         """Return whether `read_due` has work to do now."""
         return bool(self._to_read) and not self._store.is_behind
 
@@ -261,7 +261,7 @@ class Transactions:
         most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
         """
         read_bytes, questions = 0, []
-        while self.has_more() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
+        while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
             half_offset = self._to_read.popleft()
             waiting = self.outcomes.waiting(half_offset)
             if waiting is None:
@@ -314,7 +314,7 @@ class Transactions:
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
-            raise self._refusal(transaction_id, self.ended(self._store.read(offset)))
+            raise self._refusal(transaction_id, self.read_outcome(self._store.read(offset)))
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
@@ -390,7 +390,7 @@ class Transactions:
         now_ms: int,
     ) -> EndReceipt:
         """Process an event of `txn.states`: end the half message, record a late request, or refuse it."""
-        ended = self.ended(record)
+        ended = self.read_outcome(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
                 self._store.append(half.late_record(record.physical_offset, event.value), now_ms)

@@ -139,7 +139,7 @@ class Access:
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
-    def holder(self, text: str, now_ms: int) -> Token:
+    def find_token(self, text: str, now_ms: int) -> Token:
         """Return the token with this text.
 
         Raise `Unauthorized` if the token is unknown, revoked, or expired.

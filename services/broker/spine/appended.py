@@ -90,7 +90,7 @@ class Appended(NamedTuple):
             yield self.queue[0]
         for fact in self.facts:
             if isinstance(fact, TimersDelivered):
-                yield from (topic for topic, _ in fact.copies.queues_used())
+                yield from (topic for topic, _ in fact.copies.list_used_queues())
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:

@@ -57,18 +57,18 @@ class Copies:
     def __len__(self) -> int:
         return len(self.record_bytes)
 
-    def queues_used(self) -> list[tuple[str, int]]:
+    def list_used_queues(self) -> list[tuple[str, int]]:
         """Return the queues that have at least one of these records."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
-    def by_queue(self) -> ByQueue:
+    def group_by_queue(self) -> ByQueue:
         """Return the records grouped by queue."""
         places = np.argsort(self.queue, kind="stable")
         codes = self.queue[places]
         firsts = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
-    def part(self, first: int, end: int) -> Copies:
+    def slice_rows(self, first: int, end: int) -> Copies:
         """Return the records with numbers from `first` up to but excluding `end`."""
         if first == 0 and end == len(self):
             return self
@@ -104,7 +104,7 @@ class TimersDelivered:
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
         entries["tags_code"] = self.copies.tags_code
-        codes, places, begins = self.copies.by_queue()
+        codes, places, begins = self.copies.group_by_queue()
         keys = [self.copies.queues[code] for code in codes]
         firsts = self.queue_offsets[places[begins[:-1]]].tolist()
         encoded, bounds = entries[places].tobytes(), (begins * ENTRY_BYTES).tolist()

@@ -15,13 +15,13 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TopicNotFound
-from services.broker.spine.reading import Arrived, Reading, bytes_of, readable
+from services.broker.spine.reading import ArrivedMessages, Reading, bytes_of, readable
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import Delivery
 
 
-class Found(NamedTuple):
+class FoundMessages(NamedTuple):
     """The messages found. `is_cut` is true if further matches are omitted because of their size."""
 
     messages: list[Delivery]
@@ -34,7 +34,7 @@ class Finding:
     def __init__(self, store: Store, topics: Topics, reading: Reading) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
-    def find(self, topic: str, key: str, count_max: int) -> Found:
+    def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
         Return fewer messages if they are large. Damaged records are omitted. Raise `StoreDamaged` if the
@@ -46,18 +46,18 @@ class Finding:
             one = Delivery(readable(record))
             looked_bytes += bytes_of(record, one.record)
             if found and looked_bytes > limits.LOOK_BYTES_MAX:
-                return Found(found, True)
+                return FoundMessages(found, True)
             found.append(one)
             if len(found) == count_max:
                 break
-        return Found(found, False)
+        return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Return up to `count` messages of a queue from an offset on, or raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
-    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
         """Return messages of several queues in log order, from the {queue id: offset} in `places` on."""
         for queue_id in places:
             self._check_queue(topic, queue_id)

@@ -28,14 +28,14 @@ class LeaseClock:
     def __init__(self) -> None:
         self._steps_ms = 0
 
-    def step(self, by_ms: int) -> None:
+    def add_step(self, by_ms: int) -> None:
         """Add a step of the broker's clock."""
         self._steps_ms += by_ms
 
-    def elapsed(self, now_ms: int) -> int:
+    def to_elapsed_time(self, now_ms: int) -> int:
         """Convert a time of the broker's clock to elapsed time, in ms."""
         return now_ms - self._steps_ms
 
-    def told(self, elapsed_ms: int) -> int:
+    def to_broker_time(self, elapsed_ms: int) -> int:
         """Convert an elapsed time to the broker's time, in ms since 1970, for answers and records."""
         return elapsed_ms + self._steps_ms

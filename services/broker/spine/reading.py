@@ -2,7 +2,7 @@
 
 The first read from a queue file reads the whole file. A read from several queues at once reads queue files of
 up to `QUEUE_FILES_COMPARED_BYTES` in total, or one file, and leaves the remaining files to the next call
-(`Arrived.is_unfinished`). Each file is read in full only once, so repeated calls finish.
+(`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls finish.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _QueuedEntry = tuple[Entry, int, ConsumeQueue]
 _BY_PLACE: Final = itemgetter(0)
 
 
-class Arrived(NamedTuple):
+class ArrivedMessages(NamedTuple):
     """The messages read. `is_unfinished` is true if some queue files are left for another call."""
 
     messages: list[Delivery]
@@ -109,12 +109,12 @@ class Reading:
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
-    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> Arrived:
+    def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
         """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
         reads = _FileReadBudget()
         queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
         shown = self._to_deliveries(_stop_at_limit(heapq.merge(*queues, key=_BY_PLACE)), count)
-        return Arrived(shown, reads.are_enough)
+        return ArrivedMessages(shown, reads.are_enough)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`, or the end of the queue.

@@ -47,7 +47,7 @@ class Scheduler:
     """
 
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
-        self._leases, self._others = Wheel(lease_clock.elapsed(now_ms)), Wheel(now_ms)
+        self._leases, self._others = Wheel(lease_clock.to_elapsed_time(now_ms)), Wheel(now_ms)
         self._lease_clock = lease_clock
 
     def schedule(self, purpose: Purpose, subject: int, due_ms: int) -> None:
@@ -78,12 +78,12 @@ class Scheduler:
         If the wheels were not set back, new timers would not fire until the clock reached the old time again.
         Elapsed time can decrease only from one core to the next core over the same store.
         """
-        self._leases = _set_wheel_back(self._leases, self._lease_clock.elapsed(now_ms))
+        self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
         self._others = _set_wheel_back(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` timers due by `now_ms`, in order; at most half are leases."""
-        due = self._leases.advance(self._lease_clock.elapsed(now_ms), max(count_max // 2, 1))
+        due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
         # Each wheel gives at least one timer, whatever `count_max`, so neither wheel can starve the other.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
         due.sort(key=itemgetter(0))
@@ -92,7 +92,7 @@ class Scheduler:
     def next_due_ms(self) -> int | None:
         """Return the time at which `advance` is to be called next, or None if no timer is set."""
         lease_ms = self._leases.next_due_ms()
-        lease_ms = None if lease_ms is None else self._lease_clock.told(lease_ms)
+        lease_ms = None if lease_ms is None else self._lease_clock.to_broker_time(lease_ms)
         return earlier(lease_ms, self._others.next_due_ms())
 
     def _wheel(self, purpose: Purpose) -> Wheel:

@@ -245,7 +245,7 @@ class Store:
         ))  # fmt: skip
 
     def _stamp(self, copies: Copies, store_ms: int) -> Appended:
-        copies = copies.part(0, self.log.room_for(copies.record_bytes.tolist()))
+        copies = copies.slice_rows(0, self.log.room_for(copies.record_bytes.tolist()))
         assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
         ends, offset = np.cumsum(copies.record_bytes), self.log.end_offset
         starts = ends - copies.record_bytes
@@ -262,7 +262,7 @@ class Store:
             self.last_store_ms = store_ms
         self._segment_store_ms[self.log.segment_of(offset)] = store_ms
         if store_ms >= self.times.next_ms:
-            self.times.note(store_ms, offset)
+            self.times.add_record(store_ms, offset)
         if queue is not None:
             next_offsets = self._next_offsets
             if queue_offset >= next_offsets.get(queue, 0):
@@ -284,12 +284,12 @@ class Store:
             self.dispatch.begin_with_gap(record, expected)
         self.dispatch.give_way(record)
 
-    def use(self, run: TimersDelivered) -> None:
+    def reserve_offsets(self, run: TimersDelivered) -> None:
         """Update the next queue offsets after a run of records."""
-        codes, places, begins = run.copies.by_queue()
+        codes, places, begins = run.copies.group_by_queue()
         lasts = run.queue_offsets[places[begins[1:] - 1]].tolist()
         for code, last in zip(codes, lasts, strict=True):
-            self.used(*run.copies.queues[code], last)
+            self.reserve_offset(*run.copies.queues[code], last)
 
     @property
     def applied(self) -> AppliedLimits:
@@ -325,7 +325,7 @@ class Store:
         self.times.thaw(frozen["times"])
         self.may_begin_at = frozen["may_begin_at"]
         self.version = frozen["version"]
-        self.cut(frozen["first_offset"])
+        self.cut_log(frozen["first_offset"])
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
@@ -334,14 +334,14 @@ class Store:
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
-    def cut(self, first_offset: int) -> None:
+    def cut_log(self, first_offset: int) -> None:
         """Move the beginning of the log to `first_offset`, below which nothing is read from then on."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
-    def used(self, topic: str, queue_id: int, queue_offset: int) -> None:
+    def reserve_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Reserve the queue offset of a record, even if damage has destroyed that record."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
@@ -398,7 +398,7 @@ class Store:
             self.keys.spill(self.log.first_offset)
 
     def _next_offsets_for(self, copies: Copies) -> Integers:
-        codes, places, begins = copies.by_queue()
+        codes, places, begins = copies.group_by_queue()
         firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
         offsets = np.empty(len(copies), np.int64)
         offsets[places] = np.repeat(firsts - begins[:-1], np.diff(begins)) + np.arange(len(copies))

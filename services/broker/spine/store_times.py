@@ -22,7 +22,7 @@ class StoreTimes:
         self.next_ms = 0
         """The lowest store time for which another pair is added."""
 
-    def note(self, store_ms: int, offset: int) -> None:
+    def add_record(self, store_ms: int, offset: int) -> None:
         """Add a record of the log. The caller may skip records stored before `next_ms`."""
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
@@ -39,4 +39,4 @@ class StoreTimes:
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
         for store_ms, offset in frozen:
-            self.note(store_ms, offset)
+            self.add_record(store_ms, offset)

@@ -240,7 +240,7 @@ class TimerDelivery:
         since_ms = np.maximum(copies.due_ms, set_ms)
         done = 0
         while done < len(copies):
-            (run,) = self._store.append(copies.part(done, len(copies)), now_ms).facts
+            (run,) = self._store.append(copies.slice_rows(done, len(copies)), now_ms).facts
             assert isinstance(run, TimersDelivered), "copies tell another fact"
             self._count_late_run(run, since_ms[done : done + len(run.copies)])
             done += len(run.copies)
@@ -284,7 +284,7 @@ class TimerDelivery:
         return due_ms
 
     def _count_late_run(self, run: TimersDelivered, since_ms: Integers) -> None:
-        codes, places, begins = run.copies.by_queue()
+        codes, places, begins = run.copies.group_by_queue()
         topics = [run.copies.queues[code][0] for code in codes]
         since_ms = since_ms[places]
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)

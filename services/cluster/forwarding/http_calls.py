@@ -176,7 +176,7 @@ class ClusterHttp:
             raise NoLeader("This node gets a copy, and has no users yet. Ask another node, or later.")
         access = replica.core.access
         return Authority(
-            lambda text: access.holder(text, wall_ms()),
+            lambda text: access.find_token(text, wall_ms()),
             lambda token: access.check_token(token, wall_ms()),
             lambda token: None,
             access.rights.allows,

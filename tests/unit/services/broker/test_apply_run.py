@@ -97,7 +97,7 @@ class Pair:
     def _append(self, copies: Copies) -> None:
         done = 0
         while done < len(copies):
-            (run,) = self.by_run.store.append(copies.part(done, len(copies)), self.now_ms).facts
+            (run,) = self.by_run.store.append(copies.slice_rows(done, len(copies)), self.now_ms).facts
             assert isinstance(run, TimersDelivered)
             starts = np.cumsum(run.copies.record_bytes) - run.copies.record_bytes
             for start, record_bytes in zip(starts.tolist(), run.copies.record_bytes.tolist(), strict=True):

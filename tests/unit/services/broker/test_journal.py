@@ -30,7 +30,7 @@ def disk() -> MemoryDisk:
 def test_entries_are_there_after_a_start_and_come_newest_first(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     for number in range(5):
-        broker.journal.note(ACT._replace(about=f"topic=t{number}"), NOW_MS + number)
+        broker.journal.add_entry(ACT._replace(about=f"topic=t{number}"), NOW_MS + number)
     flush(broker)
 
     broker = Broker.open(disk, SETTINGS, NOW_MS)
@@ -50,9 +50,9 @@ def test_entries_are_there_after_a_start_and_come_newest_first(disk: MemoryDisk)
 
 def test_a_page_looks_at_a_bounded_number_of_entries(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
-    broker.journal.note(ACT._replace(about="rare"), NOW_MS)
+    broker.journal.add_entry(ACT._replace(about="rare"), NOW_MS)
     for _ in range(LOOKED_AT_MAX):
-        broker.journal.note(ACT, NOW_MS)
+        broker.journal.add_entry(ACT, NOW_MS)
     flush(broker)
     page = broker.journal.page(None, 10, "rare")
     assert (page.entries, page.before) == ([], 1)
@@ -62,7 +62,7 @@ def test_a_page_looks_at_a_bounded_number_of_entries(disk: MemoryDisk) -> None:
 def test_long_and_foreign_texts_are_kept_up_to_a_bound(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     given = ACT._replace(about="<b>\u202e🙂\n" * 1_000, reason="\ud800")
-    broker.journal.note(given, NOW_MS)
+    broker.journal.add_entry(given, NOW_MS)
     flush(broker)
     [found] = broker.journal.page(None, 10).entries
     assert found.entry.about == given.about[:499] + "…"

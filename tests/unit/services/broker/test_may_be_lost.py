@@ -135,7 +135,7 @@ FACTS: Final = {
     ),
     "jump of the clock": Fact(
         lambda bench: bench.broker.clock_jumped(NOW_MS, NOW_MS + HOUR),
-        lambda broker: broker._delivery._clock_until_ms or broker._lease_clock.told(0),
+        lambda broker: broker._delivery._clock_until_ms or broker._lease_clock.to_broker_time(0),
     ),
     "damage that was found": Fact(
         lambda bench: bench.broker.damage.report(Damaged("log", "commitlog/0", "is damaged")),

@@ -314,7 +314,7 @@ def test_a_start_behind_nothing_young_looks_no_id_up(
         bench.now_ms += pause_ms
     bench.disk = bench.disk if pause_ms is not None else MemoryDisk()
     bench.open()
-    monkeypatch.setattr(Repeats, "first", lambda *_: pytest.fail("an id was looked up"))
+    monkeypatch.setattr(Repeats, "find_first", lambda *_: pytest.fail("an id was looked up"))
     for number in range(10):
         bench.send(replace(PLAIN, message_id=f"N{number}"))
 

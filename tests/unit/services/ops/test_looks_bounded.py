@@ -13,7 +13,7 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.finding import Finding
-from services.broker.spine.reading import Arrived
+from services.broker.spine.reading import ArrivedMessages
 from services.ops import messages
 
 Desk = Any
@@ -125,7 +125,7 @@ def test_a_tail_reads_many_messages_in_several_turns(
                 turn += 1
                 await asyncio.sleep(0)
 
-        def noted(finding: Finding, topic: str, places: Any, count: int) -> Arrived:
+        def noted(finding: Finding, topic: str, places: Any, count: int) -> ArrivedMessages:
             reads.append((turn, count))
             return read_after(finding, topic, places, count)
 
@@ -146,11 +146,11 @@ def test_a_tail_gets_the_messages_of_queues_whose_files_are_read_in_several_turn
 ) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, 8, 4)
-        calls, read_after = list[Arrived](), Finding.read_after
+        calls, read_after = list[ArrivedMessages](), Finding.read_after
 
-        def first_enough(finding: Finding, topic: str, places: Any, count: int) -> Arrived:
+        def first_enough(finding: Finding, topic: str, places: Any, count: int) -> ArrivedMessages:
             is_first = len(calls) < 2  # as if files had been read that took all of these calls
-            found = Arrived([], True) if is_first else read_after(finding, topic, places, count)
+            found = ArrivedMessages([], True) if is_first else read_after(finding, topic, places, count)
             calls.append(found)
             return found
 

@@ -157,8 +157,8 @@ def test_tokens_are_there_again_after_a_start_and_none_that_was_revoked(
     how(bench)
     bench.open()
     with pytest.raises(Unauthorized, match="was revoked"):
-        bench.access.holder(A, NOW_MS)
-    found = bench.access.holder(B, NOW_MS)
+        bench.access.find_token(A, NOW_MS)
+    found = bench.access.find_token(B, NOW_MS)
     assert (found.user, found.digest, found.expires_ms) == ("orders", digest_of(B), NOW_MS + 1_000)
     assert bench.access.tokens() == [found]
     kept = repr(bench.access.freeze()) + repr(bytes(bench.disk.read(*segment(bench.disk))))
@@ -174,14 +174,14 @@ def segment(disk: MemoryDisk) -> tuple[str, int, int]:
 def test_a_token_is_void_when_it_expires_or_its_user_is_gone(bench: Bench) -> None:
     bench.access.add_token("orders", A, 1_000, NOW_MS)
     bench.access.add_token("orders", B, None, NOW_MS)
-    assert bench.access.holder(A, NOW_MS + 999).user == "orders"
+    assert bench.access.find_token(A, NOW_MS + 999).user == "orders"
     with pytest.raises(Unauthorized, match=f"Token {id_of(A)} of 'orders' has expired.*token add orders"):
-        bench.access.holder(A, NOW_MS + 1_000)
-    known = bench.access.holder(B, NOW_MS)
+        bench.access.find_token(A, NOW_MS + 1_000)
+    known = bench.access.find_token(B, NOW_MS)
     bench.access.remove_user("orders", NOW_MS)
     bench.access.add_user("orders", "sealed", False, NOW_MS)
     with pytest.raises(Unauthorized, match="not known here"):
-        bench.access.holder(B, NOW_MS)
+        bench.access.find_token(B, NOW_MS)
     with pytest.raises(Unauthorized, match="was revoked"):
         bench.access.check_token(known, NOW_MS)
 
@@ -190,7 +190,7 @@ def test_a_token_with_another_secret_is_unknown(bench: Bench) -> None:
     bench.access.add_token("orders", A, None, NOW_MS)
     for wrong in (A[:-1] + ("B" if A[-1] == "A" else "A"), B, "", "x" * 100_000):
         with pytest.raises(Unauthorized, match="token add USER"):
-            bench.access.holder(wrong, NOW_MS)
+            bench.access.find_token(wrong, NOW_MS)
 
 
 def test_a_token_that_cannot_be_is_refused_and_not_stored(

@@ -15,7 +15,7 @@ def test_no_record_that_is_as_young_lies_below(steps: list[int], asked_ms: int) 
     times, store_ms, records = StoreTimes(), 0, list[tuple[int, int]]()
     for number, step in enumerate(steps):
         store_ms += step
-        times.note(store_ms, number)
+        times.add_record(store_ms, number)
         records.append((store_ms, number))
     offset = times.offset_at(asked_ms)
     assert offset is None or all(ms < asked_ms for ms, number in records if number < offset)
@@ -28,7 +28,7 @@ def test_what_a_snapshot_keeps_is_taken_over(steps: list[int]) -> None:
     times, store_ms = StoreTimes(), 0
     for number, step in enumerate(steps):
         store_ms += step
-        times.note(store_ms, number)
+        times.add_record(store_ms, number)
     thawed = StoreTimes()
     thawed.thaw(times.freeze())
     assert (thawed.freeze(), thawed.next_ms) == (times.freeze(), times.next_ms)
