@@ -57,7 +57,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
         (unique_count,) = _fetch_row(connection, _IS_UNIQUE, log)
     faults = [_describe_edge(log, first or 0, last, least, most)] if last >= (first or 0) else []
     faults += [_describe_gap(log, record, following) for record, following in steps]
-    faults += [] if unique_count else [_not_unique(log)]
+    faults += [] if unique_count else [_describe_missing_index(log)]
     return CheckResult([one for one in faults if one], end if end < last else 0, end >= last)
 
 
@@ -82,7 +82,7 @@ def _describe_gap(log: str, record: int, following: int) -> str:
     return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
 
 
-def _not_unique(log: str) -> str:
+def _describe_missing_index(log: str) -> str:
     return (
         f"The table {log}_record has no valid unique index on its record numbers: delete rows that it has "
         f"twice, then CREATE UNIQUE INDEX ON {log}_record (record);"
