@@ -180,7 +180,6 @@ def check(broker: Api) -> None:
 
 def facts(run: Run) -> Model:
     """Return a run as plain values."""
-    windows = run.summary.get("windows") or []
     return {
         "run_id": run.run_id,
         "written_ms": str(run.written_ms),
@@ -188,11 +187,10 @@ def facts(run: Run) -> Model:
         "findings": run.findings_count,
         "is_balanced": run.is_balanced,
         "is_partial": run.is_partial,
-        "cases": run.summary["cases"] | run.summary.get("others", {}),
+        "cases": run.summary["cases"] | run.summary["others"],
         "finding_cases": run.finding_cases,
-        "lacking": list(run.summary.get("lacking", ())),
-        "as_of_ms": None if run.as_of_ms is None else str(run.as_of_ms),
-        "windows": len(windows),
+        "lacking": run.summary["lacking"],
+        "as_of_ms": str(run.as_of_ms),
         "has_report": run.folders.report.is_file(),
     }
 

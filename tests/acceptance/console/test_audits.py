@@ -15,6 +15,7 @@ import pytest
 
 from spark_jobs.layout import RunFolders
 from spark_jobs.seals.files import Account, Seal, SealFolder
+from tests.audit_runs import SUMMARY
 from tests.console_process import Browser, ConsoleProcess
 from tidewheel.testing.process import DIRECT, BrokerProcess
 
@@ -46,8 +47,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folders = RunFolders(folder, run_id)
         for one in (folders.folder, folders.findings):
             one.mkdir(parents=True)
-        summary = {"balanced": not found, "totals": {"orders": 100}, "cases": cases}
-        folders.summary.write_text(json.dumps(summary))
+        about = {"balanced": not found, "totals": {"orders": 100}, "cases": cases}
+        folders.summary.write_text(json.dumps(SUMMARY | about))
         folders.report.write_text(REPORT)
         if found:
             pq.write_table(pa.Table.from_pylist(found), folders.findings / "part.parquet")
