@@ -11,27 +11,33 @@ from pathlib import Path
 from typing import Final
 
 from services.console.page import Asked, Model, Page
+from services.console.sparklines import Samples
 from services.http.api import Api
 from services.status.asking import answers_of
-from services.status.judgement import State, as_plain, screen, worst
+from services.status.judgement import State, Unread, as_plain, screen, worst
 
 NEEDING: Final = (State.WARN, State.CRIT)
 """The states of an alarm; an audit that was never run is unknown, and none."""
 
 
-def page(audits: Path) -> Page:
+def page(audits: Path, samples: Samples) -> Page:
     """Return the page; `audits` is the folder of audits of this machine."""
-    return Page("/", "Overview", "overview.html", partial(read, audits), entry="Overview")
+    return Page("/", "Overview", "overview.html", partial(read, audits, samples), entry="Overview")
 
 
-def read(audits: Path, broker: Api, asked: Asked) -> Model:
+def read(audits: Path, samples: Samples, broker: Api, asked: Asked) -> Model:
     """Return the rows, worst first in `act_now`."""
     broker.get("whoami")  # raises `SignedOut`; the rows below take a refusal for something not known
-    rows = screen(answers_of(broker, {}, audits))
+    answers = answers_of(broker, {}, audits)
+    rows = screen(answers)
+    may_see = not isinstance(answers["figures"], Unread)
+    if may_see:
+        samples.add(broker.address, answers["figures"])
     needing = sorted((row for row in rows if row.state in NEEDING), key=lambda row: -row.state)
     return {
         "address": broker.address,
         "state": worst(rows).name,
         "rows": [as_plain(row) for row in rows],
+        "lines": samples.lines() if may_see else [],
         "act_now": [as_plain(row) for row in needing],
     }

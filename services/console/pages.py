@@ -17,12 +17,13 @@ from services.console import (
 )
 from services.console.audits import Audits
 from services.console.page import Page
+from services.console.sparklines import Samples
 
 
-def pages_of(audits: Audits) -> tuple[Page, ...]:
+def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
     """Return all pages."""
     return (
-        overview.page(audits.folder),
+        overview.page(audits.folder, samples),
         message.PAGE,
         topics.PAGE,
         topics.ONE,

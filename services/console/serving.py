@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Final, NamedTuple, TextIO
 
 from services.console.app import make_app
@@ -23,6 +23,7 @@ from services.console.audits import Audits
 from services.console.broker import connect
 from services.console.pages import pages_of
 from services.console.sessions import Sessions
+from services.console.sparklines import Samples, collect
 from services.ops.http_server import HttpServer
 from services.ops.origins import names_of
 from services.process.ending import signals_to_end
@@ -62,8 +63,8 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
     loop, sessions = asyncio.get_running_loop(), Sessions(time.monotonic)
     address = Address(*bound.getsockname()[:2])
     names = names_of([address.host], is_loopback=True)
-    audits = Audits(plan.audits)
-    pages, files = pages_of(audits), audits.files()
+    audits, samples, ended = Audits(plan.audits), Samples(), Event()
+    pages, files = pages_of(audits, samples), audits.files()
     server = HttpServer(make_app(partial(connect, plan.http), sessions, names, address.port, pages, files))
 
     def stop() -> None:
@@ -78,7 +79,12 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
         Thread(target=take_keys, args=(sys.stdin, offer, loop, end), daemon=True).start()
     else:
         announce(url, f"{url}/enter?key={sessions.new_link(token)}")
-    await server.serve([bound])
+    sampled = partial(connect, plan.http, token)
+    Thread(target=collect, args=(samples, sampled, ended), daemon=True).start()
+    try:
+        await server.serve([bound])
+    finally:
+        ended.set()
 
 
 def take_keys(

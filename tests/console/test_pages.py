@@ -168,6 +168,13 @@ def test_a_report_has_its_style_and_no_script(pipe: Pipe, broker: BrokerProcess,
         console.stop()
 
 
+def test_the_last_hours_are_drawn(tab: Tab) -> None:
+    tab.open(site(tab))
+    tab.shows("Timers pending")
+    assert tab.run("document.querySelectorAll('.sparks svg path').length") >= 1
+    assert tab.run("getComputedStyle(document.querySelector('.sparks path')).stroke") != "none"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_as_wide_as_a_phone_and_keeps_to_its_policy(tab: Tab, page: str) -> None:
     tab.show_as((390, 800))

@@ -30,7 +30,10 @@ def test_the_overview_says_what_the_command_says(browser: Browser, broker: Broke
     assert shown["state"] == said["state"]
     assert [row["name"] for row in shown["rows"]] == [row["name"] for row in said["rows"]]
     assert int(shown["as_of_ms"]) > 0
+    assert [line["title"] for line in shown["lines"]][:2] == ["Stored a second", "Received a second"]
+    assert next(line for line in shown["lines"] if line["title"] == "Timers pending")["now"] == 0
     page = browser.open("/")
+    assert page.text.count("<figure>") == len(shown["lines"])
     assert all(row["name"] in page.text for row in said["rows"])
     assert page.headers["Content-Security-Policy"] == PAGE
     assert page.headers["Cache-Control"] == "no-store"
