@@ -84,7 +84,7 @@ class CheckBackPolls:
                 self._came(topic)
             yield poll
         finally:
-            self._leave(poll)
+            self._remove_poll(poll)
 
     async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
         """Return when a poll has a check-back or times out, or when the broker stops."""
@@ -119,7 +119,7 @@ class CheckBackPolls:
             del line[poll]
             line[poll] = None
         else:
-            self._leave(poll)
+            self._remove_poll(poll)
         self._long_polls.notify(poll)
         return poll.client_id
 
@@ -127,7 +127,7 @@ class CheckBackPolls:
     def _is_full(self) -> bool:
         return self._held_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
 
-    def _leave(self, poll: CheckBackPoll) -> None:
+    def _remove_poll(self, poll: CheckBackPoll) -> None:
         for topic in poll.topics:
             line = self._lines.get(topic, {})
             line.pop(poll, None)

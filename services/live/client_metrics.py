@@ -95,8 +95,8 @@ class ClientMetrics:
         else:
             reported = [one for one in reported if one.key.name not in GAUGES]
         now = {one.key for one in reported}
-        self._drop(series, [key for key in series if key.name in GAUGES and key not in now])
-        taken = sum(self._take(series, one) for one in reported)
+        self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
+        taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
             self._departed[client_id] = series  # last, because a report must not evict itself
         return taken
@@ -109,7 +109,7 @@ class ClientMetrics:
         """Keep the last report of a client that left, to compare it with the next report."""
         series = self._there.pop(client_id, None)
         if series:
-            self._drop(series, [key for key in series if key.name in GAUGES])
+            self._drop_series(series, [key for key in series if key.name in GAUGES])
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Histogram]:
@@ -125,18 +125,18 @@ class ClientMetrics:
                     found[key] += value  # type: ignore[assignment] # a Counter counts in floats, too
         return found
 
-    def _take(self, series: Series, one: ReportedSeries) -> bool:
+    def _store_series(self, series: Series, one: ReportedSeries) -> bool:
         if one.key not in series:
             if len(series) >= CLIENT_SERIES_EACH_MAX or not self._make_room():
                 return False
             self._kept += 1
         if isinstance(one.value, Histogram):
-            self._add(series, one, one.value)
+            self._add_histogram(series, one, one.value)
         else:
             series[one.key] = one.value
         return True
 
-    def _add(self, series: Series, one: ReportedSeries, told: Histogram) -> None:
+    def _add_histogram(self, series: Series, one: ReportedSeries, told: Histogram) -> None:
         before = series.get(one.key)
         assert not isinstance(before, float), "a distribution was a gauge before"
         series[one.key] = add_histograms(before, told) if one.is_new else told
@@ -150,7 +150,7 @@ class ClientMetrics:
             self._kept -= len(self._departed.pop(next(iter(self._departed))))
         return self._kept < CLIENT_SERIES_MAX
 
-    def _drop(self, series: Series, keys: Iterable[Key]) -> None:
+    def _drop_series(self, series: Series, keys: Iterable[Key]) -> None:
         for key in keys:
             del series[key]
             self._kept -= 1

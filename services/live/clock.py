@@ -158,17 +158,17 @@ class Clock:
 
     def inward(self, given: Told) -> Told:
         """Convert a caller's value to the broker's time. A bare number is not converted."""
-        return cast(Told, _moved(given, self.offset_ms)) if self.offset_ms else given
+        return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
         """Convert a value of the core to the time of callers."""
-        return cast(Told, _moved(told, -self.offset_ms)) if self.offset_ms else told
+        return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
-def _moved(value: Any, by_ms: int) -> Any:
+def _shift_times(value: Any, by_ms: int) -> Any:
     """Return a value, or each item of a list, with shifted times. Return a value without times unchanged."""
     if type(value) in (list, tuple):
-        return type(value)(_moved(one, by_ms) for one in value)
+        return type(value)(_shift_times(one, by_ms) for one in value)
     changes = _CHANGES.get(type(value))
     if changes is None:
         return value
@@ -179,23 +179,23 @@ def _moved(value: Any, by_ms: int) -> Any:
 Changes = dict[str, Any]
 
 
-def _times(*names: str) -> Callable[[Any, int], Changes]:
+def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
     """Shift the times in these fields and in the message. The values 0 and None mean no time."""
 
     def changes(value: Any, by_ms: int) -> Changes:
         found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
         message = getattr(value, "message", None)
-        return found | {"message": _moved(message, by_ms)} if isinstance(message, Message) else found
+        return found | {"message": _shift_times(message, by_ms)} if isinstance(message, Message) else found
 
     return changes
 
 
-def _within(*names: str) -> Callable[[Any, int], Changes]:
+def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
     """Shift the times inside these fields."""
-    return lambda value, by_ms: {name: _moved(getattr(value, name), by_ms) for name in names}
+    return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 
-def _message(message: Message, by_ms: int) -> Changes:
+def _shift_message(message: Message, by_ms: int) -> Changes:
     due_ms = message.delivery_ms
     return {
         "born_ms": max(0, message.born_ms + by_ms),
@@ -204,7 +204,7 @@ def _message(message: Message, by_ms: int) -> Changes:
     }
 
 
-def _delivery(one: Delivery, by_ms: int) -> Changes:
+def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
     record = one.record
     moved = verb_properties.with_shifted_time(properties.of_record(record), by_ms)
     if (due_ms := moved.get(property_names.DUE_MS, "")).isdigit():
@@ -218,7 +218,7 @@ def _delivery(one: Delivery, by_ms: int) -> Changes:
     return {"record": changed, "visible_ms": one.visible_ms + by_ms if one.visible_ms else 0}
 
 
-def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
+def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
     """Shift the time bounds that are set."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
@@ -226,61 +226,61 @@ def _timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
     return {name: at_ms + by_ms for name, at_ms in given.items() if at_ms != getattr(nothing, name)}
 
 
-def _timer_page(page: TimerPage, by_ms: int) -> Changes:
+def _shift_timer_page(page: TimerPage, by_ms: int) -> Changes:
     after = None if page.after is None else (page.after[0] + by_ms, page.after[1])
-    return {"timers": _moved(page.timers, by_ms), "after": after}
+    return {"timers": _shift_times(page.timers, by_ms), "after": after}
 
 
-def _start(start: Start | LiteStart, by_ms: int) -> Changes:
+def _shift_start(start: Start | LiteStart, by_ms: int) -> Changes:
     return {"at": start.at + by_ms} if start.kind in (From.TIME, LiteFrom.TIME) else {}
 
 
-def _half(view: HalfView, by_ms: int) -> Changes:
+def _shift_half(view: HalfView, by_ms: int) -> Changes:
     said = verb_properties.with_shifted_time({verb_properties.VERDICT: view.verdict}, by_ms)
     late = tuple((event, at_ms + by_ms) for event, at_ms in view.late)
     return _HALF_TIMES(view, by_ms) | {"late": late, "verdict": said[verb_properties.VERDICT]}
 
 
-def _dead_letter(dead_letter: DeadLetter, by_ms: int) -> Changes:
+def _shift_dead_letter(dead_letter: DeadLetter, by_ms: int) -> Changes:
     errors = {"first_error": dead_letter.first_error, "last_error": dead_letter.last_error}
-    return _STORED(dead_letter, by_ms) | {name: _error(said, by_ms) for name, said in errors.items()}
+    return _STORED(dead_letter, by_ms) | {name: _shift_error(said, by_ms) for name, said in errors.items()}
 
 
-def _error(error: str, by_ms: int) -> str:
+def _shift_error(error: str, by_ms: int) -> str:
     at_ms, _, words = error.partition(" ")
     return f"{int(at_ms) + by_ms} {words}" if at_ms.isdigit() else error
 
 
-def _schedule_view(view: ScheduleView, by_ms: int) -> Changes:
+def _shift_schedule_view(view: ScheduleView, by_ms: int) -> Changes:
     return _WITHIN_SCHEDULE(view, by_ms) | _RUNS(view, by_ms)
 
 
-_STORED: Final = _times("store_ms")
-_HALF_TIMES: Final = _times("stored_ms", "due_ms", "next_check_ms", "ended_ms")
-_WITHIN_SCHEDULE: Final = _within("schedule", "coming")
-_RUNS: Final = _times("last_ms", "passed_ms")
+_STORED: Final = _shift_fields("store_ms")
+_HALF_TIMES: Final = _shift_fields("stored_ms", "due_ms", "next_check_ms", "ended_ms")
+_WITHIN_SCHEDULE: Final = _shift_inside("schedule", "coming")
+_RUNS: Final = _shift_fields("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
-    StoredEntry: _times("store_ms"),
-    JournalPage: _within("entries"),
-    Message: _message,
-    Delivery: _delivery,
-    PendingTimer: _times("due_ms", "stored_ms"),
-    TimerVerdict: _times("ended_ms", "due_ms"),
-    TimerFilter: _timer_filter,
-    TimerPage: _timer_page,
-    HalfFilter: _times("stored_before_ms"),
-    HalfView: _half,
-    HalfPage: _within("halves"),
-    Start: _start,
-    LiteStart: _start,
-    GroupView: _within("queues", "missed"),
-    MissedView: _times("last_ms"),
-    QueueView: _times("oldest_ms"),
-    DeadLetter: _dead_letter,
-    DeadLetterPage: _within("dead_letters"),
-    Schedule: _times("start_ms", "end_ms"),
-    ScheduleView: _schedule_view,
-    Occurrence: _times("at_ms"),
-    User: _times("made_ms"),
-    Token: _times("made_ms", "expires_ms"),
+    StoredEntry: _shift_fields("store_ms"),
+    JournalPage: _shift_inside("entries"),
+    Message: _shift_message,
+    Delivery: _shift_delivery,
+    PendingTimer: _shift_fields("due_ms", "stored_ms"),
+    TimerVerdict: _shift_fields("ended_ms", "due_ms"),
+    TimerFilter: _shift_timer_filter,
+    TimerPage: _shift_timer_page,
+    HalfFilter: _shift_fields("stored_before_ms"),
+    HalfView: _shift_half,
+    HalfPage: _shift_inside("halves"),
+    Start: _shift_start,
+    LiteStart: _shift_start,
+    GroupView: _shift_inside("queues", "missed"),
+    MissedView: _shift_fields("last_ms"),
+    QueueView: _shift_fields("oldest_ms"),
+    DeadLetter: _shift_dead_letter,
+    DeadLetterPage: _shift_inside("dead_letters"),
+    Schedule: _shift_fields("start_ms", "end_ms"),
+    ScheduleView: _shift_schedule_view,
+    Occurrence: _shift_fields("at_ms"),
+    User: _shift_fields("made_ms"),
+    Token: _shift_fields("made_ms", "expires_ms"),
 }

@@ -126,7 +126,7 @@ class Answers:
     def stop_proofs(self, error: TidewheelError) -> None:
         """Refuse answers that need a proof, now and later, because there will be no more proofs."""
         self._unprovable = error
-        for _, one, _ in self._taken_unproven():
+        for _, one, _ in self._take_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
@@ -145,7 +145,7 @@ class Answers:
     def refuse(self, error: TidewheelError, offset: int) -> None:
         """Refuse all waiting answers, and restart from `offset`."""
         self.offset = offset if self._held is None else _HELD
-        refused, self._waiting = [*self._waiting, *self._taken_unproven()], deque()
+        refused, self._waiting = [*self._waiting, *self._take_unproven()], deque()
         for _, one, _ in refused:
             one.refuse(error)
 
@@ -166,7 +166,7 @@ class Answers:
         for durable_at, one, answer in waiting:
             self.send_when_durable(durable_at, one, answer)
 
-    def _taken_unproven(self) -> list[tuple[int, AnswerReceiver, Any]]:
+    def _take_unproven(self) -> list[tuple[int, AnswerReceiver, Any]]:
         taken, self._unproven, self._own = [*self._unproven, *self._own], deque(), deque()
         return taken
 

@@ -373,7 +373,7 @@ class LiveBroker:
         """Return the pending timer or the outcome of a delayed message."""
         return self.query(self._broker.timers.get, name, self.clock.now_ms())
 
-    def timer_ended(self, timer: Delivery) -> TimerVerdict | None:
+    def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
         """Return the outcome of the timer of a timer record, or None while the timer is pending."""
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 

@@ -53,7 +53,7 @@ class LongPolls:
             await asyncio.wait([waiter], timeout=seconds)
             is_notified = waiter.done()
         finally:
-            self._forget(key, line, waiter)
+            self._remove_waiter(key, line, waiter)
             if waiter.done() and not is_notified:  # cancelled in the turn of its notification
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
@@ -76,7 +76,7 @@ class LongPolls:
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))
-            self._forget(key, line, waiter)
+            self._remove_waiter(key, line, waiter)
             assert not waiter.done(), "one in line was notified before, and this notification would be lost"
             waiter.set_result(None)
 
@@ -92,7 +92,7 @@ class LongPolls:
         self.is_closed = True
         self.notify_all()
 
-    def _forget(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
+    def _remove_waiter(self, key: Hashable, line: Hashable, waiter: Waiter) -> None:
         """Remove a waiter from its line. Remove an empty line and an empty key, too."""
         lines = self._waiting.get(key, {})
         waiters = lines.get(line, {})

@@ -87,7 +87,7 @@ class Receivers:
             raise
         if received.is_unfinished:
             self._long_polls.notify_next(key, line)
-        with self._unread(received.deliveries):
+        with self._count_unread(received.deliveries):
             await self._wait_until_durable(group, topic, received)
         return self._clock.outward(received.deliveries)
 
@@ -169,7 +169,7 @@ class Receivers:
         return True
 
     @contextmanager
-    def _unread(self, deliveries: list[Delivery]) -> Iterator[None]:
+    def _count_unread(self, deliveries: list[Delivery]) -> Iterator[None]:
         held_bytes = sum(len(one.record.body) for one in deliveries)
         self.unread_bytes += held_bytes
         try:

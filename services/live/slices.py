@@ -46,7 +46,7 @@ class Slices:
     def count_work(self, work: int) -> None:
         """Count the work of a slice (`limits.WORK_NS`) in this turn."""
         self._used += work
-        self._plan()
+        self._schedule_turn()
 
     async def wait_for_first_scan(self) -> None:
         """Return in a later turn that has room for a first scan."""
@@ -72,10 +72,10 @@ class Slices:
         A place that is already in the line keeps its position.
         """
         line[place] = self._loop.create_future()
-        self._plan()
+        self._schedule_turn()
         return line[place]
 
-    def _plan(self) -> None:
+    def _schedule_turn(self) -> None:
         if not self._is_planned:
             self._is_planned = True
             self._loop.call_soon(self._next_turn)
@@ -87,4 +87,4 @@ class Slices:
                 if not waiter.done():
                     waiter.set_result(None)
         if self._first or self._unfinished:
-            self._plan()
+            self._schedule_turn()

@@ -130,7 +130,7 @@ class Tasks(ABC, Generic[Order]):
         run = self._runs[task.id] = asyncio.create_task(self._run(task))
         unwatch = watch(lambda error: self._stop_task(task, f"its starter lost the right: {error.detail}"))
         run.add_done_callback(lambda _: self._finish_task(task, unwatch))
-        self._forget()
+        self._drop_oldest_ended()
         verb = order.verb.value
         log.info("task begins", what=self.what, task=task.id, verb=verb, reason=order.reason)
         return task
@@ -201,7 +201,7 @@ class Tasks(ABC, Generic[Order]):
         verb = f"{self.what}: task ended ({task.order.verb.value})"
         return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
-    def _forget(self) -> None:
+    def _drop_oldest_ended(self) -> None:
         """Remove the oldest ended tasks beyond the limit."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:

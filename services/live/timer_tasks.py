@@ -87,7 +87,7 @@ class TimerTasks(Tasks[TimerOrder]):
         try:
             if self._is_another(self._live.timer(name), timer):
                 return Verdict.ALREADY.value
-            verdict = (await self._asked(order, name, timer)).verdict.value
+            verdict = (await self._carry_out(order, name, timer)).verdict.value
         except Busy:
             raise
         except TidewheelError as error:
@@ -98,7 +98,7 @@ class TimerTasks(Tasks[TimerOrder]):
         """Return whether a timer was moved after the query found it, so that it may no longer match."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
-    def _asked(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
+    def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
         if order.verb is TimerVerb.CANCEL:
             return self._live.call(self._live.core.timers.cancel, name, order.reason)
         return self._live.move_timer(name, order.due_ms(timer), order.reason)

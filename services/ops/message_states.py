@@ -77,7 +77,7 @@ def _half_state(view: HalfView | None) -> StateAnswer:
 def _timer_state(live: LiveBroker, one: Delivery) -> StateAnswer:
     """Return how the timer of a record stands; one that was moved has a record for each of its times."""
     try:
-        found = live.timer_ended(one)
+        found = live.find_timer_verdict(one)
     except StoreDamaged:
         return _state(UNKNOWN, "its end cannot be read")
     if found is None:
