@@ -34,8 +34,8 @@ from services.front.http2_frames import (
     STREAM_MASK,
     WINDOW_DEFAULT,
     Type,
-    frame,
-    ping,
+    encode_frame,
+    encode_ping,
 )
 
 SECONDS: Final = 10.0
@@ -86,8 +86,10 @@ def request(authority: str, path: str, message: bytes, fields: Fields) -> bytes:
     data = frame_message(message)
     if max(len(block), len(data)) > FRAME_BYTES_DEFAULT:
         raise CallFailed("INVALID_ARGUMENT", f"the request has more than {FRAME_BYTES_DEFAULT:,} B")
-    begun = PREFACE + frame(Type.SETTINGS, 0, 0) + frame(Type.HEADERS, END_HEADERS, STREAM, block)
-    return begun + frame(Type.DATA, END_STREAM, STREAM, data)
+    begun = (
+        PREFACE + encode_frame(Type.SETTINGS, 0, 0) + encode_frame(Type.HEADERS, END_HEADERS, STREAM, block)
+    )
+    return begun + encode_frame(Type.DATA, END_STREAM, STREAM, data)
 
 
 def _reply(connected: socket.socket, until: float) -> bytes:
@@ -95,9 +97,9 @@ def _reply(connected: socket.socket, until: float) -> bytes:
     decoder, told, block, data = Decoder(), dict[str, str](), b"", b""
     for one in _frames(connected, until):
         if one.kind == Type.SETTINGS and not one.flags & ACK:
-            connected.sendall(frame(Type.SETTINGS, ACK, 0))
+            connected.sendall(encode_frame(Type.SETTINGS, ACK, 0))
         elif one.kind == Type.PING and not one.flags & ACK:
-            connected.sendall(ping(one.payload, is_answer=True))
+            connected.sendall(encode_ping(one.payload, is_answer=True))
         elif one.kind == Type.GOAWAY and _last_stream(one.payload) < STREAM:
             text = one.payload[8:].decode(errors="replace")
             raise CallFailed("UNAVAILABLE", f"the server ends the connection: {text or 'no reason'}")

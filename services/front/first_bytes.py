@@ -38,7 +38,7 @@ class Protocol(Enum):
     UNKNOWN = "unknown"
 
 
-def protocol_of(first: bytes) -> Protocol | None:
+def detect_protocol(first: bytes) -> Protocol | None:
     """Return the protocol that begins with these bytes, or None if more bytes are needed."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS

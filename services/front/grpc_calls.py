@@ -415,39 +415,39 @@ class GrpcCalls:
         self._held_bytes += by_bytes
 
     def _refuse(self, stream_id: int, status: Status, text: str) -> None:
-        self.http2.finish(stream_id, refusal(status, text))
+        self.http2.finish_answer(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
         """Answer a request that is not gRPC with its HTTP status and a text."""
-        self.http2.begin(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
-        self.http2.send(stream_id, NO_GRPC)
-        self.http2.finish(stream_id)
+        self.http2.begin_answer(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
+        self.http2.send_data(stream_id, NO_GRPC)
+        self.http2.finish_answer(stream_id)
 
     # Answers.
 
     def reply(self, stream_id: int, message: bytes) -> None:
         """Answer a call with one message and status OK."""
-        self.http2.answer(stream_id, HEAD, frame_message(message), WELL)
+        self.http2.send_answer(stream_id, HEAD, frame_message(message), WELL)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
         """Send the next message of an answer."""
         if stream_id not in self._begun:
             self.begin(stream_id)
-        self.http2.send(stream_id, frame_message(message))
+        self.http2.send_data(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
         """Send the header block of an answer, with additional header fields of the service."""
         self._begun.add(stream_id)
-        self.http2.begin(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
+        self.http2.begin_answer(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
         """End an answer with a status and a text, and with `more` as further trailers."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
-            self.http2.finish(stream_id, encode_trailers(status, text) + more)
+            self.http2.finish_answer(stream_id, encode_trailers(status, text) + more)
         else:
-            self.http2.finish(stream_id, refusal(status, text) + more)
+            self.http2.finish_answer(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
         """Reopen the flow control window after a message was read, and return the next events."""
@@ -463,4 +463,4 @@ class GrpcCalls:
         """Reset a call that cannot be answered because of an error in the service."""
         self._begun.discard(stream_id)
         self._remove_request(stream_id)
-        self.http2.reset(stream_id, Code.INTERNAL_ERROR)
+        self.http2.reset_stream(stream_id, Code.INTERNAL_ERROR)

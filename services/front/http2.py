@@ -1,7 +1,7 @@
 """The server side of one HTTP/2 connection (RFC 9113), which parses bytes without a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
-    answer, begin, send, finish, reset  the answers; `take()` returns the bytes to write
+    send_answer, begin_answer ...       the answers; `take_output()` returns the bytes to write
 
 A stream is a request and its answer. The state of a stream determines how a frame is handled:
 
@@ -70,12 +70,12 @@ from services.front.http2_frames import (
     Code,
     Setting,
     Type,
-    frame,
-    goaway,
-    ping,
-    rst_stream,
-    settings,
-    window_update,
+    encode_frame,
+    encode_goaway,
+    encode_ping,
+    encode_rst_stream,
+    encode_settings,
+    encode_window_update,
 )
 
 Bytes = bytes | memoryview
@@ -276,7 +276,7 @@ class Http2:
         self._partial_at: float | None = now
         """The time since which a frame, a header block or the preface is incomplete."""
         self._out: list[Bytes] = [
-            settings(
+            encode_settings(
                 {
                     Setting.MAX_CONCURRENT_STREAMS: bounds.streams,
                     Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
@@ -285,7 +285,7 @@ class Http2:
             )
         ]
         if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # an increment of 0 is an error
-            self._out.append(window_update(0, more))
+            self._out.append(encode_window_update(0, more))
         self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
@@ -451,7 +451,7 @@ class Http2:
         try:
             head = self._fields.decode(block)
         except Malformed:
-            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
             return
         except TooLong:
             self._spend_allowance(self._bounds.idle_frames / _TOO_LONG_MAX)
@@ -463,7 +463,7 @@ class Http2:
         headers_bytes = self._fields.said_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
-            self._reset_stream(stream_id, Code.REFUSED_STREAM)
+            self._fail_stream(stream_id, Code.REFUSED_STREAM)
             return
         self._headers_bytes += headers_bytes
         stream = Stream(self._stream_send_window, self._receive_initial, headers_bytes)
@@ -486,7 +486,7 @@ class Http2:
         size = int(declared) if declared.isascii() and declared.isdigit() and len(declared) < 19 else -2
         stream.declared_bytes, stream.received_bytes = size, body_bytes
         if size < 0 or (is_whole and size != body_bytes):
-            self.reset(stream_id, Code.PROTOCOL_ERROR)
+            self.reset_stream(stream_id, Code.PROTOCOL_ERROR)
             self._spend_allowance(1)
             return False
         return True
@@ -508,7 +508,7 @@ class Http2:
         elif is_well and stream.declared_bytes in (-1, stream.received_bytes):
             self._end_request(stream_id, stream, b"")
         else:
-            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
 
     def _handle_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         stream, size = self._streams.get(stream_id), len(payload)
@@ -520,15 +520,15 @@ class Http2:
         data = _strip_padding(payload) if flags & PADDED else payload
         if stream is None or stream.state != OPEN:
             self._reopen_window(size)
-            if stream is None and (stream_id in self._reset_by_us or self._was_refused(stream_id)):
+            if stream is None and (stream_id in self._reset_by_us or self._is_refused_stream(stream_id)):
                 self._spend_allowance(0 if size else 1)
                 return
-            self._reset_stream(stream_id, Code.STREAM_CLOSED)
+            self._fail_stream(stream_id, Code.STREAM_CLOSED)
             return
         stream.receive_window -= size
         if stream.receive_window < 0:
             self._reopen_window(size)
-            self._reset_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+            self._fail_stream(stream_id, Code.FLOW_CONTROL_ERROR)
             return
         is_end = flags & END_STREAM != 0
         stream.received_bytes += len(data)
@@ -536,7 +536,7 @@ class Http2:
             is_wrong = is_end and stream.received_bytes != stream.declared_bytes
             if is_wrong or stream.received_bytes > stream.declared_bytes:
                 self._reopen_window(size)
-                self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
+                self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
                 return
         if len(data) < limits.IDLE_DATA_BYTES_MAX and not is_end:
             self._spend_allowance(1)
@@ -551,7 +551,7 @@ class Http2:
         stream.state = HALF_CLOSED_REMOTE
         self._events.append(DataReceived(stream_id, data, is_end=True))
 
-    def _was_refused(self, stream_id: int) -> bool:
+    def _is_refused_stream(self, stream_id: int) -> bool:
         return self._closing_from is not None and stream_id > self._closing_from
 
     def _charge_window(self, size: int) -> None:
@@ -565,7 +565,7 @@ class Http2:
         """Enlarge the connection's receive window by bytes that were read or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
-            self._out.append(window_update(0, self._unread_bytes))
+            self._out.append(encode_window_update(0, self._unread_bytes))
             self._receive_window += self._unread_bytes
             self._unread_bytes = 0
 
@@ -575,7 +575,7 @@ class Http2:
         self._reopen_window(size)
         stream.unread_bytes += size
         if stream.state == OPEN and stream.unread_bytes * 2 >= self._bounds.stream_window_bytes:
-            self._out.append(window_update(stream_id, stream.unread_bytes))
+            self._out.append(encode_window_update(stream_id, stream.unread_bytes))
             stream.receive_window += stream.unread_bytes
             stream.unread_bytes = 0
 
@@ -584,9 +584,9 @@ class Http2:
         if stream_id == 0:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "PRIORITY belongs to a stream.")
         if len(payload) != PRIORITY_BYTES:
-            self._reset_stream(stream_id, Code.FRAME_SIZE_ERROR)
+            self._fail_stream(stream_id, Code.FRAME_SIZE_ERROR)
         elif int.from_bytes(payload[:4], "big") & STREAM_MASK == stream_id:
-            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
 
     def _handle_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -667,7 +667,7 @@ class Http2:
         self._ping_at = self._now
         if self._strikes > PING_STRIKES_MAX:
             raise ProtocolViolation(Code.ENHANCE_YOUR_CALM, "too_many_pings")
-        self._out.append(ping(payload, is_answer=True))
+        self._out.append(encode_ping(payload, is_answer=True))
 
     def _handle_pong(self, payload: bytes) -> None:
         self._asked_at = 0.0
@@ -675,7 +675,7 @@ class Http2:
             self.reached_at = self._now
         if payload == _DRAIN_PING and self._is_leaving and self._closing_from is None:
             self._closing_from = self._last_id
-            self._out.append(goaway(self._last_id, Code.NO_ERROR, ""))
+            self._out.append(encode_goaway(self._last_id, Code.NO_ERROR, ""))
             self._end_if_idle()
 
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
@@ -706,7 +706,7 @@ class Http2:
         if stream is None:
             return
         if by_bytes == 0:
-            self._reset_stream(stream_id, Code.PROTOCOL_ERROR)
+            self._fail_stream(stream_id, Code.PROTOCOL_ERROR)
             return
         self._widen_send_window(stream_id, stream, by_bytes)
         self._send_waiting()
@@ -715,7 +715,7 @@ class Http2:
         was_blocked = stream.send_window <= 0
         stream.send_window += by_bytes
         if stream.send_window > WINDOW_MAX:
-            self._reset_stream(stream_id, Code.FLOW_CONTROL_ERROR)
+            self._fail_stream(stream_id, Code.FLOW_CONTROL_ERROR)
         elif was_blocked and stream.send_window > 0 and stream.waiting:
             self._ready[stream_id] = None
         elif stream.send_window <= 0:
@@ -723,7 +723,7 @@ class Http2:
 
     # Sent frames.
 
-    def answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
+    def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete answer with its header block, its DATA and its trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
@@ -748,23 +748,23 @@ class Http2:
             )
             self._close_answered(stream_id, stream)
             return
-        self.begin(stream_id, head)
-        self.send(stream_id, data)
-        self.finish(stream_id, trailers)
+        self.begin_answer(stream_id, head)
+        self.send_data(stream_id, data)
+        self.finish_answer(stream_id, trailers)
 
-    def begin(self, stream_id: int, head: bytes) -> None:
+    def begin_answer(self, stream_id: int, head: bytes) -> None:
         """Send the header block of an answer."""
         if stream_id in self._streams:
-            self._out.append(frame(Type.HEADERS, END_HEADERS, stream_id, head))
+            self._out.append(encode_frame(Type.HEADERS, END_HEADERS, stream_id, head))
             self._strikes = 0
 
-    def send(self, stream_id: int, data: bytes) -> None:
+    def send_data(self, stream_id: int, data: bytes) -> None:
         """Send DATA of an answer."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
         if stream.waiting is None:
-            left = self._send_data(stream_id, stream, data)
+            left = self._send_within_windows(stream_id, stream, data)
             if not left:
                 return
             stream.waiting = deque()
@@ -778,7 +778,7 @@ class Http2:
         if self._waiting_bytes > self._bounds.waiting_bytes:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
-    def finish(self, stream_id: int, trailers: bytes = b"") -> None:
+    def finish_answer(self, stream_id: int, trailers: bytes = b"") -> None:
         """End an answer with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
@@ -791,7 +791,7 @@ class Http2:
         else:
             self._end_answer(stream_id, stream)
 
-    def reset(self, stream_id: int, code: Code) -> None:
+    def reset_stream(self, stream_id: int, code: Code) -> None:
         """Reset a stream. Frames of the stream that are still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
@@ -815,13 +815,15 @@ class Http2:
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
             self._unacknowledged.append(self._fields.disable_table)
-            self._out.append(settings({Setting.HEADER_TABLE_SIZE: 0}))
+            self._out.append(encode_settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def shut_down(self) -> None:
         """Begin the shutdown with a GOAWAY, and serve streams that are opened before the GOAWAY arrives."""
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
-            self._out.append(goaway(STREAM_MASK, Code.NO_ERROR, "") + ping(_DRAIN_PING, is_answer=False))
+            self._out.append(
+                encode_goaway(STREAM_MASK, Code.NO_ERROR, "") + encode_ping(_DRAIN_PING, is_answer=False)
+            )
 
     def resume(self) -> list[Event]:
         """Send waiting output, because the transport can take more, and return the events."""
@@ -857,7 +859,7 @@ class Http2:
     def send_ping(self) -> None:
         """Ping the client. `reached_at` is the time of the client's last answer."""
         if not self.is_over:
-            self._out.append(ping(_REACHED_PING, is_answer=False))
+            self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Check the time limits, and ping a client that has been silent for `ping_seconds`.
@@ -881,7 +883,7 @@ class Http2:
             return False
         if now - self._heard_at >= ping_seconds and self._heard_at >= self._asked_at:
             self._asked_at = now
-            self._out.append(ping(_ALIVE_PING, is_answer=False))
+            self._out.append(encode_ping(_ALIVE_PING, is_answer=False))
         return True
 
     @property
@@ -923,7 +925,7 @@ class Http2:
             if stream is None or not stream.waiting or stream.send_window <= 0:
                 continue
             data = stream.waiting.popleft()
-            left = self._send_data(stream_id, stream, data, frames=1)
+            left = self._send_within_windows(stream_id, stream, data, frames=1)
             stream.waiting_bytes -= len(data) - len(left)
             self._waiting_bytes -= len(data) - len(left)
             if left:
@@ -936,7 +938,9 @@ class Http2:
             elif stream.send_window > 0:
                 self._ready[stream_id] = None
 
-    def _send_data(self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30) -> Bytes:
+    def _send_within_windows(
+        self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30
+    ) -> Bytes:
         """Send as much DATA as the windows and `frames` allow. Return the remaining DATA without a copy."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
@@ -966,9 +970,9 @@ class Http2:
     def _end_answer(self, stream_id: int, stream: Stream) -> None:
         trailers = stream.trailers
         if trailers:
-            self._out.append(frame(Type.HEADERS, END_HEADERS | END_STREAM, stream_id, trailers))
+            self._out.append(encode_frame(Type.HEADERS, END_HEADERS | END_STREAM, stream_id, trailers))
         else:
-            self._out.append(frame(Type.DATA, END_STREAM, stream_id))
+            self._out.append(encode_frame(Type.DATA, END_STREAM, stream_id))
         self._close_answered(stream_id, stream)
 
     def _close_answered(self, stream_id: int, stream: Stream) -> None:
@@ -1000,7 +1004,7 @@ class Http2:
         filled = self._allowance + seconds * self._bounds.idle_frames_per_second
         self._allowance = min(filled, float(self._bounds.idle_frames))
 
-    def _reset_stream(self, stream_id: int, code: Code) -> None:
+    def _fail_stream(self, stream_id: int, code: Code) -> None:
         """Reset a stream after a protocol violation of the client."""
         if stream_id in self._streams:
             self._remove_stream(stream_id)
@@ -1009,7 +1013,7 @@ class Http2:
         self._spend_allowance(1)
 
     def _send_reset(self, stream_id: int, code: Code) -> None:
-        self._out.append(rst_stream(stream_id, code))
+        self._out.append(encode_rst_stream(stream_id, code))
         self._reset_by_us[stream_id] = None
         if len(self._reset_by_us) > RESET_KEPT:
             del self._reset_by_us[next(iter(self._reset_by_us))]
@@ -1033,7 +1037,7 @@ class Http2:
 
     def end_with_reason(self, code: Code, why: str) -> None:
         """End the connection with a GOAWAY that contains the reason."""
-        self._out.append(goaway(self._last_id, code, why))
+        self._out.append(encode_goaway(self._last_id, code, why))
         self.is_over = True
         self._events += [StreamReset(stream_id, code) for stream_id in self._streams]
         self._streams.clear()

@@ -84,35 +84,37 @@ class Code(IntEnum):
     HTTP_1_1_REQUIRED = 13
 
 
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Return a frame with any payload."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
-def settings(pairs: dict[Setting, int]) -> bytes:
+def encode_settings(pairs: dict[Setting, int]) -> bytes:
     """Return a SETTINGS frame with an identifier of 2 bytes and a value of 4 bytes for each setting."""
-    return frame(Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items()))
+    return encode_frame(
+        Type.SETTINGS, 0, 0, b"".join(SETTING.pack(name, value) for name, value in pairs.items())
+    )
 
 
-def window_update(stream_id: int, by_bytes: int) -> bytes:
+def encode_window_update(stream_id: int, by_bytes: int) -> bytes:
     """Return a WINDOW_UPDATE frame with the window increment in 4 bytes."""
-    return frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
+    return encode_frame(Type.WINDOW_UPDATE, 0, stream_id, by_bytes.to_bytes(4, "big"))
 
 
-def rst_stream(stream_id: int, code: Code) -> bytes:
+def encode_rst_stream(stream_id: int, code: Code) -> bytes:
     """Return an RST_STREAM frame with the error code in 4 bytes."""
-    return frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
+    return encode_frame(Type.RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
-def goaway(last_stream_id: int, code: Code, text: str) -> bytes:
+def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
     """Return a GOAWAY frame with the last served stream, the error code and a text for the log."""
-    return frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
+    return encode_frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
-def ping(payload: bytes, *, is_answer: bool) -> bytes:
+def encode_ping(payload: bytes, *, is_answer: bool) -> bytes:
     """Return a PING frame with 8 bytes, which the answer repeats."""
-    return frame(Type.PING, ACK if is_answer else 0, 0, payload)
+    return encode_frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 
-SETTINGS_ACK: Final = frame(Type.SETTINGS, ACK, 0)
+SETTINGS_ACK: Final = encode_frame(Type.SETTINGS, ACK, 0)

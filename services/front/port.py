@@ -35,8 +35,8 @@ from services.front.answers import (
 )
 from services.front.client_hello import H2, parse_protocols
 from services.front.connection import Connection, ServerState, describe_tls_error
-from services.front.first_bytes import Protocol, protocol_of
-from services.front.http2_frames import Code, goaway
+from services.front.first_bytes import Protocol, detect_protocol
+from services.front.http2_frames import Code, encode_goaway
 from services.front.refusing import RefusingConnection
 from services.front.sweep import Sweep
 
@@ -217,7 +217,7 @@ class Port:
         self._refuse(protocol.value, host, "")
         told = encode_error(protocol, first or b"", self._http)
         await self._send_and_close(
-            one, goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told
+            one, encode_goaway(0, Code.PROTOCOL_ERROR, told.decode()) if protocol is UNKNOWN else told
         )
         return False
 
@@ -236,7 +236,7 @@ class Port:
                     if not seen:
                         return None, None
                     first = seen
-                    protocol = protocol_of(first)
+                    protocol = detect_protocol(first)
                     if protocol is not None and self._is_sufficient(protocol, first):
                         return protocol, first
         return None, first

@@ -38,7 +38,7 @@ class RefusingConnection(asyncio.Protocol):
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text
-                self._http2.finish(event.stream_id, refusal(self._reason.grpc_status, text))
+                self._http2.finish_answer(event.stream_id, refusal(self._reason.grpc_status, text))
                 self._http2.end_with_reason(Code.ENHANCE_YOUR_CALM, text)
                 break
         self._transport.write(self._http2.take_output())

@@ -18,19 +18,19 @@ from services.front.http2_frames import (
     PREFACE,
     Code,
     Type,
-    frame,
-    goaway,
-    ping,
-    rst_stream,
-    settings,
+    encode_frame,
+    encode_goaway,
+    encode_ping,
+    encode_rst_stream,
+    encode_settings,
 )
 
-GREETING = settings({}) + frame(Type.SETTINGS, ACK, 0)
+GREETING = encode_settings({}) + encode_frame(Type.SETTINGS, ACK, 0)
 LAST = END_HEADERS | END_STREAM
 REPLY = (
-    frame(Type.HEADERS, END_HEADERS, 1, HEAD)
-    + frame(Type.DATA, 0, 1, frame_message(b"seven"))
-    + frame(Type.HEADERS, LAST, 1, WELL)
+    encode_frame(Type.HEADERS, END_HEADERS, 1, HEAD)
+    + encode_frame(Type.DATA, 0, 1, frame_message(b"seven"))
+    + encode_frame(Type.HEADERS, LAST, 1, WELL)
 )
 
 
@@ -62,14 +62,14 @@ def test_a_reply_is_returned() -> None:
     assert told.startswith(PREFACE)
     assert b"/package.Service/Method" in told
     assert frame_message(b"question") in told
-    assert told.endswith(frame(Type.SETTINGS, ACK, 0))
+    assert told.endswith(encode_frame(Type.SETTINGS, ACK, 0))
 
 
 def test_a_ping_is_answered_and_what_is_not_of_the_call_passed_over() -> None:
-    other = frame(Type.HEADERS, LAST, 3, WELL) + frame(20, 0, 0, b"unknown")
-    reply, told = answered(GREETING, ping(b"12345678", is_answer=False), other, REPLY)
+    other = encode_frame(Type.HEADERS, LAST, 3, WELL) + encode_frame(20, 0, 0, b"unknown")
+    reply, told = answered(GREETING, encode_ping(b"12345678", is_answer=False), other, REPLY)
     assert reply == b"seven"
-    assert ping(b"12345678", is_answer=True) in told
+    assert encode_ping(b"12345678", is_answer=True) in told
 
 
 def test_the_pieces_in_which_a_reply_comes_do_not_matter() -> None:
@@ -79,20 +79,20 @@ def test_the_pieces_in_which_a_reply_comes_do_not_matter() -> None:
 
 def test_header_fields_may_be_compressed_continued_and_padded() -> None:
     block = Encoder().encode([(":status", "200"), ("content-type", "application/grpc")])
-    head = frame(Type.HEADERS, PADDED, 1, b"\2" + block[:3] + b"\0\0")
-    data = frame(Type.DATA, PADDED, 1, b"\1" + frame_message(b"seven") + b"\0")
-    rest = frame(Type.CONTINUATION, END_HEADERS, 1, block[3:])
-    end = frame(Type.HEADERS, LAST, 1, WELL)
+    head = encode_frame(Type.HEADERS, PADDED, 1, b"\2" + block[:3] + b"\0\0")
+    data = encode_frame(Type.DATA, PADDED, 1, b"\1" + frame_message(b"seven") + b"\0")
+    rest = encode_frame(Type.CONTINUATION, END_HEADERS, 1, block[3:])
+    end = encode_frame(Type.HEADERS, LAST, 1, WELL)
     assert answered(GREETING, head, rest, data, end)[0] == b"seven"
 
 
 def test_a_server_that_leaves_answers_what_it_has_begun() -> None:
-    assert answered(GREETING, goaway(1, Code.NO_ERROR, ""), REPLY)[0] == b"seven"
+    assert answered(GREETING, encode_goaway(1, Code.NO_ERROR, ""), REPLY)[0] == b"seven"
 
 
 def test_a_refusal_has_its_status_and_words() -> None:
     block = refusal(Status.UNIMPLEMENTED, "Not “here”.")
-    failed = failure(GREETING, frame(Type.HEADERS, LAST, 1, block))
+    failed = failure(GREETING, encode_frame(Type.HEADERS, LAST, 1, block))
     assert (failed.status, failed.text) == ("UNIMPLEMENTED", "Not “here”.")
 
 
@@ -102,14 +102,22 @@ def test_a_refusal_has_its_status_and_words() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "UNKNOWN", "does not speak HTTP/2"),
         (b"", "UNAVAILABLE", "closed before the reply"),
         (GREETING + REPLY[:-3], "UNAVAILABLE", "closed before the reply"),
-        (GREETING + rst_stream(1, Code.CANCEL), "UNAVAILABLE", "reset"),
-        (GREETING + goaway(0, Code.ENHANCE_YOUR_CALM, "too many"), "UNAVAILABLE", "too many"),
-        (GREETING + frame(Type.HEADERS, LAST, 1, b"\xff\xff\xff\xff\xff\xff"), "INTERNAL", "cannot be read"),
-        (GREETING + frame(Type.HEADERS, LAST, 1, b"\x8d"), "UNKNOWN", "status of HTTP is 404"),
-        (GREETING + frame(Type.HEADERS, LAST, 1, b"\x88"), "status missing", ""),
-        (GREETING + frame(Type.HEADERS, LAST, 1, HEAD + WELL), "INTERNAL", "not one plain message"),
-        (GREETING + frame(Type.DATA, PADDED | END_STREAM, 1), "UNKNOWN", "missing"),
-        (GREETING + 12 * frame(Type.DATA, 0, 1, bytes(16_384)), "RESOURCE_EXHAUSTED", "a reply of more"),
+        (GREETING + encode_rst_stream(1, Code.CANCEL), "UNAVAILABLE", "reset"),
+        (GREETING + encode_goaway(0, Code.ENHANCE_YOUR_CALM, "too many"), "UNAVAILABLE", "too many"),
+        (
+            GREETING + encode_frame(Type.HEADERS, LAST, 1, b"\xff\xff\xff\xff\xff\xff"),
+            "INTERNAL",
+            "cannot be read",
+        ),
+        (GREETING + encode_frame(Type.HEADERS, LAST, 1, b"\x8d"), "UNKNOWN", "status of HTTP is 404"),
+        (GREETING + encode_frame(Type.HEADERS, LAST, 1, b"\x88"), "status missing", ""),
+        (GREETING + encode_frame(Type.HEADERS, LAST, 1, HEAD + WELL), "INTERNAL", "not one plain message"),
+        (GREETING + encode_frame(Type.DATA, PADDED | END_STREAM, 1), "UNKNOWN", "missing"),
+        (
+            GREETING + 12 * encode_frame(Type.DATA, 0, 1, bytes(16_384)),
+            "RESOURCE_EXHAUSTED",
+            "a reply of more",
+        ),
     ],
 )
 def test_what_is_no_reply_is_one_sentence(said: bytes, status: str, text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.front.first_bytes import ENOUGH_BYTES, Protocol, protocol_of
+from services.front.first_bytes import ENOUGH_BYTES, Protocol, detect_protocol
 
 REMOTING = struct.pack(">II", 120, 100) + b'{"code":105'
 
@@ -31,21 +31,21 @@ REMOTING = struct.pack(">II", 120, 100) + b'{"code":105'
     ],
 )
 def test_a_protocol_is_known_by_how_it_begins(first: bytes, protocol: Protocol) -> None:
-    assert protocol_of(first) is protocol
+    assert detect_protocol(first) is protocol
 
 
 @pytest.mark.parametrize("first", [b"", b"P", b"PR", b"PRI", b"GET", b"\0\0\0"])
 def test_too_few_bytes_tell_nothing(first: bytes) -> None:
-    assert protocol_of(first) is None
+    assert detect_protocol(first) is None
 
 
 @given(st.binary(min_size=ENOUGH_BYTES, max_size=64))
 def test_enough_bytes_always_tell(first: bytes) -> None:
-    assert protocol_of(first) is not None
+    assert detect_protocol(first) is not None
 
 
 @given(st.binary(min_size=1, max_size=64))
 def test_what_was_told_early_stays_true(first: bytes) -> None:
-    told = [protocol_of(first[:end]) for end in range(1, len(first) + 1)]
+    told = [detect_protocol(first[:end]) for end in range(1, len(first) + 1)]
     early = [one for one in told if one is not None]
     assert len(set(early)) <= 1

@@ -106,7 +106,7 @@ def test_a_request_and_its_answer() -> None:
     assert isinstance(asked, RequestReceived)
     assert (asked.stream_id, asked.body, asked.is_whole) == (1, b"asked", True)
     assert asked.head.fields == dict(REQUEST)
-    talk.server.answer(1, HEAD, b"told", END)
+    talk.server.send_answer(1, HEAD, b"told", END)
     assert talk.told() == [
         Frame(HEADERS, END_HEADERS, 1, HEAD),
         Frame(DATA, 0, 1, b"told"),
@@ -210,7 +210,7 @@ def test_more_than_a_stream_may_send_ends_the_stream_and_more_than_the_connectio
 def test_data_on_streams_that_are_over_is_given_back_to_the_connection() -> None:
     talk = Talk(BOUNDS._replace(idle_frames=10_000))
     talk.say(request(1))
-    talk.server.reset(1, Code.CANCEL)
+    talk.server.reset_stream(1, Code.CANCEL)
     talk.told()
     given_back = 0
     for _ in range(100):
@@ -224,9 +224,9 @@ def test_data_on_streams_that_are_over_is_given_back_to_the_connection() -> None
 def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
     talk = Talk(greeting=PREFACE + settings(window=5) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True) + request(3, ends=True))
-    talk.server.answer(1, HEAD, b"0123456789", END)
+    talk.server.send_answer(1, HEAD, b"0123456789", END)
     assert [(one.kind, one.payload) for one in talk.told()] == [(HEADERS, HEAD), (DATA, b"01234")]
-    talk.server.answer(3, HEAD, b"abc", END)
+    talk.server.send_answer(3, HEAD, b"abc", END)
     assert [one.payload for one in talk.told()] == [HEAD, b"abc", END]
     assert not talk.server.is_drained(1)
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"567"]
@@ -239,11 +239,11 @@ def test_an_answer_waits_for_its_windows_and_holds_back_no_other() -> None:
 def test_settings_may_turn_a_window_negative() -> None:
     talk = Talk(greeting=PREFACE + settings(window=10) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True))
-    talk.server.begin(1, HEAD)
-    talk.server.send(1, b"0123456789")
+    talk.server.begin_answer(1, HEAD)
+    talk.server.send_data(1, b"0123456789")
     talk.told()
     talk.say(settings(window=2))
-    talk.server.send(1, b"more")
+    talk.server.send_data(1, b"more")
     assert talk.told() == []
     assert talk.say(window_update(1, 8)) == []
     assert [one.payload for one in talk.say(window_update(1, 3))] == [b"mor"]
@@ -253,8 +253,8 @@ def test_streams_that_wait_for_the_connections_window_take_turns() -> None:
     talk = Talk(greeting=PREFACE + settings(window=1_000_000) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True) + request(3, ends=True))
     for stream_id in (1, 3):
-        talk.server.begin(stream_id, HEAD)
-        talk.server.send(stream_id, bytes(100_000))
+        talk.server.begin_answer(stream_id, HEAD)
+        talk.server.send_data(stream_id, bytes(100_000))
     sent = [one.stream_id for one in talk.told() if one.kind == DATA]
     assert set(sent) == {1}
     said = talk.say(window_update(0, 6 * 16_384))
@@ -265,7 +265,7 @@ def test_nothing_is_said_while_the_transport_takes_nothing() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
     talk.server.is_full = True
-    talk.server.answer(1, HEAD, b"told", END)
+    talk.server.send_answer(1, HEAD, b"told", END)
     assert [one.payload for one in talk.told()] == [HEAD]
     assert talk.server.waiting_bytes == 4
     assert talk.server.resume() == [StreamDrained(1)]
@@ -278,7 +278,7 @@ def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
     talk.server.is_full = True
     for stream_id in (1, 3):
         talk.say(request(stream_id, ends=True))
-        talk.server.finish(stream_id, HEAD + END)
+        talk.server.finish_answer(stream_id, HEAD + END)
         assert talk.told() == []
     assert talk.server.stream_count == 2
     talk.say(rst_stream(3))
@@ -291,21 +291,21 @@ def test_an_end_is_not_said_either_while_the_transport_takes_nothing() -> None:
 def test_whatever_the_windows_do_all_comes_in_order(steps: list[tuple[int, bool]], first: int) -> None:
     talk = Talk(greeting=PREFACE + settings(window=first) + frame(SETTINGS, ACK, 0))
     talk.say(request(1, ends=True))
-    talk.server.begin(1, HEAD)
+    talk.server.begin_answer(1, HEAD)
     said, told, number = b"", b"", 0
     for size, is_sent in steps:
         if is_sent:
             piece = bytes((number + at) & 0xFF for at in range(size))
             number += size
             said += piece
-            talk.server.send(1, piece)
+            talk.server.send_data(1, piece)
             found = talk.told()
         else:
             found = talk.say(window_update(1, size))
         told += b"".join(one.payload for one in found if one.kind == DATA)
         assert said.startswith(told)
         assert talk.server.waiting_bytes == len(said) - len(told)
-    talk.server.finish(1, END)
+    talk.server.finish_answer(1, END)
     found = talk.told() + talk.say(window_update(1, 1_000_000))
     told += b"".join(one.payload for one in found if one.kind == DATA)
     assert told == said
@@ -318,7 +318,7 @@ def test_whatever_the_windows_do_all_comes_in_order(steps: list[tuple[int, bool]
 def test_an_early_answer_tells_the_client_to_stop_and_what_was_under_way_is_ignored() -> None:
     talk = Talk()
     talk.say(request(1))
-    talk.server.finish(1, HEAD + END)
+    talk.server.finish_answer(1, HEAD + END)
     told = talk.told()
     assert told[0] == Frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD + END)
     assert (told[1].kind, code_of(told[1])) == (RST_STREAM, Code.NO_ERROR)
@@ -331,7 +331,7 @@ def test_an_early_answer_tells_the_client_to_stop_and_what_was_under_way_is_igno
 def test_one_that_has_said_all_is_not_told_to_stop() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
-    talk.server.finish(1, HEAD + END)
+    talk.server.finish_answer(1, HEAD + END)
     assert [one.kind for one in talk.told()] == [HEADERS]
 
 
@@ -339,7 +339,7 @@ def test_one_stream_too_many_is_refused_and_may_come_again() -> None:
     talk = Talk()
     told = talk.say(b"".join(request(number) for number in (1, 3, 5, 7, 9)))
     assert [(one.kind, one.stream_id, code_of(one)) for one in told] == [(RST_STREAM, 9, Code.REFUSED_STREAM)]
-    talk.server.finish(1, HEAD + END)
+    talk.server.finish_answer(1, HEAD + END)
     talk.told()
     talk.took()
     assert talk.say(request(11)) == []
@@ -360,7 +360,7 @@ def test_headers_of_open_streams_have_a_bound_together(has_table: bool, is_known
 
     told = [one for number in (1, 3, 5, 7) for one in talk.say(begun(number))]
     assert [(one.stream_id, code_of(one)) for one in told] == [(7, Code.REFUSED_STREAM)]
-    talk.server.finish(1, HEAD + END)
+    talk.server.finish_answer(1, HEAD + END)
     talk.told()
     talk.took()
     assert talk.say(begun(9)) == []
@@ -374,7 +374,7 @@ def test_a_request_that_says_too_much_can_be_refused() -> None:
         + frame(CONTINUATION, END_HEADERS, 1, block(("x-a", "b" * 17_000))[16_000:])
     )
     assert talk.took() == [HeadersTooLong(1)]
-    talk.server.finish(1, HEAD + END)
+    talk.server.finish_answer(1, HEAD + END)
     assert [one.kind for one in talk.told()] == [HEADERS, RST_STREAM]
 
 
@@ -542,7 +542,7 @@ def test_who_is_answered_may_say_more() -> None:
     talk = Talk()
     for number in range(1_000):
         talk.say(request(2 * number + 1) + data(2 * number + 1, b"x", ends=True) + window_update(0, 1))
-        talk.server.answer(2 * number + 1, HEAD, b"told", END)
+        talk.server.send_answer(2 * number + 1, HEAD, b"told", END)
         talk.told()
     assert not talk.server.is_over
 
@@ -562,10 +562,10 @@ def test_what_nobody_reads_has_a_bound() -> None:
         BOUNDS._replace(waiting_bytes=1_000), greeting=PREFACE + settings(window=0) + frame(SETTINGS, ACK, 0)
     )
     talk.say(request(1, ends=True))
-    talk.server.begin(1, HEAD)
-    talk.server.send(1, bytes(900))
+    talk.server.begin_answer(1, HEAD)
+    talk.server.send_data(1, bytes(900))
     assert not talk.server.is_over
-    talk.server.send(1, bytes(900))
+    talk.server.send_data(1, bytes(900))
     assert code_of(talk.told()[-1]) == Code.ENHANCE_YOUR_CALM
     assert isinstance(talk.took()[-1], ConnectionEnded)
 
@@ -589,10 +589,10 @@ def test_pings_are_answered_and_too_many_end_the_connection_by_grpcs_rule() -> N
 def test_who_measures_while_it_receives_may_ping() -> None:
     talk = Talk()
     talk.say(request(1, ends=True))
-    talk.server.begin(1, HEAD)
+    talk.server.begin_answer(1, HEAD)
     for _ in range(20):
         talk.say(frame(PING, 0, 0, bytes(8)))
-        talk.server.send(1, b"more")
+        talk.server.send_data(1, b"more")
         talk.told()
     assert not talk.server.is_over
 
@@ -628,7 +628,7 @@ def test_a_server_that_leaves_serves_what_has_begun() -> None:
     assert talk.took() == []
     for stream_id in (1, 3):
         assert not talk.server.is_over
-        talk.server.finish(stream_id, HEAD + END)
+        talk.server.finish_answer(stream_id, HEAD + END)
     assert talk.took() == [ConnectionEnded(Code.NO_ERROR, "")]
     assert talk.server.is_over
 

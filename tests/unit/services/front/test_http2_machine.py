@@ -122,10 +122,10 @@ class Machine(RuleBasedStateMachine):
         stream_id = self.some(number)
         if stream_id in self.server._streams and not self.server._streams[stream_id].is_ended:
             self.sent[stream_id] = self.sent.get(stream_id, 0) + size
-            self.server.begin(stream_id, HEAD)
-            self.server.send(stream_id, bytes(size))
+            self.server.begin_answer(stream_id, HEAD)
+            self.server.send_data(stream_id, bytes(size))
             if ends:
-                self.server.finish(stream_id, END)
+                self.server.finish_answer(stream_id, END)
         self.take()
 
     @rule(number=STREAMS, size=SIZES)
@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         stream_id = self.some(number)
         if stream_id in self.server._streams and not self.server._streams[stream_id].is_ended:
             self.sent[stream_id] = self.sent.get(stream_id, 0) + size
-            self.server.answer(stream_id, HEAD, bytes(size), END)
+            self.server.send_answer(stream_id, HEAD, bytes(size), END)
         self.take()
 
     @rule(number=STREAMS)
@@ -146,7 +146,7 @@ class Machine(RuleBasedStateMachine):
     @rule(number=STREAMS)
     def give_up(self, number: int) -> None:
         stream_id = self.some(number)
-        self.server.reset(stream_id, Code.INTERNAL_ERROR)
+        self.server.reset_stream(stream_id, Code.INTERNAL_ERROR)
 
     @rule(is_full=st.booleans())
     def fill(self, is_full: bool) -> None:
