@@ -16,9 +16,10 @@ import pytest
 ROOT: Final = Path(__file__).parents[4]
 # fmt: off
 MUTATORS: Final = {
-    "add", "add_end", "append", "appendleft", "asked", "came_late", "clear", "discard", "end", "extend",
-    "finish", "forget", "insert", "pop", "popitem", "popleft", "put", "put_many", "remember",
-    "remember_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored", "take", "update",
+    "add", "add_delivered", "add_end", "add_half", "add_names", "append", "appendleft", "asked",
+    "came_late", "clear", "discard", "end", "extend", "finish", "forget", "insert", "pop", "popitem",
+    "popleft", "put", "put_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored", "take",
+    "update",
 }
 """Methods that change what they are called on: those of containers and of tables."""
 # fmt: on
@@ -45,7 +46,7 @@ OTHERS: Final = {
     ("groups.py", "_offsets_to_change"): "an untouched row is no part of the state",
     ("topics.py", "infer_topic"): "the broker's apply calls it with every record",
     ("half_receipts.py", "add_half"): "the apply of transactions calls it",
-    ("store.py", "used"): "apply calls it, and that of groups for records that damage has taken",
+    ("store.py", "reserve_offset"): "apply calls it, and that of groups for records that damage has taken",
 }
 """What changes a table besides, and why it may."""
 
