@@ -303,7 +303,7 @@ class Broker:
         broker.timers.gaps = []
         scan.keep_tail(log.epoch) if keeps_tail else scan.cut(log.epoch)
         log.resume(scan.end_offset)
-        broker.timers.resume()
+        broker.timers.restore_wheel()
         broker.store.dispatch.write()
         broker.sending.repeats.recover(now_ms, follows=shared is not None)
         met, broker.damaged = broker.damaged, scan.damaged
@@ -328,7 +328,7 @@ class Broker:
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
-        self.lite_topics.begin()
+        self.lite_topics.build_indexes()
         self.sending.repeats.begin(now_ms)
         self.housekeeping.measure_space()
         self._read_ahead_now(now_ms)
@@ -389,7 +389,7 @@ class Broker:
         others = self._tick_timers(now_ms) + self._continue_retention(now_ms)
         for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
-                woken[self.receiving.expire(subject, now_ms)] = None
+                woken[self.receiving.expire_lease(subject, now_ms)] = None
             elif purpose is Purpose.SCHEDULE:
                 self._due_schedules.append(subject)
             elif purpose is Purpose.HOUSE:

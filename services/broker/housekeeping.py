@@ -212,12 +212,12 @@ class Housekeeping:
         File bytes that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
         """
         if not waiting.groups:
-            waiting.groups.extend(self._groups.receivers(*waiting.keys.popleft()))
+            waiting.groups.extend(self._groups.receiving_keys(*waiting.keys.popleft()))
             return 1
         key = waiting.groups.popleft()
         queue = self._store.dispatch.look(key.topic, key.queue_id)
         unread_bytes = queue.unread_bytes
-        found = self._groups.wanted_offset(key, queue, waiting.young_offset)
+        found = self._groups.next_log_offset(key, queue, waiting.young_offset)
         if found >= waiting.young_offset:
             waiting.offset = min(waiting.offset, found)
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES

@@ -255,7 +255,7 @@ class Sending:
         if message.message_group:
             return tags_code(message.message_group) % topic.queue_count
         if message.lite_topic:
-            return self._lite_topics.admit(message, topic)
+            return self._lite_topics.assign_queue(message, topic)
         stored = self._statistics.topic_counters(topic.name)
         stored.turn += 1
         return stored.turn % topic.queue_count

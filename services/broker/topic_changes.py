@@ -184,7 +184,7 @@ class TopicChanges:
             self._groups.unfinished_count(GroupQueue(group, topic.name, queue_id), first, end)
             for queue_id, first, end in self._queues(topic)
         )
-        return GroupUse(group, unfinished, self._dead_letters.count(group).count)
+        return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
         """Raise `ClientMistake` or `TopicInUse` unless the topic may have this type from now on."""

@@ -53,8 +53,8 @@ async def read_pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield pages of a group's dead letters below `end_offset`, oldest first."""
     check_group_name(group)
-    while live.core.dead_letters.count(group).count:
-        page = live.query(live.core.dead_letters.page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
+    while live.core.dead_letters.count_open(group).count:
+        page = live.query(live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
         found = [dead_letter for dead_letter in page.dead_letters if dead_letter.queue_offset < end_offset]
         yield found
         after = page.after
@@ -66,13 +66,13 @@ async def read_pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of a group's next dead letter. Raise `IllegalGroup` if the group name is illegal."""
     check_group_name(group)
-    return live.core.dead_letters.count(group).end_offset
+    return live.core.dead_letters.count_open(group).end_offset
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
     """Return one dead letter. Raise `MessageNotFound` if the group has no dead letter at this offset."""
     is_there = queue_offset < end_offset(live, group)
-    page = live.query(live.core.dead_letters.page, group, queue_offset - 1, 1)
+    page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
     if not found or found[0].queue_offset != queue_offset:
         raise MessageNotFound(

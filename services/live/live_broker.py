@@ -380,7 +380,7 @@ class LiveBroker:
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Return a page of pending timers by due time."""
         sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
-        return self.query(self._broker.timer_views.page, wanted, sort_key, count_max)
+        return self.query(self._broker.timer_views.read_page, wanted, sort_key, count_max)
 
     def timer_histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
         """Count pending timers by windows of due time."""
@@ -401,7 +401,7 @@ class LiveBroker:
         """Renew the leases of live clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
         for client_id in self._present():
-            self._broker.receiving.client_alive(client_id, self._clock())
+            self._broker.receiving.renew_client(client_id, self._clock())
 
     def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
         """Record a producer's answer to a check-back, which may be UNKNOWN."""

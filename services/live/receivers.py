@@ -126,17 +126,17 @@ class Receivers:
     def renew_client_leases(self, client_id: str) -> None:
         """Renew the auto-renewed leases of a client. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._decide(self._core().receiving.client_alive, client_id)
+            self._decide(self._core().receiving.renew_client, client_id)
 
     def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
         """Record the filter of a client's subscription. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._decide(self._core().receiving.client_subscribes, client_id, group, topic, wanted)
+            self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
         """Release the leases of a client that has left. Do nothing if the core is void."""
         with suppress(StoreUnwell, BrokerBroken):
-            self._decide(self._core().receiving.client_gone, client_id)
+            self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
         self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object

@@ -267,7 +267,7 @@ class DeadLettersApi:
         """List the groups that have dead letters."""
         pauses, dead_letters = Pauses(), self._live.core.dead_letters
         groups = await pauses.sort_names(dead_letters.groups())
-        counts = (one for one in map(dead_letters.count, groups) if one.count)
+        counts = (one for one in map(dead_letters.count_open, groups) if one.count)
         return await written({"groups": map(self._group_shape, counts)}, pauses=pauses)
 
     async def page(self, request: Request) -> Response:
@@ -307,7 +307,7 @@ class DeadLettersApi:
         return JSONResponse({"group": group, "offset": str(offset), "verdict": "PURGED"})
 
     def _group_shape(self, one: DeadLetterCount) -> DeadLetterGroupAnswer:
-        oldest = self._live.query(self._live.core.dead_letters.page, one.group, None, 1).dead_letters
+        oldest = self._live.query(self._live.core.dead_letters.read_page, one.group, None, 1).dead_letters
         return {
             "group": one.group,
             "count": one.count,

@@ -250,7 +250,7 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
     known.remade_count = len(known.told)
     known.readable = world.messages()
     world.go(0)
-    listed = broker.timer_views.page(TimerFilter(), None, 10_000).timers
+    listed = broker.timer_views.read_page(TimerFilter(), None, 10_000).timers
     known.offsets = {one.message_id: one.timer_offset for one in listed}
     known.halves = {
         (one.message_id, one.state.name) for one in broker.half_views.page(HalfFilter(), None, 1_000).halves

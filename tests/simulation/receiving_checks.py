@@ -323,7 +323,7 @@ class Checks(Machine):
             listed = []
             after: int | None = None
             while True:
-                page = self.broker.dead_letters.page(group, after, self.chance.choice([1, 3, 100]))
+                page = self.broker.dead_letters.read_page(group, after, self.chance.choice([1, 3, 100]))
                 listed += page.dead_letters
                 after = page.after
                 if after is None:

@@ -31,7 +31,7 @@ class Subscribers(Operators):
     def subscribed(self, group: str, client: str) -> set[str]:
         """What a client is subscribed to, which is nothing that it has not said."""
         who = Subscriber(group, LITE, client)
-        found = set(self.broker.lite.subscribed(who))
+        found = set(self.broker.lite.lite_topics_of(who))
         assert found <= self.said[who], f"{who} never subscribed to {found - self.said[who]}"
         return found
 

@@ -237,7 +237,7 @@ class Oracle:
             course.forget_given()
         for group, dead_letters in self.dead_letters.items():
             listed = {
-                one.queue_offset for one in broker.dead_letters.page(group, None, 1_000_000).dead_letters
+                one.queue_offset for one in broker.dead_letters.read_page(group, None, 1_000_000).dead_letters
             }
             for offset, dead_letter in dead_letters.items():
                 is_closed = offset not in listed

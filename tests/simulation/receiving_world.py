@@ -252,12 +252,12 @@ class World(Subscribers):
     def hear(self) -> None:
         """A client is alive: its leases go on. It may have connected just now, and say its filters."""
         client = self.chance.choice(CLIENTS)
-        self.broker.receiving.client_alive(client, self.now_ms)
+        self.broker.receiving.renew_client(client, self.now_ms)
         self.alive_ms[client] = self.now_ms
         if self.chance.random() < 0.3:
             for topic in TOPICS:
                 wanted, _ = self.chance.choice(FILTERS["mixed"])
-                self.broker.receiving.client_subscribes(client, "mixed", topic, wanted, self.now_ms)
+                self.broker.receiving.record_subscription(client, "mixed", topic, wanted, self.now_ms)
                 self.filters["mixed", topic].hold(wanted.text, client)
         for held in self._renewed(client):
             held.is_gone = False
@@ -265,7 +265,7 @@ class World(Subscribers):
 
     def lose_client(self) -> None:
         client = self.chance.choice(CLIENTS)
-        self.broker.receiving.client_gone(client, self.now_ms)
+        self.broker.receiving.expire_client(client, self.now_ms)
         self.alive_ms.pop(client, None)
         for held in self._renewed(client):
             held.is_gone = True

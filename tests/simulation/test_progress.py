@@ -96,7 +96,7 @@ class Progress:
 
     def hear(self) -> None:
         for one in [one for one in self.held if one.is_living]:
-            self.world.broker.receiving.client_alive(one.name, self.world.now_ms)
+            self.world.broker.receiving.renew_client(one.name, self.world.now_ms)
             if one.done_ms <= self.world.now_ms:
                 handle = one.delivery.receipt_handle
                 self.world.broker.receiving.ack(GROUP, ORDERS, handle, self.world.now_ms)

@@ -399,7 +399,7 @@ class World(Machine):
         listed: list[PendingTimer] = []
         after = None
         while True:
-            page = self.broker.timer_views.page(wanted, after, self.chance.choice([1, 7, 1000]))
+            page = self.broker.timer_views.read_page(wanted, after, self.chance.choice([1, 7, 1000]))
             listed += page.timers
             after = page.after
             if after is None:

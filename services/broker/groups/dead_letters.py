@@ -82,7 +82,7 @@ class DeadLetters:
         self._statistics.dead_letters[(key.topic, key.group)] += 1
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
-    def page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
+    def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return open dead letters of a group, oldest first, and fewer than `count_max` if they are large."""
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
@@ -107,7 +107,7 @@ class DeadLetters:
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
-    def count(self, group: str) -> DeadLetterCount:
+    def count_open(self, group: str) -> DeadLetterCount:
         """Return the number of open dead letters of a group, or 0 if the group never had dead letters."""
         key = _key(group)
         if key.topic not in self._topics:

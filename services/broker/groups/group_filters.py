@@ -26,7 +26,7 @@ Rules
 5. A filter is kept while one of its most recent clients sends heartbeats, because a push consumer with a full
    cache does not receive messages. A client counts as a user of the filter that it used last. Before its
    first receive after a start or from a new leader, a client counts as a user of the filter of its
-   subscription (`GroupFilters.client_subscribes`).
+   subscription (`GroupFilters.record_subscription`).
 6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
 Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after
@@ -206,18 +206,18 @@ class GroupFilters:
             f"gone and others of the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
         )
 
-    def client_alive(self, client_id: str, now_ms: int) -> None:
+    def record_heartbeat(self, client_id: str, now_ms: int) -> None:
         """Record a heartbeat of a client."""
         self._alive_ms.pop(client_id, None)
         self._alive_ms[client_id] = now_ms
         if len(self._alive_ms) > limits.CLIENTS_MAX:
             del self._alive_ms[next(iter(self._alive_ms))]
 
-    def client_gone(self, client_id: str) -> None:
+    def remove_client(self, client_id: str) -> None:
         """Remove a client that has left, so that its filters may become idle."""
         self._alive_ms.pop(client_id, None)
 
-    def client_subscribes(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
+    def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
         """Count a client as a user of the filter of its subscription until the client receives."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)

@@ -225,7 +225,7 @@ class Groups:
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
-    def lowest_open(self, topic: str, queue_id: int) -> int | None:
+    def lowest_open_offset(self, topic: str, queue_id: int) -> int | None:
         """Return the lowest unfinished offset of a queue over all groups, or None if there are no groups."""
         keys = (GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ()))
         return min(map(self.committed_offset, keys), default=None)
@@ -434,7 +434,7 @@ class Groups:
             for group in self._members.get(topic, ()):
                 yield GroupQueue(group, topic, queue_id), min_offset
 
-    def receivers(self, topic: str, queue_id: int) -> list[GroupQueue]:
+    def receiving_keys(self, topic: str, queue_id: int) -> list[GroupQueue]:
         """Return the keys of the groups that receive a topic, for one queue of the topic."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
@@ -451,7 +451,7 @@ class Groups:
         """Return the number of groups that receive a topic."""
         return len(self._members.get(topic, ()))
 
-    def wanted_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
+    def next_log_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
         """Return the log offset of a group's next message, or -1 if there is no next message.
 
         Return `unknown_offset` if the queue's file is damaged.
@@ -466,7 +466,7 @@ class Groups:
     def committed_offsets(self) -> Iterator[tuple[GroupQueue, ConsumeQueue, int]]:
         """Yield each queue that a group receives, with the key and the committed offset of the group."""
         for topic, queue_id, queue in self._store.dispatch.queues():
-            for key in self.receivers(topic, queue_id):
+            for key in self.receiving_keys(topic, queue_id):
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:

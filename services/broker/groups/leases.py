@@ -25,8 +25,8 @@ lease. All other callers only look up leases in `Leases` and change their end ti
 Cost: a lease takes one object, a dict entry in `Leases`, a dict entry in `InFlight`, and a timer of the
 wheel.
 
-Weak spot: a lease has no timer after its timer has fired. Either `Receiving.expire` ends the lease, or the
-lease ends when its message is moved to the dead letters (`burying.py`).
+Weak spot: a lease has no timer after its timer has fired. Either `Receiving.expire_lease` ends the lease, or
+the lease ends when its message is moved to the dead letters (`burying.py`).
 """
 
 from __future__ import annotations

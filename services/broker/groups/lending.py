@@ -116,7 +116,7 @@ class ReceiveState:
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
         return not is_special and (self.filter is EVERYTHING or self.apply_filter(self.filter, stored))
 
-    def deliver(self, record: Record, attempt: int, lease: Lease) -> None:
+    def add_delivery(self, record: Record, attempt: int, lease: Lease) -> None:
         """Add a leased message to the answer."""
         self.deliveries.append(Delivery(record, attempt, lease.handle, self.now_ms + self.invisible_ms))
         self.body_bytes += len(record.body)
@@ -127,7 +127,7 @@ class ReceiveState:
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
-    def scan_budget_spent(self) -> bool:
+    def is_scan_budget_spent(self) -> bool:
         """Whether the receive has reached the scan limit of one call."""
         return self.scanned >= limits.SCANNED_PER_RECEIVE_MAX
 
@@ -180,7 +180,7 @@ class MessageLeasing:
         given = readable(record)
         if given is not record:
             state.count_record(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
-        state.deliver(given, attempt, lease)
+        state.add_delivery(given, attempt, lease)
 
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
@@ -203,7 +203,7 @@ class MessageLeasing:
                     break
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)
-                state.deliver(record, 1, lease)
+                state.add_delivery(record, 1, lease)
                 state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count` inlined
         finally:  # leases made before a filter raised are kept
             if run:

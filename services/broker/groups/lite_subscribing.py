@@ -127,7 +127,7 @@ class LiteSubscribing:
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
-    def forget(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
+    def remove_all(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
         """Remove all subscriptions of a client under a topic."""
         self._subscriptions.remove_all(subscriber)
         return SubscriptionResult([], 0)
@@ -144,7 +144,7 @@ class LiteSubscribing:
         """Return whether a topic is of type LITE."""
         return topic in self._topics and self._topics.get(topic).message_type is MessageType.LITE
 
-    def subscribed(self, subscriber: Subscriber) -> list[str]:
+    def lite_topics_of(self, subscriber: Subscriber) -> list[str]:
         """Return the lite topics that a client subscribes to."""
         subscription = self._subscriptions.find(subscriber)
         return list(subscription.lite_topics) if subscription else []
@@ -167,7 +167,7 @@ class LiteSubscribing:
     def keep_house(self, now_ms: int) -> None:
         """Remove subscriptions of silent clients, and index entries that are no longer needed."""
         self._subscriptions.remove_silent(now_ms)
-        self._lite_topics.trim()
+        self._lite_topics.trim_indexes()
 
     def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
         """Adopt the subscriptions of the broker core that this core replaces.

@@ -64,7 +64,9 @@ class LiteSubscriptions:
         """Raise `TooManyLiteSubscriptions` if a subscriber cannot add the given lite topics."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
-        self._check(subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known)
+        self._check_limits(
+            subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known
+        )
 
     def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
         """Subscribe to more lite topics. Raise `TooManyLiteSubscriptions` before any change."""
@@ -78,7 +80,7 @@ class LiteSubscriptions:
         """Subscribe to exactly the given lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
-        self._check(subscriber, wanted.keys(), known)
+        self._check_limits(subscriber, wanted.keys(), known)
         if known is not None:
             self.remove(subscriber, [one for one in known.lite_topics if one not in wanted])
         self.add(subscriber, wanted, now_ms)
@@ -185,7 +187,9 @@ class LiteSubscriptions:
             del self._subscribers[name]
         assert self._count >= 0, "more subscriptions ended than there were"
 
-    def _check(self, subscriber: Subscriber, wanted: Iterable[str], known: Subscription | None) -> None:
+    def _check_limits(
+        self, subscriber: Subscriber, wanted: Iterable[str], known: Subscription | None
+    ) -> None:
         count = len(list(wanted))
         if count > self._quota:
             raise TooManyLiteSubscriptions(

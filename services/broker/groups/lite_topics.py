@@ -33,7 +33,7 @@ class LiteTopics:
         """Raise `IllegalLiteTopic` unless the name is legal for a lite topic."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
-    def admit(self, message: Message, topic: Topic) -> int:
+    def assign_queue(self, message: Message, topic: Topic) -> int:
         """Return the queue id for a lite message. Raise `IllegalLiteTopic` or `TooManyLiteTopics`."""
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
@@ -64,19 +64,19 @@ class LiteTopics:
             index = self._indexes[topic, queue_id] = LiteIndex(queue)
         return index
 
-    def begin(self) -> None:
+    def build_indexes(self) -> None:
         """Build all indexes before the first request."""
         for topic in self._topics.all():
             self.count(topic)
-        self.trim()
+        self.trim_indexes()
 
-    def trim(self) -> None:
+    def trim_indexes(self) -> None:
         """Remove messages that all groups have finished from long indexes."""
         for (topic, queue_id), index in self._indexes.items():
             with suppress(StoreDamaged):  # reported by the queue, and by the next receive to its client
                 index.read_on()
             if index.is_long:
-                lowest = self._groups.lowest_open(topic, queue_id)
+                lowest = self._groups.lowest_open_offset(topic, queue_id)
                 index.trim(
                     self._store.dispatch.queue(topic, queue_id).end_offset if lowest is None else lowest
                 )

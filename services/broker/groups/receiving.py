@@ -287,27 +287,29 @@ class Receiving:
         given_up = f"its consumer gave it up: {reason}" if reason else "its consumer gave it up"
         return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
 
-    def client_alive(self, client_id: str, now_ms: int) -> None:
+    def renew_client(self, client_id: str, now_ms: int) -> None:
         """Renew the subscriptions of a client, and the leases that the broker renews for the client."""
         heard = self._leases.renew_client_leases(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._record_leases(heard, now_ms)
-        self._groups.filters.client_alive(client_id, now_ms)
+        self._groups.filters.record_heartbeat(client_id, now_ms)
         self._lite.subscriptions.renew_client(client_id, now_ms)
 
-    def client_subscribes(self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int) -> None:
+    def record_subscription(
+        self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int
+    ) -> None:
         """Record the filter of a client's subscription, which the group keeps while the client is alive."""
-        self._groups.filters.client_subscribes(group, topic, wanted.text, client_id)
-        self._groups.filters.client_alive(client_id, now_ms)
+        self._groups.filters.record_subscription(group, topic, wanted.text, client_id)
+        self._groups.filters.record_heartbeat(client_id, now_ms)
 
-    def client_gone(self, client_id: str, now_ms: int) -> None:
+    def expire_client(self, client_id: str, now_ms: int) -> None:
         """End a client's leases with the next tick.
 
         Subscriptions are kept for a while, because the client may reconnect.
         """
         self._leases.expire_client_leases(client_id, now_ms)
-        self._groups.filters.client_gone(client_id)
+        self._groups.filters.remove_client(client_id)
 
-    def expire(self, generation: int, now_ms: int) -> str:
+    def expire_lease(self, generation: int, now_ms: int) -> str:
         """Redeliver the message of an expired lease or queue it for the dead letters, and return its topic.
 
         The lease of a last attempt is valid until its message is moved to the dead letters
@@ -383,7 +385,7 @@ class Receiving:
             label = (state.topic, state.group)
             self._statistics.messages_out[label] += len(state.deliveries)
             self._statistics.bytes_out[label] += state.body_bytes
-        elif state.is_crowded and not state.scan_budget_spent:
+        elif state.is_crowded and not state.is_scan_budget_spent:
             raise self._in_flight_limit_error(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
@@ -487,7 +489,7 @@ class Receiving:
 
         Return None if there is no such offset, or if the scan limit is reached.
         """
-        while not state.scan_budget_spent:
+        while not state.is_scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
             if offset is None or state.tags_codes is None or offset != flight.next_offset:
                 return offset

@@ -67,7 +67,7 @@ class Cut:
         """
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
-        self._cut(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
+        self._cut_records(stored, timer_offsets, fronts["body_bytes"].tolist(), is_plain.tolist())
         assert len(self.places) == len(self.queues) == len(self._parts) == len(self._digests)
         self._fronts = fronts[self.places]
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
@@ -87,7 +87,7 @@ class Cut:
         sealed = bytes(content)
         return [sealed[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def _cut(
+    def _cut_records(
         self, stored: list[bytes], timer_offsets: list[int], body_bytes: list[int], is_plain: list[bool]
     ) -> None:
         of_each = zip(stored, timer_offsets, body_bytes, is_plain, strict=True)

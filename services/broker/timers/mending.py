@@ -131,7 +131,7 @@ class CheckJob:
                     break
         self.damaged_runs = [run for run in self.runs if not run.is_sound(disk)]
         if self.log is not None:
-            self.log_damage = self.log.step(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
+            self.log_damage = self.log.verify_next(disk, max(1, left_bytes // limits.LOG_CHECKED_SHARE))
 
 
 class LogPass:
@@ -144,7 +144,7 @@ class LogPass:
         self._told_count = 0
         self.is_done = False
 
-    def step(self, disk: Disk, bytes_max: int) -> list[Damage]:
+    def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
         """Verify the next bytes, and return the damage found, clipped at `until`. Raise OSError."""
         self.is_done = True
         with suppress(StoreError):  # an error that prevents reading the log was reported at the start

@@ -60,7 +60,7 @@ class QueueTable:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
-    def number(self, topic: str, queue_id: int) -> int:
+    def number_of(self, topic: str, queue_id: int) -> int:
         """Return the number of a queue, which is assigned on first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
@@ -77,7 +77,7 @@ class QueueTable:
     def thaw(self, frozen: Any) -> None:
         """Restore the snapshot part."""
         for topic, queue_id in frozen:
-            self.number(topic, queue_id)
+            self.number_of(topic, queue_id)
 
 
 class TimerSource:
@@ -104,7 +104,7 @@ class TimerSource:
         places = [first_own + place for place in cut.places]
         for place, encoded in zip(places, cut.records(), strict=True):
             ready[place] = encoded
-        rows["queue"][places] = [self._queues.number(*name) for name in cut.queues]
+        rows["queue"][places] = [self._queues.number_of(*name) for name in cut.queues]
         rows["id_hash"][places] = cut.id_hashes()
         for place, kept in cut.named:
             self._set_hashes(rows[first_own + place], kept)
@@ -117,7 +117,7 @@ class TimerSource:
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
         """Return the ready record of any timer, and fill in the row of the timer."""
         ready = ready_record(record.decode(stored), timer_offset)
-        row["queue"] = self._queues.number(ready.topic, ready.queue_id)
+        row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)
         return record.encode(ready)
 

@@ -44,7 +44,7 @@ class TimerViews:
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
-    def page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
+    def read_page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Return up to `count_max` matching timers, sorted by due time and without their messages.
 
         The page begins after the position `after`, a pair of due time (ms) and offset.
@@ -82,7 +82,7 @@ class TimerViews:
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Return the timers of all topics with a prefix, sorted by due time."""
-        return self.page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
+        return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
         """Return the most recent timers that ended as UNREADABLE, newest first."""

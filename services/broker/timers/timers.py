@@ -22,9 +22,9 @@ the time of the watermark or of the wheel as its `sort_ms`, and never an earlier
 
 After the clock is set back, the watermark is in the future. Timers set at such a time are delivered at their
 due time, but are sorted on disk at the watermark. `NearTimers.deviating` keeps the `sort_ms` of each timer
-that is sorted in this way, and at startup `Timers.resume` reads the due times from the records. Sort keys
-depend on the clock of one broker: another broker with the same log, or the same broker after a restart, may
-choose different sort keys. Records therefore refer to timers by due time, and never by sort key.
+that is sorted in this way, and at startup `Timers.restore_wheel` reads the due times from the records. Sort
+keys depend on the clock of one broker: another broker with the same log, or the same broker after a restart,
+may choose different sort keys. Records therefore refer to timers by due time, and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
 before the next tick, the timer waits until the clock has caught up. `pending_by_topic` is a count, not a set:
@@ -163,7 +163,7 @@ class Timers:
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
             return 0  # it ended before it was durable
         try:
-            return self.read(named).queue_offset
+            return self.read_record(named).queue_offset
         except StoreDamaged:
             return 0
 
@@ -213,7 +213,7 @@ class Timers:
         sort_keys = []
         for fact, stamp in durable:
             timer_offset, due_ms = stamp.offset, fact.due_ms
-            if self._unarmed.drop(timer_offset):
+            if self._unarmed.remove(timer_offset):
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
                 # The wheel uses the due time, not the sort key: after the clock was set back, the timer is
@@ -264,7 +264,7 @@ class Timers:
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
-        timer = self.read(found)
+        timer = self.read_record(found)
         new = timer_records.moved_record(timer, found.timer_offset, found.due_ms, due_ms, reason)
         names = self._names_kept(timer, found.timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
@@ -278,7 +278,7 @@ class Timers:
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
-        timer = self.read(found)
+        timer = self.read_record(found)
         new = timer_records.delivered_record(timer, found.timer_offset, FIRE, reason)
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
@@ -340,7 +340,7 @@ class Timers:
     def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
         """Return a waiting timer, or the verdict on a timer that is not waiting."""
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
-        return found if isinstance(found, TimerVerdict) else pending_timer(self.read(found))
+        return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
         """Return the verdict on the timer of a timer record, or None while the timer waits."""
@@ -353,7 +353,7 @@ class Timers:
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
-    def read(self, named: NamedTimer) -> Record:
+    def read_record(self, named: NamedTimer) -> Record:
         """Return the record of a waiting timer. Raise `StoreDamaged` if the record is unreadable."""
         return self.read_at(named.due_ms, named.timer_offset)
 
@@ -362,7 +362,7 @@ class Timers:
 
         Raise `StoreDamaged` if neither the log nor a partition contains the record.
         """
-        if (unarmed := self._unarmed.record(timer_offset)) is not None:
+        if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
             return unarmed  # the log returns only durable bytes
         with suppress(StoreDamaged):
             return self.read_logged(timer_offset)
@@ -465,7 +465,7 @@ class Timers:
             self._register_copied_damage(Unreadable(*fields))
         return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
 
-    def resume(self) -> None:
+    def restore_wheel(self) -> None:
         """Put timers into the wheel at startup if the files sort them later than their due times.
 
         Raise OSError. Files are read up to the watermark, which may be an hour in the future.
@@ -499,7 +499,7 @@ class Timers:
         return [one.sort_ms for one in self.in_doubt.values()]
 
     def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
-        if not self._unarmed.drop(timer_offset):
+        if not self._unarmed.remove(timer_offset):
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
@@ -577,7 +577,7 @@ class Timers:
 
     def _message_id(self, named: NamedTimer) -> str:
         try:
-            return properties.value_of(self.read(named).properties, property_names.MESSAGE_ID)
+            return properties.value_of(self.read_record(named).properties, property_names.MESSAGE_ID)
         except StoreDamaged:
             return ""
 
@@ -680,11 +680,11 @@ class UnarmedTimers:
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
-    def record(self, timer_offset: int) -> Record | None:
+    def find_record(self, timer_offset: int) -> Record | None:
         """Return the record of an unarmed timer, or None if the timer is not unarmed."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
-    def drop(self, timer_offset: int) -> bool:
+    def remove(self, timer_offset: int) -> bool:
         """Remove a timer that has ended or is durable, and return whether the timer was unarmed."""
         return self._records.pop(timer_offset, None) is not None

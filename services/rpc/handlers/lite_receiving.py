@@ -71,7 +71,7 @@ class LiteConsuming:
             case LiteSubscriptionAction.COMPLETE_ADD:
                 self._notify(await live.receivers.subscribe(lite.replace, who, lite_topics))
             case LiteSubscriptionAction.COMPLETE_REMOVE:
-                await live.receivers.subscribe(lite.forget, who)
+                await live.receivers.subscribe(lite.remove_all, who)
             case _:
                 raise ClientMistake(f"{request.action} is no action on a subscription that we know.")
         return SyncLiteSubscriptionResponse(status=OK)

@@ -343,8 +343,8 @@ def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None
     (got,) = bench.receive(auto_renew=True, invisible_ms=0)
     for _ in range(5):
         assert bench.advance(20_000) == []
-        bench.broker.receiving.client_alive("c", bench.now_ms)
-    bench.broker.receiving.client_gone("c", bench.now_ms)
+        bench.broker.receiving.renew_client("c", bench.now_ms)
+    bench.broker.receiving.expire_client("c", bench.now_ms)
     assert bench.advance(0) == [Notify(("t",))]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
@@ -355,7 +355,7 @@ def test_a_listener_that_hangs_for_hours_loses_its_lease(bench: Bench) -> None:
     bench.receive(auto_renew=True, invisible_ms=0)
     heartbeats = 0
     while not bench.advance(20_000):
-        bench.broker.receiving.client_alive("c", bench.now_ms)
+        bench.broker.receiving.renew_client("c", bench.now_ms)
         heartbeats += 1
     assert heartbeats * 20_000 >= limits.AUTO_RENEW_MS_MAX
 

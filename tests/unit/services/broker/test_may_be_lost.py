@@ -121,7 +121,7 @@ FACTS: Final = {
         Bench.have_no_producer, lambda broker: broker.transactions.unasked.topics()
     ),
     "plain lease": Fact(Bench.lease, lambda broker: +broker.group_views.leased("g")),
-    "subscription to lite topics": Fact(Bench.subscribe, lambda broker: broker.lite.subscribed(CLIENT)),
+    "subscription to lite topics": Fact(Bench.subscribe, lambda broker: broker.lite.lite_topics_of(CLIENT)),
     "missed runs decided about": Fact(
         Bench.miss_runs, lambda broker: broker.schedules._by_name["s"].cleared_ms
     ),

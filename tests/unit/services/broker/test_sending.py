@@ -99,7 +99,7 @@ def test_a_batch_is_what_its_messages_are_alone(batches: list[tuple[list[Message
         bench.flush()
     assert together.log() == alone.log()
     everything = TimerFilter()
-    assert together.broker.timer_views.page(everything, None, 99) == alone.broker.timer_views.page(
+    assert together.broker.timer_views.read_page(everything, None, 99) == alone.broker.timer_views.read_page(
         everything, None, 99
     )
     assert together.broker.gauges().pending_by_topic == alone.broker.gauges().pending_by_topic
@@ -123,7 +123,7 @@ def test_a_timer_of_a_batch_is_cancelled_and_read_before_it_is_durable() -> None
     assert bench.broker.timers.cancel(TimerName("a", "M2"), "", NOW_MS).verdict is Verdict.CANCELLED
     assert bench.broker.timers.move(TimerName("a", "M3"), NOW_MS + 7, NOW_MS).verdict is Verdict.MOVED
     bench.flush()
-    waiting = bench.broker.timer_views.page(TimerFilter(), None, 9).timers
+    waiting = bench.broker.timer_views.read_page(TimerFilter(), None, 9).timers
     assert [(one.message_id, one.due_ms - NOW_MS) for one in waiting] == [
         ("M3", 7),
         ("M0", 60_000),

@@ -56,7 +56,7 @@ class Away:
 
     def is_known(self) -> bool:
         self.live.core.lite.keep_house(self.live.clock.now_ms())
-        return self.live.core.lite.subscribed(CLIENT) == ["x"]
+        return self.live.core.lite.lite_topics_of(CLIENT) == ["x"]
 
 
 @pytest.mark.parametrize("step_ms", [0, HOUR_MS, -HOUR_MS])

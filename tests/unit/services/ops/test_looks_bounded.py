@@ -102,7 +102,7 @@ def test_dead_letters_are_looked_at_in_pieces_and_all_of_them(at_desk: AtDesk, s
             await desk.live.call(
                 desk.live.core.receiving.forward_to_dead_letter, "g", "t", one.receipt_handle
             )
-        page = desk.live.query(desk.live.core.dead_letters.page, "g", None, 32)
+        page = desk.live.query(desk.live.core.dead_letters.read_page, "g", None, 32)
         assert (len(page.dead_letters), page.after) == (shown, shown - 1)
         listed = await get(desk, "/api/dead-letters/groups/g")
         assert (len(listed["dead_letters"]), listed["after"]) == (4, None)

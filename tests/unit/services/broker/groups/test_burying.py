@@ -23,7 +23,7 @@ def bench() -> Bench:
 
 
 def dead_letters(bench: Bench) -> list[DeadLetter]:
-    return bench.broker.dead_letters.page("g", None, 1_000).dead_letters
+    return bench.broker.dead_letters.read_page("g", None, 1_000).dead_letters
 
 
 def dead_letter_ids(bench: Bench) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_push_consumer_that_dies_with_the_last_attempt_buries_it(bench: Bench)
     bench.send()
     for _ in range(2):
         bench.receive(auto_renew=True)
-        bench.broker.receiving.client_gone("c", bench.now_ms)
+        bench.broker.receiving.expire_client("c", bench.now_ms)
         bench.advance(1)
     assert dead_letter_ids(bench) == ["M1"]
     assert dead_letters(bench)[0].last_error.endswith("its consumer was gone, consumer c")

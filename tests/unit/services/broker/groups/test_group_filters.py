@@ -214,10 +214,10 @@ def test_a_client_that_sends_heartbeats_holds_its_filter_though_it_does_not_rece
     bench.take("blue")
     red = bench.send("red")
     for _ in range(20):
-        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.broker.receiving.renew_client("busy", bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.take("red", "busy") == [red]
-    bench.broker.receiving.client_gone("busy", bench.now_ms)
+    bench.broker.receiving.expire_client("busy", bench.now_ms)
     bench.pass_time(7 * MINUTE_MS, "blue")
     assert bench.filters() == [("TAG blue", 0)]
 
@@ -229,9 +229,9 @@ def test_a_client_that_subscribes_holds_its_filter_though_it_has_not_received_si
     bench.take("blue")
     red = bench.send("red")
     bench.restart()
-    bench.broker.receiving.client_subscribes("busy", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.broker.receiving.record_subscription("busy", "g", "t", parse_tags("red"), bench.now_ms)
     for _ in range(20):
-        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.broker.receiving.renew_client("busy", bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.take("red", "busy") == [red]
 
@@ -245,12 +245,12 @@ def test_a_filter_is_kept_after_a_start_until_its_client_can_have_said_what_it_s
     red = bench.send("red")
     bench.restart()
     for _ in range(10):
-        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.broker.receiving.renew_client("busy", bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.filters() == [("TAG red", 1), ("TAG blue", 0)]
-    bench.broker.receiving.client_subscribes("busy", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.broker.receiving.record_subscription("busy", "g", "t", parse_tags("red"), bench.now_ms)
     for _ in range(10):
-        bench.broker.receiving.client_alive("busy", bench.now_ms)
+        bench.broker.receiving.renew_client("busy", bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.take("red", "busy") == [red]
 
@@ -259,16 +259,16 @@ def test_what_a_client_received_with_last_counts_more_than_its_subscription(benc
     bench.take("red", "c")
     bench.take("blue", "c")
     for _ in range(7):
-        bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
+        bench.broker.receiving.record_subscription("c", "g", "t", parse_tags("red"), bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.filters() == [("TAG blue", 0)]
 
 
 def test_a_subscription_alone_makes_no_filter_known(bench: Bench) -> None:
-    bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.broker.receiving.record_subscription("c", "g", "t", parse_tags("red"), bench.now_ms)
     bench.take("blue")
-    bench.broker.receiving.client_subscribes("c", "g", "t", parse_tags("red"), bench.now_ms)
-    bench.broker.receiving.client_subscribes("c", "h", "t", parse_tags("blue"), bench.now_ms)
+    bench.broker.receiving.record_subscription("c", "g", "t", parse_tags("red"), bench.now_ms)
+    bench.broker.receiving.record_subscription("c", "h", "t", parse_tags("blue"), bench.now_ms)
     assert bench.filters() == [("TAG blue", 0)]
     assert bench.broker.group_views.view_group("g").filters[0].clients == ("c",)
 
@@ -277,7 +277,7 @@ def test_a_client_that_changes_its_filter_does_not_hold_the_one_before(bench: Be
     bench.take("red", "c")
     bench.take("blue", "c")
     for _ in range(7):
-        bench.broker.receiving.client_alive("c", bench.now_ms)
+        bench.broker.receiving.renew_client("c", bench.now_ms)
         bench.pass_time(MINUTE_MS, "blue")
     assert bench.filters() == [("TAG blue", 0)]
 
@@ -436,7 +436,7 @@ def test_what_is_set_aside_and_had_all_its_attempts_is_a_dead_letter(bench: Benc
     bench.tick()
     assert (bench.lag(), bench.filters()) == (0, [("TAG red", 0), ("TAG blue", 0)])
     (group,) = bench.broker.dead_letters.groups()
-    assert bench.broker.dead_letters.count(group).count == 1
+    assert bench.broker.dead_letters.count_open(group).count == 1
 
 
 def test_a_filter_that_cannot_be_read_any_more_matches_everything(

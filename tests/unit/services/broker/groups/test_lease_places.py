@@ -89,10 +89,10 @@ def test_a_lease_that_is_acknowledged_twice_in_a_call_ends_once(bench: Bench, ki
 def test_leases_that_the_broker_renews_end_everywhere(bench: Bench, end: str) -> None:
     bench.send("a")
     (got,) = bench.receive(auto_renew=True, attempt_id="first")
-    bench.broker.receiving.client_alive("c", bench.now_ms + 5)
+    bench.broker.receiving.renew_client("c", bench.now_ms + 5)
     check_leases(bench.broker)
     if end == "gone":
-        bench.broker.receiving.client_gone("c", bench.now_ms)
+        bench.broker.receiving.expire_client("c", bench.now_ms)
     elif end == "nack":
         bench.broker.receiving.retry("g", "t", got.receipt_handle, 7, bench.now_ms)
         check_leases(bench.broker)

@@ -192,9 +192,9 @@ def test_what_is_unsubscribed_stays_for_whoever_subscribes_next(bench: Bench) ->
 def test_the_whole_set_replaces_what_was_subscribed(bench: Bench) -> None:
     bench.subscribe("a", "b")
     bench.replace("b", "c")
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "c")) == ["b", "c"]
-    bench.broker.lite.forget(Subscriber("g", "t", "c"), NOW_MS)
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "c")) == []
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "c")) == ["b", "c"]
+    bench.broker.lite.remove_all(Subscriber("g", "t", "c"), NOW_MS)
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "c")) == []
     bench.send("b")
     assert bench.receive() == []
 
@@ -217,19 +217,19 @@ def test_a_client_that_receives_after_a_step_of_the_clock_is_heard_from_then(
     bench.receive("c")
     subscriber = Subscriber("g", "t", "c")
     bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX)
-    assert bench.broker.lite.subscribed(subscriber) == ["a"]
+    assert bench.broker.lite.lite_topics_of(subscriber) == ["a"]
     bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX + 1)
-    assert bench.broker.lite.subscribed(subscriber) == []
+    assert bench.broker.lite.lite_topics_of(subscriber) == []
 
 
 def test_a_client_that_is_silent_for_long_is_forgotten_and_one_that_is_heard_is_not(bench: Bench) -> None:
     bench.subscribe("a", client="silent")
     bench.subscribe("a", client="heard")
     bench.advance(limits.LITE_SILENT_MS_MAX)
-    bench.broker.receiving.client_alive("heard", bench.now_ms)
+    bench.broker.receiving.renew_client("heard", bench.now_ms)
     bench.advance(2 * bench.settings.housekeeping_ms)
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "silent")) == []
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "heard")) == ["a"]
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "silent")) == []
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "heard")) == ["a"]
 
 
 def test_only_those_who_subscribed_are_woken(bench: Bench) -> None:
@@ -254,10 +254,10 @@ def test_in_an_exclusive_group_saying_the_whole_set_again_takes_nothing_back(ben
     bench.subscribe("a", "b", client="old")
     bench.subscribe("a", client="new")
     assert bench.replace("a", "b", client="old").lost == [("old", "a")]
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "old")) == ["b"]
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "old")) == ["b"]
     bench.broker.lite.remove_client("new", NOW_MS)
     assert bench.replace("a", "b", client="old").lost == []
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "old")) == ["b", "a"]
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "old")) == ["b", "a"]
 
 
 # Leases.
@@ -282,7 +282,7 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter_and_the_next_comes(be
         assert bench.ids() == [first]
         bench.advance(20_000)
     assert bench.ids() == [second]
-    (dead_letter,) = bench.broker.dead_letters.page("g", None, 10).dead_letters
+    (dead_letter,) = bench.broker.dead_letters.read_page("g", None, 10).dead_letters
     assert (dead_letter.message.message_id, dead_letter.message.lite_topic) == (first, "a")
 
 
@@ -523,9 +523,9 @@ def test_a_client_subscribes_to_no_more_than_its_quota() -> None:
         bench.subscribe("c")
     with pytest.raises(TooManyLiteSubscriptions):
         bench.replace("a", "b", "c")
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "c")) == ["a", "b"]
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "c")) == ["a", "b"]
     bench.replace("c", "d")
-    assert bench.broker.lite.subscribed(Subscriber("g", "t", "c")) == ["c", "d"]
+    assert bench.broker.lite.lite_topics_of(Subscriber("g", "t", "c")) == ["c", "d"]
 
 
 def test_a_topic_has_no_more_lite_topics_than_it_may() -> None:

@@ -87,9 +87,9 @@ def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
     bench.advance(20_000)
     (after_the_dead_letter,) = bench.receive()
     assert after_the_dead_letter.message.message_id == "M2"
-    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).dead_letters] == [
-        "M1"
-    ]
+    assert [
+        one.message.message_id for one in bench.broker.dead_letters.read_page("g", None, 9).dead_letters
+    ] == ["M1"]
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
@@ -133,7 +133,7 @@ def test_a_restart_is_no_attempt_and_forgets_none(bench: Bench, is_checkpointed:
         (plain,) = bench.receive()
         assert plain.attempt == made + 1, "the lease of the message group stands"
         bench.advance(20_000)
-    letters = bench.broker.dead_letters.page("g", None, 9).dead_letters
+    letters = bench.broker.dead_letters.read_page("g", None, 9).dead_letters
     assert sorted((one.message.message_id, one.attempts) for one in letters) == [("M1", 2), ("M2", 2)]
 
 
@@ -141,10 +141,10 @@ def test_a_push_consumer_may_come_back_after_a_restart(bench: Bench) -> None:
     bench.send("a")
     (got,) = bench.receive(auto_renew=True, client_id="listener")
     bench.advance(25_000)
-    bench.broker.receiving.client_alive("listener", bench.now_ms)
+    bench.broker.receiving.renew_client("listener", bench.now_ms)
     bench.reopen()
     bench.advance(25_000)
-    bench.broker.receiving.client_alive("listener", bench.now_ms)
+    bench.broker.receiving.renew_client("listener", bench.now_ms)
     bench.advance(25_000)
     bench.ack(got)
     assert bench.broker.groups.lag() == {("t", "g"): 0}
@@ -252,12 +252,12 @@ def test_each_takeover_lengthens_the_lease_of_a_consumer_that_each_leader_hears(
         bench.advance(1_000)
         take_over(bench, epoch)
         bench.advance(20_000)
-        bench.broker.receiving.client_alive("alive", bench.now_ms)
+        bench.broker.receiving.renew_client("alive", bench.now_ms)
         before = bench.broker.end_offset
         bench.flush()
         assert bench.broker.end_offset > before, "that it was heard is a record"
         bench.advance(5_000)
-        bench.broker.receiving.client_alive("alive", bench.now_ms)
+        bench.broker.receiving.renew_client("alive", bench.now_ms)
         bench.flush()
         assert bench.ids() == []
     bench.ack(held)
@@ -370,7 +370,7 @@ def test_attempts_outlive_a_restart_and_their_errors_are_in_the_dead_letter(benc
     bench.advance(5_000)
     bench.reopen()
     assert bench.receive() == []
-    (dead_letter,) = bench.broker.dead_letters.page("g", None, 9).dead_letters
+    (dead_letter,) = bench.broker.dead_letters.read_page("g", None, 9).dead_letters
     assert (dead_letter.topic, dead_letter.message.message_id, dead_letter.attempts) == ("t", "M1", 2)
     assert dead_letter.reason == "attempts used up"
     assert dead_letter.first_error == f"{NOW_MS + 20_000} not acknowledged in time, consumer one"
@@ -550,7 +550,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     bench.flush()
     for one in bench.receive("other"):
         bench.ack(one, "other")
-    assert [one.reason for one in bench.broker.dead_letters.page("g", None, 9).dead_letters] == [
+    assert [one.reason for one in bench.broker.dead_letters.read_page("g", None, 9).dead_letters] == [
         "its consumer gave it up"
     ] * 3
     bench.broker.dead_letters.redrive("g", 0, "", NOW_MS)
@@ -558,7 +558,7 @@ def test_a_dead_letter_is_redriven_for_its_group_alone_or_to_another_topic(bench
     bench.broker.dead_letters.purge("g", 2, NOW_MS)
     bench.flush()
     bench.reopen()
-    assert bench.broker.dead_letters.page("g", None, 9).dead_letters == []
+    assert bench.broker.dead_letters.read_page("g", None, 9).dead_letters == []
     assert bench.ids("other") == []
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 1)
@@ -575,9 +575,9 @@ def test_dead_letters_come_in_pages(bench: Bench) -> None:
         bench.broker.receiving.forward_to_dead_letter("g", "t", one.receipt_handle, NOW_MS)
     bench.flush()
     bench.broker.dead_letters.purge("g", 1, NOW_MS)
-    page = bench.broker.dead_letters.page("g", None, 2)
+    page = bench.broker.dead_letters.read_page("g", None, 2)
     assert [one.queue_offset for one in page.dead_letters] == [0, 2]
-    page = bench.broker.dead_letters.page("g", page.after, 2)
+    page = bench.broker.dead_letters.read_page("g", page.after, 2)
     assert ([one.queue_offset for one in page.dead_letters], page.after) == ([3, 4], None)
 
 

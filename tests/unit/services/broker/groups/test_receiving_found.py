@@ -55,9 +55,9 @@ def test_a_run_takes_nothing_whose_attempts_are_used_up(bench: Bench) -> None:
     assert (again.message.message_id, again.attempt) == ("M1", 1)
     bench.ack(again)
     assert bench.receive() == []
-    assert [one.message.message_id for one in bench.broker.dead_letters.page("g", None, 9).dead_letters] == [
-        "M2"
-    ]
+    assert [
+        one.message.message_id for one in bench.broker.dead_letters.read_page("g", None, 9).dead_letters
+    ] == ["M2"]
 
 
 def test_an_attempt_under_way_at_a_checkpoint_is_counted_by_nobody(bench: Bench) -> None:
@@ -97,7 +97,7 @@ def test_a_handle_of_before_a_restart_is_refused_though_the_clock_was_set_back(b
 
 def test_looking_at_the_dead_letters_of_a_group_that_has_none_leaves_nothing_behind(bench: Bench) -> None:
     before = bench.broker.groups.freeze()
-    assert bench.broker.dead_letters.page("nobody", None, 9).dead_letters == []
+    assert bench.broker.dead_letters.read_page("nobody", None, 9).dead_letters == []
     assert bench.broker.groups.freeze() == before
 
 

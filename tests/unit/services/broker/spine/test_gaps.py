@@ -227,7 +227,7 @@ def test_a_page_of_dead_letters_steps_over_a_long_gap_at_once(entries_read: Call
     places = [one.physical_offset for one in queue.get(0, LONG + 2)]
     lose(store, places[1:-1])
     before = entries_read()
-    page = store.broker.dead_letters.page("g", None, 9)
+    page = store.broker.dead_letters.read_page("g", None, 9)
     assert [one.queue_offset for one in page.dead_letters] == [0, LONG + 1]
     assert entries_read() - before < LONG // 4
     assert told(store) == ["gap"]

@@ -99,7 +99,7 @@ def pushed(bench: Bench) -> str:
 def renewed(bench: Bench) -> str:
     handle = pushed(bench)
     bench.advance(30_000)
-    bench.broker.receiving.client_alive("c", bench.now_ms)
+    bench.broker.receiving.renew_client("c", bench.now_ms)
     return handle
 
 
@@ -158,7 +158,7 @@ def test_a_client_that_is_heard_keeps_its_lease_for_as_long_as_it_may(
     pushed(bench)
     for at_ms in range(0, 90_000, 10_000):
         here = tuple((at - at_ms, by_ms) for at, by_ms in steps if at_ms <= at < at_ms + 10_000)
-        bench.broker.receiving.client_alive("c", bench.now_ms)
+        bench.broker.receiving.renew_client("c", bench.now_ms)
         bench.pass_with(here, 10_000 - (at_ms == 80_000))
     assert bench.receive() == []
     bench.advance(1)
@@ -169,7 +169,7 @@ def test_a_client_that_is_gone_loses_its_leases_at_once_after_the_clock_was_set_
     bench = Bench()
     pushed(bench)
     bench.set_clock(-HOUR_MS)
-    bench.broker.receiving.client_gone("c", bench.now_ms)
+    bench.broker.receiving.expire_client("c", bench.now_ms)
     bench.advance(0)
     assert bench.ids() == ["M1"]
 
@@ -182,7 +182,7 @@ def test_an_attempt_that_fails_after_the_clock_was_set_back_is_buried_at_once() 
     bench.set_clock(-HOUR_MS)
     bench.broker.receiving.retry("g", "t", got.receipt_handle, None, bench.now_ms)
     bench.advance(0)
-    assert len(bench.broker.dead_letters.page("g", None, 10).dead_letters) == 1
+    assert len(bench.broker.dead_letters.read_page("g", None, 10).dead_letters) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(-2 * HOUR_MS, 2 * HOUR_MS)), max_size=8))

@@ -134,7 +134,7 @@ def test_a_rescue_deletes_no_timer_again_whose_tombstone_is_in_memory() -> None:
     store.go(0)
     assert store.broker.statistics.timers_rebuilt == 1
     views, window = store.broker.timer_views, TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
-    assert views.count(window) == len(views.page(window, None, 100).timers) == 9
+    assert views.count(window) == len(views.read_page(window, None, 100).timers) == 9
 
 
 def test_a_start_forgets_no_timer_of_a_damaged_file_that_the_watermark_has_passed() -> None:
@@ -340,7 +340,7 @@ def test_names_and_ends_are_made_again_at_a_start(folder: str, fault: str) -> No
         assert isinstance(found, TimerVerdict)
         assert found.verdict is Verdict.ALREADY
     assert sorted(
-        one.message_id for one in store.broker.timer_views.page(TimerFilter(), None, 9).timers
+        one.message_id for one in store.broker.timer_views.read_page(TimerFilter(), None, 9).timers
     ) == sorted(IDS)
     assert store.broker.timers.cancel(by_id("day"), "", store.now_ms).verdict is Verdict.CANCELLED
     store.checkpoint()

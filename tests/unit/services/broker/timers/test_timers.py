@@ -103,7 +103,7 @@ class Store:
         ]
 
     def waiting(self) -> list[str]:
-        listed = [one.message_id for one in self.broker.timer_views.page(TimerFilter(), None, 99).timers]
+        listed = [one.message_id for one in self.broker.timer_views.read_page(TimerFilter(), None, 99).timers]
         assert self.broker.timer_views.count(TimerFilter()) == len(listed)
         return listed
 
@@ -235,7 +235,7 @@ def test_a_timer_in_a_partition_is_listed_by_its_timer_key() -> None:
     store.send("other", HOUR, "l")
     store.checkpoint()
     wanted = TimerFilter(topic="t", key="k")
-    assert [one.message_id for one in store.broker.timer_views.page(wanted, None, 9).timers] == ["m"]
+    assert [one.message_id for one in store.broker.timer_views.read_page(wanted, None, 9).timers] == ["m"]
     assert store.broker.timer_views.count(wanted) == 1
 
 

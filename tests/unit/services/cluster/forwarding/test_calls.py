@@ -408,9 +408,9 @@ def test_the_next_leader_knows_lite_topics_but_those_that_the_client_lost(at: st
         for leader in (world.c, world.a):
             await world.follow(leader)
             lite, who = leader.live.core.lite, Subscriber("g", "lite", "c")
-            await until(lite.subscribed, who)
-            assert lite.subscribed(who) == ["one", "three"]
-            assert not lite.subscribed(replace_group(who, "gone"))
+            await until(lite.lite_topics_of, who)
+            assert lite.lite_topics_of(who) == ["one", "three"]
+            assert not lite.lite_topics_of(replace_group(who, "gone"))
         call.cancel()
         await until(lambda: here.forwarding.presence.find("c") is None)
         assert not here.forwarding.presence._lite_bytes
@@ -440,7 +440,7 @@ def test_a_subscription_that_the_next_leader_refuses_holds_up_no_other(
             lite = cast(Machine, world.lead.leader).live.core.lite
             whole = next(one for one in kept.lite if one != key)
             who = Subscriber(wire.Resource.FromString(whole[1]).name, "lite", "c")
-            await until(lite.subscribed, who)
+            await until(lite.lite_topics_of, who)
             kept.lite[key] = refused[1]
         call.cancel()
 
@@ -485,7 +485,7 @@ def test_what_was_signed_long_ago_holds_while_the_stream_stands(at: str) -> None
         for leader in (world.c, world.b, world.a):
             await world.follow(leader)
             lite, who = leader.live.core.lite, Subscriber("g", "lite", "shop/c")
-            await until(lite.subscribed, who)
+            await until(lite.lite_topics_of, who)
             assert [one.client_id for one in leader.sessions] == ["shop/c"]
         late = talk(here, signed(world.began_ms))
         assert (await late.read()).status.code == Code.UNAUTHORIZED

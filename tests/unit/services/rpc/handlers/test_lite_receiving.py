@@ -123,7 +123,7 @@ def test_what_the_python_client_spells_is_put_together(
     async def scenario(front: Any) -> None:
         caller = Caller("client-1", language=language)
         assert (await sync(front, "PARTIAL_ADD", *sent, caller=caller)).code == Code.OK
-        assert front.live.core.lite.subscribed(Subscriber("g", "t", "client-1")) == subscribed
+        assert front.live.core.lite.lite_topics_of(Subscriber("g", "t", "client-1")) == subscribed
 
     lite(scenario)
 
@@ -232,7 +232,7 @@ def test_of_many_lite_topics_with_a_place_none_is_subscribed_to_if_one_cannot_be
         option = wire.OffsetOption(policy="MIN")
         status = await sync(front, "PARTIAL_ADD", *"abcd", last, offset_option=option)
         assert status.code in (Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, Code.ILLEGAL_LITE_TOPIC)
-        assert front.live.core.lite.subscribed(Subscriber("g", "t", "client-1")) == []
+        assert front.live.core.lite.lite_topics_of(Subscriber("g", "t", "client-1")) == []
 
     lite(scenario, lite_subscriptions_per_client_max=4)
 

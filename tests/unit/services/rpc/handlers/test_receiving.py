@@ -196,7 +196,7 @@ def test_a_dead_letter_counts_the_attempts_that_its_consumer_made_by_itself(
         caller = Caller("client-1", language=language)
         told = await front.call("ForwardMessageToDeadLetterQueue", request, caller)
         assert told.status.code == Code.OK
-        [letter] = front.live.core.dead_letters.page("g", None, 10).dead_letters
+        [letter] = front.live.core.dead_letters.read_page("g", None, 10).dead_letters
         assert letter.attempts == 2
         assert letter.last_error.endswith("given up by its consumer, consumer client-1")
 
