@@ -37,7 +37,7 @@ from services.broker.journal import Entry
 from services.broker.spine.errors import TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
-from services.broker.topic_changes import Changed
+from services.broker.topic_changes import TopicChange
 from tests.memory_disk import Death
 from tests.simulation.faults import Faults
 from tests.simulation.timer_machine import Disk
@@ -244,11 +244,11 @@ class World:
         self.broker.journal.add_entry(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
         self._add(_noted(about))
 
-    def _change(self, verb: str, topic: str, *arguments: object, **named: bool) -> Changed | None:
+    def _change(self, verb: str, topic: str, *arguments: object, **named: bool) -> TopicChange | None:
         """Call a verb on a topic; a refusal changes nothing."""
         known, end_offset = self.state().topics.get(topic), self.broker.end_offset
         try:
-            changed: Changed = getattr(self.broker.topic_changes, verb)(
+            changed: TopicChange = getattr(self.broker.topic_changes, verb)(
                 topic, *arguments, self.now_ms, **named
             )
         except TopicNotFound:
@@ -407,7 +407,7 @@ class World:
         """Yield the messages of a topic; with a group, those that it has not finished."""
         for queue_id in range(self.broker.topics.get(topic).queue_count):
             first, end = self.broker.finding.queue_range(topic, queue_id)
-            offsets = self.broker.groups.look(GroupQueue(group, topic, queue_id)).offsets
+            offsets = self.broker.groups.peek_in_flight(GroupQueue(group, topic, queue_id)).offsets
             for one in self.broker.finding.read(topic, queue_id, first, max(0, end - first)):
                 if not group or not offsets.is_done(one.queue_offset):
                     yield one
