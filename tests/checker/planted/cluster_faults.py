@@ -109,7 +109,7 @@ def second_end_is_not_refused(patch: pytest.MonkeyPatch) -> None:
         if half_offset not in outcomes._ended:
             kept(outcomes, half_offset, *given)
 
-    patch.setattr(Transactions, "ended", lambda *_: None)
+    patch.setattr(Transactions, "read_outcome", lambda *_: None)
     patch.setattr(Outcomes, "end", once)
 
 
@@ -128,7 +128,7 @@ def commit_does_not_name_its_half(patch: pytest.MonkeyPatch) -> None:
 
 def follower_does_not_count_places(patch: pytest.MonkeyPatch) -> None:
     """A node that folds a record does not count that it takes a place of its queue."""
-    patch.setattr(Store, "used", lambda *_: None)
+    patch.setattr(Store, "reserve_offset", lambda *_: None)
 
 
 def message_groups_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
