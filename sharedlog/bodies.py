@@ -41,7 +41,7 @@ def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
     return found
 
 
-def records_in(body: bytes) -> Iterator[bytes]:
+def split_records(body: bytes) -> Iterator[bytes]:
     """Yield the CommitLog records of a body, without the blanks that close segments.
 
     Raise ValueError if the record lengths do not add up to the body.

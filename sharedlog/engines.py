@@ -64,24 +64,24 @@ def engine_of(url: str) -> SharedLog:
         raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {SHAPES}.")
     require("postgres")
     given = dict(parse_qsl(parts.query))
-    name, file = given.pop("log", LOG_USUAL), _password_file(given)
+    name, file = given.pop("log", LOG_USUAL), _pop_password_file(given)
     if not (name.isidentifier() and name.isascii()):
         raise ConfigurationError(f"log={name} in the URL: use letters, digits and _ for a shared log's name.")
     if parts.netloc.count("@") > 1:
         raise ConfigurationError("Two @ stand in the URL of the shared log: write that of a password as %40.")
     conninfo = _join_url(parts._replace(query=urlencode(given)))
     if "password" in _parse_conninfo(conninfo) and file is not None:
-        raise _password_conflict()
+        raise _make_password_conflict()
     return PostgresLog(conninfo, name, file)
 
 
-def _password_file(given: dict[str, str]) -> PasswordFile | None:
+def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
     """Remove the password file from the parameters of a URL, and return the file, or None if it is absent."""
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
 
-def _password_conflict() -> ConfigurationError:
+def _make_password_conflict() -> ConfigurationError:
     return ConfigurationError(
         f"The URL of the shared log has a password and a {PARAMETER}: give one of them. What is in the file "
         "can be changed without a restart."
@@ -110,7 +110,7 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
     """Return the engine for a kafka URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
-    file = _password_file(given)
+    file = _pop_password_file(given)
     for server in servers.split(","):
         if not _SERVER.fullmatch(server):
             raise ConfigurationError(
@@ -128,7 +128,7 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
     if login:
         user, has_password, password = login.partition(":")
         if has_password and file is not None:
-            raise _password_conflict()
+            raise _make_password_conflict()
         given |= {"sasl.username": unquote(user)} | ({} if file else {"sasl.password": unquote(password)})
     elif file is not None:
         raise ConfigurationError(f"{PARAMETER} in the URL is of no user: give kafka://USER@HOST:PORT/TOPIC.")

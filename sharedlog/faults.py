@@ -1,7 +1,7 @@
 """Faults of shared log records, found by reading the records again.
 
     another node cannot read past record N     --> the leader reads N, and its own record before (`fault_at`)
-    a pass through the log                     --> `fault_of` each record (`sharedlog.scrub`)
+    a pass through the log                     --> `find_fault` in each record (`sharedlog.scrub`)
 
     record                                               fault
     a leader's record that this node has applied         missing, or changed, or a duplicate that differs
@@ -42,7 +42,7 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     A trimmed record is not a fault. Raise `Halted` if the log has another history, or `Unknown` or `Refused`
     if the engine cannot answer.
     """
-    for led in fold.led.up_to(record):
+    for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
             return fault
     try:
@@ -55,7 +55,7 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     if not rows:
         return f"Record {record} is missing: the log has records {first} to {end - 1}." * engine.is_dense
     return next(
-        (fault for one in rows if (fault := fault_of(engine, fold.cluster, one))), _find_duplicate(rows)
+        (fault for one in rows if (fault := find_fault(engine, fold.cluster, one))), _find_duplicate(rows)
     )
 
 
@@ -76,7 +76,7 @@ def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
         return ""
     if not rows:
         return f"Record {led.offset} is missing, which a leader wrote: the log ends at record {end - 1}."
-    if fault := fault_of(engine, fold.cluster, rows[0]):
+    if fault := find_fault(engine, fold.cluster, rows[0]):
         return fault
     if twice := _find_duplicate(rows):
         return twice
@@ -100,7 +100,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
     return error.detail if error.record == record else f"Record {record} or one behind it: {error.detail}"
 
 
-def fault_of(engine: Engine, cluster: bytes | None, one: Stored) -> str:
+def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return the fault of a record, or "" if the record matches its CRC or does not belong to the cluster.
 
     A mismatch is confirmed by a second read.

@@ -258,7 +258,7 @@ class Fold:
         """Return whether a position up to the end belongs to this history, or None if it was discarded."""
         return self._positions.has_position(position)
 
-    def relation(self, record: SharedRecord) -> EpochRelation:
+    def compare_epoch(self, record: SharedRecord) -> EpochRelation:
         """Return the relation of a record's epoch and holder to the newest epoch and holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
@@ -280,7 +280,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _apply_epoch(self, offset: int, record: SharedRecord) -> Step:
-        relation = self.relation(record)
+        relation = self.compare_epoch(record)
         if relation is EpochRelation.BEYOND:
             missing = f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing"
             self._halt(offset, missing, LogDamaged)
@@ -321,7 +321,7 @@ class Fold:
         if "finalize" in facts:
             self._set_finalized(offset, max(self.finalized, facts["finalize"]))
         if "forget" in facts:
-            self.holdings.forget(facts["forget"])
+            self.holdings.remove_node(facts["forget"])
         return Step(Outcome.ALIVE, record)
 
     def _apply_holding(self, _: int, record: SharedRecord) -> Step:
@@ -388,7 +388,7 @@ class Fold:
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
         """Return whether a record is from the leader. Halt if the EPOCH of the writer is missing."""
-        relation = self.relation(record)
+        relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
             self._halt(offset, missing, LogDamaged)

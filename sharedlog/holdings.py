@@ -109,7 +109,7 @@ class Holdings:
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
-    def forget(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """Remove a node that does not return."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)

@@ -243,7 +243,7 @@ class KafkaLog:
                         raise LogDamaged(error.detail, self._next_offset) from error
                 except _OutOfRange:
                     self._close_consumer()
-                    first, _ = self._bounds()
+                    first, _ = self._request_bounds()
                     if first <= offset:
                         raise
                     offset = first  # the log was trimmed after the request for the bounds
@@ -257,7 +257,7 @@ class KafkaLog:
         Raise `Unknown` if Kafka cannot answer.
         """
         with self._reading, self._convert_errors():
-            return self._bounds()
+            return self._request_bounds()
 
     def trim(self, offset: int) -> None:
         """Delete the records before `offset`. Raise `Unknown` if Kafka cannot answer."""
@@ -470,7 +470,7 @@ class KafkaLog:
         A record that no longer matches its CRC is tolerated, since this reader has already passed the record.
         """
         last = self._last
-        if last is None or last.offset < self._bounds()[0]:
+        if last is None or last.offset < self._request_bounds()[0]:
             return
         try:
             message = self._read_again(last.offset)
@@ -534,7 +534,7 @@ class KafkaLog:
 
     # The bounds of the log.
 
-    def _bounds(self) -> tuple[int, int]:
+    def _request_bounds(self) -> tuple[int, int]:
         """Return the bounds, or wait until the partition has a leader that can return them."""
         from confluent_kafka import Consumer, KafkaException
 
@@ -556,7 +556,7 @@ class KafkaLog:
     def _check_bounds(self, offset: int) -> tuple[int, int]:
         """Return the bounds. Raise `Unknown`, later `Halted`, if the log ends before its known end."""
         known_end = max(offset, self._known_end)
-        first, end = self._bounds()
+        first, end = self._request_bounds()
         if end >= known_end:
             self._short_since, self._known_end = None, max(self._known_end, end)
             return first, end

@@ -38,7 +38,7 @@ class LeaderRecords:
         if len(self._offsets) > LED_MAX:
             del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
 
-    def up_to(self, offset: int) -> list[LeaderRecord]:
+    def records_up_to(self, offset: int) -> list[LeaderRecord]:
         """Return the last leader record before `offset`, and the leader record at `offset` if it exists."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)

@@ -37,7 +37,7 @@ def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
             yield one, step
 
 
-def read_to(engine: Engine, fold: Fold, until: int) -> None:
+def read_until(engine: Engine, fold: Fold, until: int) -> None:
     """Read until the fold has applied all records before an offset.
 
     Raise the errors of `read_steps`, or `Halted` if the log ends before the offset.

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sharedlog.engine import Engine
 from sharedlog.errors import LogDamaged
-from sharedlog.faults import READ_BYTES, describe_unreadable, fault_of
+from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 READS: Final = 4
 FAULTS_MAX: Final = 100
@@ -111,7 +111,7 @@ class Scrub:
             "reads": self._reading.count,
         }
 
-    def look(self) -> None:
+    def check_next_ranges(self) -> None:
         """Check the next ranges.
 
         Raise `Unknown` or `Refused` if the engine cannot answer. The next call continues at the same record.
@@ -155,7 +155,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
         found = engine.read(from_record, READ_BYTES)
     except LogDamaged:
         return _check_record(engine, cluster, from_record)
-    faults = [fault for one in found if (fault := fault_of(engine, cluster, one))]
+    faults = [fault for one in found if (fault := find_fault(engine, cluster, one))]
     _, end = engine.bounds()
     is_whole = not found or found[-1].offset + 1 >= end
     return CheckResult(faults, 0 if is_whole else found[-1].offset + 1, is_whole)
@@ -166,7 +166,7 @@ def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckRe
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:
-        faults = [fault_of(engine, cluster, one) for one in engine.read(record, 1)[:1]]
+        faults = [find_fault(engine, cluster, one) for one in engine.read(record, 1)[:1]]
     except LogDamaged as error:
         faults = [describe_unreadable(record, error)]
     return CheckResult([one for one in faults if one], 0 if is_whole else record + 1, is_whole)

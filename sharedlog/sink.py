@@ -34,7 +34,7 @@ from sharedlog.errors import Halted, LogDamaged, NotAccepted, Refused, Trimmed, 
 from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
-from sharedlog.reading import read_to
+from sharedlog.reading import read_until
 from sharedlog.record import Kind, SharedRecord, encode
 from sharedlog.versions import may_write
 
@@ -144,7 +144,7 @@ class SharedSink:
         if offset is None:
             raise Unknown("The shared log has taken a BEAT, and does not tell where.")
         self._require_new_offset(offset, 1)
-        read_to(self._engine, self._fold, offset + 1)
+        read_until(self._engine, self._fold, offset + 1)
         if not self._leader.check_proof(self._fold):
             raise Unknown("What was appended is not in the history, or another node leads now.")
 

@@ -59,7 +59,7 @@ class Witness:
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
-    def require_kept(self, engine: Engine, fold: Fold) -> None:
+    def require_records(self, engine: Engine, fold: Fold) -> None:
         """Raise `Unknown`, or `Halted` after LOST_MS, if a record read by this process or `fold` is missing.
 
         Raise `LogDamaged` if only this record is missing or changed, and `fold` has not read it yet.

@@ -130,7 +130,7 @@ class Acts:
         """
         replica = self.open_replica
         if must_check:
-            self.witness.require_kept(self.engine, replica.fold)
+            self.witness.require_records(self.engine, replica.fold)
         answer = self.catch_up()
         is_due = replica.core.is_checkpoint_due or self.has_many_records(replica)
         if is_due or (not answer.records and replica.claim_due_checkpoint()):
@@ -145,7 +145,7 @@ class Acts:
         read_ms = self.clocks.monotonic()  # silence is measured from the end of the read, before the fold
         for one in records_before_gap(self.engine, fold, found):
             if self.witness.is_replaced(one):
-                self.witness.require_kept(self.engine, fold)
+                self.witness.require_records(self.engine, fold)
                 break
             step = replica.take_record(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
@@ -215,7 +215,7 @@ class Acts:
         self.catch_up()
         if fold.next_offset <= offset:
             return Confirmed(None)
-        self.witness.require_kept(self.engine, fold)
+        self.witness.require_records(self.engine, fold)
         again = (
             None if candidate.record_to_verify is None else read_crc(self.engine, candidate.record_to_verify)
         )

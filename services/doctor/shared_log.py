@@ -185,7 +185,7 @@ def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
             if record.kind in (Kind.CHECKPOINT, Kind.HOLD) and "node" in record.facts:
                 holdings.apply_record(record.facts)
             elif record.kind == Kind.BEAT and "forget" in record.facts:
-                holdings.forget(record.facts["forget"])
+                holdings.remove_node(record.facts["forget"])
     for node, where in holdings.unreadable.items():
         yield wrong(
             "records", f"node {node} cannot read on at record {where.record}: {where.why}", AFTER_WORD

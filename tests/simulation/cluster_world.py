@@ -57,7 +57,7 @@ from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
 from services.live.durability import Answers, LeadershipProofs, required_offset
 from services.live.errors import ResultUnknown
-from sharedlog.bodies import records_in
+from sharedlog.bodies import split_records
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
 from sharedlog.errors import NotAccepted, Unknown
@@ -754,7 +754,7 @@ class ClusterWorld(World):
             step = fold.take(offset, stored)
             if step.outcome is Outcome.ACCEPTED:
                 for part in step.flush:
-                    for encoded in records_in(part.body):
+                    for encoded in split_records(part.body):
                         yield decode(encoded), self.engine.written_ms[stored]
 
     def read_all(self, node: Node) -> None:

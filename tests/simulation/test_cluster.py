@@ -223,7 +223,7 @@ def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
 
 def lost_end_is_read_over(patch: pytest.MonkeyPatch) -> None:
     """A node opens its copy again, and neither witness nor evidence tells what it had read."""
-    patch.setattr(Witness, "require_kept", lambda *_: None)
+    patch.setattr(Witness, "require_records", lambda *_: None)
     patch.setattr(EvidenceFile, "open", lambda disk: EvidenceFile(disk, None))
 
 

@@ -155,7 +155,7 @@ class Disaster:
         for _ in range(3):
             try:
                 replica = self.world._up(node)
-                self.world._process(node).acts.witness.require_kept(engine, replica.fold)
+                self.world._process(node).acts.witness.require_records(engine, replica.fold)
                 while found := engine.read(replica.fold.next_offset, 1):
                     if found[0].offset > replica.fold.next_offset:
                         return Trimmed("it needs what was let go")

@@ -50,7 +50,7 @@ def gap_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     kept = Fold._apply_bytes
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
-        is_beyond = fold.relation(one) is EpochRelation.OURS and one.start > fold.gathered.end
+        is_beyond = fold.compare_epoch(one) is EpochRelation.OURS and one.start > fold.gathered.end
         return Step(Outcome.DEAD, one) if is_beyond else kept(fold, offset, one)
 
     patch.setitem(fold_takes(), record.Kind.BYTES, lenient)
@@ -61,7 +61,7 @@ def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
     """An EPOCH counts whatever end and chain it names."""
 
     def lenient(fold: Fold, offset: int, one: SharedRecord) -> Step:
-        if fold.relation(one) is not EpochRelation.NEXT:
+        if fold.compare_epoch(one) is not EpochRelation.NEXT:
             return Step(Outcome.DEAD, one)
         fold.epoch, fold.holder = one.epoch, one.holder
         fold._drop_gathered()
@@ -88,7 +88,7 @@ def holder_is_the_name_of_the_node(_: pytest.MonkeyPatch) -> Rules:
 
 def missing_epoch_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
     """BYTES under a right of which no EPOCH tells are dead, and no reason to halt."""
-    patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.relation(one) is EpochRelation.OURS)
+    patch.setattr(Fold, "_may_write", lambda fold, _, one: fold.compare_epoch(one) is EpochRelation.OURS)
     return Rules()
 
 
@@ -106,8 +106,10 @@ def lost_record_is_read_over(patch: pytest.MonkeyPatch) -> Rules:
 
 def named_record_alone_is_looked_at(patch: pytest.MonkeyPatch) -> Rules:
     """The leader reads the record that another node names, and not its own one before that."""
-    kept = LeaderRecords.up_to
-    patch.setattr(LeaderRecords, "up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at])
+    kept = LeaderRecords.records_up_to
+    patch.setattr(
+        LeaderRecords, "records_up_to", lambda led, at: [one for one in kept(led, at) if one.offset == at]
+    )
     return Rules(spoils=True)
 
 

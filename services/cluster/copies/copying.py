@@ -53,7 +53,7 @@ from sharedlog.engines import Beginning
 from sharedlog.errors import Halted, Refused, TooOld, Trimmed, Unknown
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding, Unreadable
-from sharedlog.reading import read_to
+from sharedlog.reading import read_until
 from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
@@ -196,7 +196,7 @@ class Copying:
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
-            read_to(self._engine, fold, claimed.record + 1)
+            read_until(self._engine, fold, claimed.record + 1)
         except (Halted, Trimmed) as error:
             log.warning("the shared log has not what a copy lacks", reason=str(error))
             return False

@@ -69,7 +69,7 @@ class Scrubbing:
         await self._pause(FIRST_SECONDS)
         while True:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, scrub.look)
+                await asyncio.get_running_loop().run_in_executor(self._executor, scrub.check_next_ranges)
             except (Unknown, Refused, Halted) as error:
                 log.warning("the shared log's records were not looked at", reason=str(error))
             for one in scrub.faults:

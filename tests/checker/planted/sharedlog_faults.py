@@ -18,12 +18,12 @@ def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
     """Neither BYTES nor an EPOCH are held against the chain, over local disks that are believed."""
 
     def any_bytes(fold: Fold, offset: int, one: SharedRecord) -> Step:
-        if fold.relation(one) is not EpochRelation.OURS or one.start != fold.gathered.end:
+        if fold.compare_epoch(one) is not EpochRelation.OURS or one.start != fold.gathered.end:
             return Step(Outcome.DEAD, one)
         return fold._gather_bytes(offset, one)
 
     def any_epoch(fold: Fold, _: int, one: SharedRecord) -> Step:
-        if fold.relation(one) is not EpochRelation.NEXT:
+        if fold.compare_epoch(one) is not EpochRelation.NEXT:
             return Step(Outcome.DEAD, one)
         fold.epoch, fold.holder = one.epoch, one.holder
         fold._drop_gathered()

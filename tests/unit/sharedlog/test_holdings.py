@@ -24,8 +24,8 @@ def test_the_log_is_trimmed_below_what_every_node_has_and_only_while_two_have_a_
     assert holdings.trims_below == 45
     holdings.apply_record(Holding(10).facts("c"))
     assert holdings.trims_below == 10, "one that copies holds the rest"
-    holdings.forget("c")
-    holdings.forget("nobody")
+    holdings.remove_node("c")
+    holdings.remove_node("nobody")
     assert holdings.trims_below == 45
     holdings.apply_record(Holding(7, 100).facts("b"))
     assert holdings.trims_below == 7, "what a node said last counts"
@@ -91,5 +91,5 @@ def test_a_node_that_cannot_read_on_says_so_until_it_says_what_it_holds() -> Non
     holdings.apply_record(Holding(9, 900, "http://b").facts("b"))
     assert holdings.unreadable == {}
     holdings.apply_record(held.facts("b") | {"unreadable": [7, 700, "Record 7 is missing."]})
-    holdings.forget("b")
+    holdings.remove_node("b")
     assert holdings.unreadable == {}

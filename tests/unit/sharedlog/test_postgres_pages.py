@@ -65,7 +65,7 @@ def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: Pos
         assert read_on(log, bad[-1] + 1) == list(range(bad[-1] + 1, RECORDS))
         scrub = Scrub(log, CLUSTER, lambda: 0)
         while scrub.ages()["reads"] == 0:
-            scrub.look()
+            scrub.check_next_ranges()
         named = [one for one in bad if any(f"cannot read record {one}:" in fault for fault in scrub.faults)]
         assert named == bad
 

@@ -92,7 +92,7 @@ def test_a_table_without_its_unique_index_is_named_with_the_remedy(
 ) -> None:
     double(unindexed, admin, 3)
     scrub = Scrub(unindexed, CLUSTER, lambda: 0)
-    scrub.look()
+    scrub.check_next_ranges()
     doubled, remedy = scrub.faults
     assert doubled == f"Record 3 is in {unindexed._log}_record more than once."
     assert remedy.startswith(f"The table {unindexed._log}_record has no valid unique index")

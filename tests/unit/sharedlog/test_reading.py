@@ -11,7 +11,7 @@ from sharedlog.engine import Head, Stored
 from sharedlog.errors import Halted, LogDamaged, Trimmed
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate, Leader
-from sharedlog.reading import read_steps, read_to, records
+from sharedlog.reading import read_steps, read_until, records
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, SharedRecord, encode
 from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
@@ -106,24 +106,24 @@ def test_records_out_of_order_halt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_from_before_what_was_asked_for_halts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, fold = written(), Fold(CLUSTER)
-    read_to(engine, fold, SECOND)
+    read_until(engine, fold, SECOND)
     monkeypatch.setattr(engine, "read", lambda *_: [Stored(EPOCH, engine.records[EPOCH], 0)])
     with pytest.raises(LogDamaged, match="after record 3: its answer is out of order"):
-        read_to(engine, fold, END)
+        read_until(engine, fold, END)
 
 
 def test_an_end_that_shrank_is_named() -> None:
     engine = written()
     with pytest.raises(Halted, match="Record 8 of the shared log was accepted and is gone"):
-        read_to(engine, Fold(CLUSTER), 9)
+        read_until(engine, Fold(CLUSTER), 9)
 
 
 def test_a_gap_before_the_logs_first_record_is_a_trim() -> None:
     engine, fold = written(), Fold(CLUSTER)
-    read_to(engine, fold, FIRST)
+    read_until(engine, fold, FIRST)
     engine.trim(SECOND)
     with pytest.raises(Trimmed, match="begins at record 4, and this node has read up to 2"):
-        read_to(engine, fold, END)
+        read_until(engine, fold, END)
 
 
 def test_an_engine_that_is_not_dense_may_leave_gaps_but_not_of_bytes() -> None:

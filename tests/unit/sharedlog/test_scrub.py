@@ -93,16 +93,16 @@ def test_a_fault_counts_until_a_later_pass_is_whole(engine: CountedEngine) -> No
     scrub = Scrub(engine, CLUSTER, now_ms.__next__)
     engine.spoil(2, engine.records[2][:-1] + b"X")
     while scrub.ages()["reads"] == 0:
-        scrub.look()
+        scrub.check_next_ranges()
     (said,) = scrub.faults
     assert said.startswith("Record 2 does not match its CRC")
     del engine.spoiled[2]
     while scrub.ages()["reads"] < 2:
         assert scrub.faults == [said]
-        scrub.look()
+        scrub.check_next_ranges()
     assert scrub.faults == []
     engine.counted = CheckResult(["gone", "gone"], 0, is_whole=True)
-    scrub.look()
+    scrub.check_next_ranges()
     assert scrub.faults == ["gone"], "each once"
 
 
@@ -112,7 +112,7 @@ def test_ages_grow_while_the_engine_is_away(engine: CountedEngine) -> None:
     before = scrub.ages()
     engine.is_away = True
     with pytest.raises(Unknown):
-        scrub.look()
+        scrub.check_next_ranges()
     assert scrub.ages()["read_ms_ago"] > before["read_ms_ago"]
     assert scrub.ages()["reads"] == 0
 
@@ -122,14 +122,14 @@ def test_what_a_node_needs_and_the_log_has_no_more_is_told(engine: CountedEngine
     scrub = Scrub(engine, CLUSTER, lambda: 0, lambda: needed)
     engine.trim(3)
     for _ in range(3):
-        scrub.look()
+        scrub.check_next_ranges()
         assert scrub.faults == []
     engine.trim(7)
-    scrub.look()
+    scrub.check_next_ranges()
     assert scrub.faults == [], "a node may have told that a moment ago"
-    scrub.look()
+    scrub.check_next_ranges()
     (said,) = scrub.faults
     assert said.startswith("The log begins at record 7, and node b reads on from 3: what it needs")
     needed["b"] = 8
-    scrub.look()
+    scrub.check_next_ranges()
     assert scrub.faults == []

@@ -44,12 +44,12 @@ class Play:
         body = encode_facts(Holding(number).facts("a"))
         self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
 
-    def require_kept(self, fold: Fold) -> None:
+    def require_records(self, fold: Fold) -> None:
         """Ask until it is sure."""
         with pytest.raises(Unknown, match="asked anew"):
-            self.witness.require_kept(self.engine, fold)
+            self.witness.require_records(self.engine, fold)
         self.now_ms += LOST_MS
-        self.witness.require_kept(self.engine, fold)
+        self.witness.require_records(self.engine, fold)
 
 
 class BadPage(MemoryEngine):
@@ -76,9 +76,9 @@ def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_t
     with pytest.raises(
         LogDamaged, match="Record 6, which was read before, is missing or unreadable"
     ) as raised:
-        play.witness.require_kept(play.engine, play.begun_again)
+        play.witness.require_records(play.engine, play.begun_again)
     assert raised.value.record == 6
-    play.witness.require_kept(play.engine, play.fold)
+    play.witness.require_records(play.engine, play.fold)
     play.witness.verify_last_record(play.engine, play.fold)
 
 
@@ -88,9 +88,9 @@ def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:
     play.engine.spoil(6, stored[:-1] + bytes([stored[-1] ^ 4]))
     said = "Record 6 of the shared log does not match its CRC, and did when it was read before"
     with pytest.raises(LogDamaged, match=said) as raised:
-        play.witness.require_kept(play.engine, play.begun_again)
+        play.witness.require_records(play.engine, play.begun_again)
     assert raised.value.record == 6
-    play.witness.require_kept(play.engine, play.fold)
+    play.witness.require_records(play.engine, play.fold)
     play.witness.verify_last_record(play.engine, play.fold)
     play.engine.spoil(6, encode(SharedRecord(CLUSTER, Kind.EPOCH, 1, NOBODY, 0, CHAIN_AT_GENESIS, b"{}")))
     with pytest.raises(Halted, match="is another one now"):
@@ -99,16 +99,16 @@ def test_a_newest_record_that_has_changed_is_no_end_that_is_lost() -> None:
 
 def test_a_log_that_has_all_is_no_matter() -> None:
     play = Play()
-    play.witness.require_kept(play.engine, play.begun_again)
+    play.witness.require_records(play.engine, play.begun_again)
     play.engine.trim(7)
-    play.witness.require_kept(play.engine, play.begun_again)
+    play.witness.require_records(play.engine, play.begun_again)
 
 
 def test_a_copy_that_begins_again_does_not_forget_what_the_engine_has_lost() -> None:
     play = Play()
     play.engine.lose_end()
     with pytest.raises(Halted, match="Record 6 of the shared log was read before, and is gone"):
-        play.require_kept(play.begun_again)
+        play.require_records(play.begun_again)
 
 
 def test_a_log_that_has_grown_again_is_another_one() -> None:
@@ -117,7 +117,7 @@ def test_a_log_that_has_grown_again_is_another_one() -> None:
     while play.engine.end_offset < 9:
         play.note(77)
     with pytest.raises(Halted, match="is another one now"):
-        play.require_kept(play.begun_again)
+        play.require_records(play.begun_again)
 
 
 def test_a_checkpoint_that_reads_on_behind_the_end_is_a_witness_too() -> None:
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_reads_on_behind_the_end_is_a_witness_too() -> None:
     play.engine.lose_end()
     play.fold.last_led = None  # as of a fold that was thawed
     with pytest.raises(Halted, match="Record 6"):
-        play.require_kept(play.fold)
+        play.require_records(play.fold)
 
 
 def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
@@ -134,11 +134,11 @@ def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
     records = list(play.engine.records)
     play.engine.lose_end()
     with pytest.raises(Unknown):
-        play.witness.require_kept(play.engine, play.begun_again)
+        play.witness.require_records(play.engine, play.begun_again)
     for one in records[play.engine.end_offset :]:
         play.engine.note(one)
     play.now_ms += LOST_MS
-    play.witness.require_kept(play.engine, play.begun_again)
+    play.witness.require_records(play.engine, play.begun_again)
 
 
 def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and_grown_again() -> None:
@@ -171,11 +171,11 @@ def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
     play.fold.last_led = None  # as of a fold that was thawed
     for _ in range(3):
         with pytest.raises(Unknown, match="standby"):
-            restarted.require_kept(standby, play.fold)
+            restarted.require_records(standby, play.fold)
         play.now_ms += LOST_MS
     for one in play.engine.records[3:]:
         standby.note(one)
-    restarted.require_kept(standby, play.fold)
+    restarted.require_records(standby, play.fold)
 
 
 def test_a_record_that_comes_where_another_one_was_read_is_told_from_it() -> None:

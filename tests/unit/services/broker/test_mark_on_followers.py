@@ -16,7 +16,7 @@ from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
-from tests.unit.services.cluster.test_replica import Recorder, records_in
+from tests.unit.services.cluster.test_replica import Recorder, split_records
 
 SETTINGS = BrokerSettings(segment_bytes=1 << 20, queue_count=1, tail_entries_max=1)
 
@@ -42,7 +42,7 @@ def test_a_node_that_follows_tries_again_to_delete_the_mark() -> None:
         while (flush := leader.take_flush()) is not None:
             flush.write()
             leader.flushed(flush, 0)
-        found = [one for body in recorder.bodies for one in records_in(body)]
+        found = [one for body in recorder.bodies for one in split_records(body)]
         recorder.bodies.clear()
         follower.take_in(found, leader.end_offset, 0)
         done = follower.checkpoint(0)

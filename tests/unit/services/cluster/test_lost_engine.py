@@ -246,7 +246,7 @@ def look(pair: Pair, replica: Replica) -> None:
     witness = witness_of(replica)
     for _ in range(2):
         try:
-            witness.require_kept(pair.engine, replica.fold)
+            witness.require_records(pair.engine, replica.fold)
         except Unknown:
             continue
 

@@ -20,7 +20,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Damaged
 from services.cluster import replica
 from services.cluster.replica import LEASE_MS_MIN, Replica, go_back_to_checkpoint
-from sharedlog.bodies import records_in
+from sharedlog.bodies import split_records
 from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Position
@@ -56,7 +56,7 @@ def test_the_blanks_that_close_segments_are_no_records() -> None:
         flush.write()
         core.flushed(flush, 0)
     assert core.end_offset > 2 * SETTINGS.segment_bytes
-    found = [one for body in recorder.bodies for one in records_in(body)]
+    found = [one for body in recorder.bodies for one in split_records(body)]
     follower = Broker.recover(MemoryDisk(), SETTINGS, 0)
     follower.take_in(found, core.end_offset, 0)
     assert follower.finding.queue_range("t", 0) == (0, 12)
@@ -73,7 +73,7 @@ def test_the_tails_of_a_node_that_follows_are_bounded_in_memory_and_in_its_snaps
             while (flush := leader.take_flush()) is not None:
                 flush.write()
                 leader.flushed(flush, 0)
-            found = [one for body in recorder.bodies for one in records_in(body)]
+            found = [one for body in recorder.bodies for one in split_records(body)]
             recorder.bodies.clear()
             follower.take_in(found, leader.end_offset, 0)
             done = follower.checkpoint(0)  # as `Replica.checkpoint`
