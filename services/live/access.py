@@ -58,20 +58,20 @@ class LiveAccess:
         self._core, self._call, self._clock = core, call, clock
         self._key: Key = no_key
         self._opened: dict[str, tuple[str, bytes]] = {}
-        self._dismiss: Dismiss = ignore_user
+        self._dismiss_callback: Dismiss = ignore_user
         self.is_asked = False
         """Whether callers must authenticate. Users and rules may be added before callers must do so."""
-        self._changed: Callable[[], None] = noop
+        self._rules_callback: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
         """Functions that are called at each change of users, rules and tokens."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
         """Call `changed` after rules were set or removed."""
-        self._changed = changed
+        self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
         """Call `dismiss` to disconnect the clients of a user whose secret is void."""
-        self._dismiss = dismiss
+        self._dismiss_callback = dismiss
 
     def set_key_source(self, key: Key) -> None:
         """Seal and open secrets with a key."""
@@ -119,26 +119,26 @@ class LiveAccess:
         sealed = seal(self._key(not self._core().users()), name, secret.encode(), os.urandom(NONCE_BYTES))
         await self._call(self._core().add_user, name, sealed, renews)
         log.info("secret made", user=name)
-        self._dismiss(name)
+        self._dismiss_callback(name)
         return secret
 
     async def remove_user(self, name: str) -> None:
         """Remove a user and its rules, refuse its next call, end its streams, and release its leases."""
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
-        self._dismiss(name)
+        self._dismiss_callback(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
         """Store rules, which apply from the next call on."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
-        self._changed()
+        self._rules_callback()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
         """Remove the stored rules with the same user, kind, pattern and verb."""
         await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
-        self._changed()
+        self._rules_callback()
 
     def tokens(self, user: str = "") -> list[Token]:
         """Return the tokens of a user, or of all users if the name is empty."""

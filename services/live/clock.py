@@ -107,23 +107,23 @@ class Clock:
         counted_ms: Callable[[], float] | None = None,
     ) -> None:
         self.real_ms, self._kept = real_ms, kept
-        self._jumps = None if counted_ms is None else ClockSteps(real_ms, counted_ms)
-        self._tell_step: Callable[[int, int], None] = ignore_step
+        self._steps = None if counted_ms is None else ClockSteps(real_ms, counted_ms)
+        self._step_callback: Callable[[int, int], None] = ignore_step
 
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
         """Call `tell` with the broker's time before and after each step of the system clock."""
-        self._tell_step = tell
+        self._step_callback = tell
 
     def begin(self) -> int:
         """Return the broker's time. Steps of the system clock after this call are reported."""
-        if self._jumps is not None:
-            self._jumps.begin()
+        if self._steps is not None:
+            self._steps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
         """The lead of real time over the monotonic clock at the last `begin`, in ms."""
-        return 0 if self._jumps is None else round(self._jumps.begun_ahead_ms)
+        return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
@@ -138,10 +138,10 @@ class Clock:
     def now_ms(self) -> int:
         """Return the broker's time, after reporting a step of the system clock."""
         real_ms = self.real_ms()
-        if self._jumps is not None and (step_ms := self._jumps.detect_step(real_ms)):
+        if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
             real_ms = self.real_ms()  # the step was measured after the first read
             now_ms = real_ms + self.offset_ms
-            self._tell_step(now_ms - step_ms, now_ms)
+            self._step_callback(now_ms - step_ms, now_ms)
             return now_ms
         return real_ms + self.offset_ms
 

@@ -105,7 +105,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 async with asyncio.timeout(left):
-                    await task.told.wait()
+                    await task.stop_requested.wait()
 
     def _back(self, order: DeadLetterOrder) -> set[str] | None:
         is_back = order.verb is DeadLetterVerb.REDRIVE and not order.target

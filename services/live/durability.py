@@ -72,7 +72,7 @@ class Answers:
         proving: LeadershipProofs | None = None,
         own_waits: Callable[[], None] = ignore_own_refusal,
     ) -> None:
-        self.offset, self._own_waits = offset, own_waits
+        self.offset, self._own_refusal_callback = offset, own_waits
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
@@ -80,7 +80,7 @@ class Answers:
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
         """Refusals for lack of own resources, with the times (ms) after which a proof must begin.
         """
-        self._unprovable: TidewheelError | None = None
+        self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
     def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
@@ -89,13 +89,13 @@ class Answers:
             self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
             receiver.answer(answer)
-        elif self._unprovable is not None:
-            receiver.refuse(self._unprovable)
+        elif self._no_proof_error is not None:
+            receiver.refuse(self._no_proof_error)
         else:
             where = self._own if offset == OWN_MEANS else self._unproven
             where.append((self._proving.clock(), receiver, answer))
             if where is self._own:
-                self._own_waits()
+                self._own_refusal_callback()
             self._proving.prove()
 
     async def wait_until_durable(self, offset: int) -> None:
@@ -125,7 +125,7 @@ class Answers:
 
     def stop_proofs(self, error: TidewheelError) -> None:
         """Refuse answers that need a proof, now and later, because there will be no more proofs."""
-        self._unprovable = error
+        self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
 

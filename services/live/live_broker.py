@@ -157,13 +157,13 @@ class LiveBroker:
         self.clock = Clock(clock, kept, counted_ms)
         self.clock.set_step_callback(self._clock_was_set)
         self._clock = self.clock.now_ms
-        self._untold_ms = 0
+        self._unreported_step_ms = 0
         """Sum of clock steps without a core, in ms, since the next core began to open."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.add_listener(log_damage)
         self._stepped_down = stepped_down
-        self._why_void: OSError | None = None
+        self._void_reason: OSError | None = None
         self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
         self.answers = Answers(self._broker.durable_offset, proving, self._schedule_own_refusals)
         self._is_own_limited = False
@@ -175,16 +175,16 @@ class LiveBroker:
         self.check_back_polls = CheckBackPolls(long_polls, self.send_check_backs)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
-        self._share: Share = ignore_crowding
+        self._share_callback: Share = ignore_crowding
         self._flushing = Flushing(self, disk, executor)
         self._rebuilding = Rebuilding(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
         """Return the sentences that the owner of the core adds to `/readyz`."""
-        self._told_of_health: Callable[[bool], None] = ignore_health
+        self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
         self._askers: list[Asker] = [self.check_back_polls.add_check_back]
-        self._present: Present = tuple
+        self._present_clients: Present = tuple
         self._advancing = Advancing(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
         self.transactions.set_producer_views(self.check_back_polls.producer_views)
@@ -237,7 +237,7 @@ class LiveBroker:
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
         """Call `told` when the disk fails (False), and when it works again (True)."""
-        self._told_of_health = told
+        self._health_callback = told
 
     async def wait_until_well(self) -> None:
         """Return at once if the disk works, or else when the disk works again."""
@@ -280,8 +280,10 @@ class LiveBroker:
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
         ):
             answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
-        rests = [one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers]
-        await self.answers.wait_until_durable(max(rests, default=0))
+        offsets = [
+            one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers
+        ]
+        await self.answers.wait_until_durable(max(offsets, default=0))
         return answers
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
@@ -395,12 +397,12 @@ class LiveBroker:
 
     def set_present_clients(self, present: Present) -> None:
         """Renew the leases of the clients in `present` while the clock is advanced."""
-        self._present = present
+        self._present_clients = present
 
     def renew_present(self) -> None:
         """Renew the leases of live clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
-        for client_id in self._present():
+        for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
 
     def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
@@ -468,7 +470,7 @@ class LiveBroker:
 
     def set_share_callback(self, share: Share) -> None:
         """Call `share`, which divides the interpreter between threads, as a crowded period begins or ends."""
-        self._share = share
+        self._share_callback = share
 
     async def close(self) -> None:
         """Flush the remaining appends, write a snapshot for the next start, and stop.
@@ -526,7 +528,7 @@ class LiveBroker:
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
         if self._core is None:
-            self._untold_ms += until_ms - from_ms
+            self._unreported_step_ms += until_ms - from_ms
         else:
             self._core.clock_jumped(from_ms, until_ms)
             self.reschedule_tick()
@@ -552,7 +554,7 @@ class LiveBroker:
         is_crowded = self._core is not None and self._core.is_crowded
         if self._is_crowded != is_crowded:
             self._is_crowded = is_crowded
-            self._share(self._is_crowded)
+            self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
         """Leave `left` turns of the loop to callers in a crowded period, before the next tick."""
@@ -576,7 +578,7 @@ class LiveBroker:
 
     def discard_core(self, error: OSError) -> None:
         """Refuse waiting calls and discard the core after a disk failure."""
-        core, self._why_void = self._broker, error
+        core, self._void_reason = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.refuse_callers(core, error)
         self._drop_core(
@@ -588,8 +590,8 @@ class LiveBroker:
         if self._stepped_down is None:
             self._rebuilding.begin()
         else:
-            assert self._why_void is not None, "a core is made anew though none was let go"
-            self._stepped_down(self._why_void)
+            assert self._void_reason is not None, "a core is made anew though none was let go"
+            self._stepped_down(self._void_reason)
 
     def fail(self, error: OSError) -> None:
         """Discard the core, because the durability of its appends is unknown."""
@@ -600,14 +602,14 @@ class LiveBroker:
         assert self._core is None, "two cores over one store"
         core.lite.take_over(self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms)
         self._core = core
-        if self._untold_ms:
+        if self._unreported_step_ms:
             now_ms = self._clock()
-            core.clock_jumped(now_ms - self._untold_ms, now_ms)
-            self._untold_ms = 0
+            core.clock_jumped(now_ms - self._unreported_step_ms, now_ms)
+            self._unreported_step_ms = 0
         core.damage.add_listener(log_damage)
         self.answers.advance(core.durable_offset)
         self._well.set()
-        self._told_of_health(True)
+        self._health_callback(True)
         self._flushing.resume_with_core()
         self.receivers.notify_all()
         self._schedule_tick()
@@ -628,7 +630,7 @@ class LiveBroker:
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
-        self._told_of_health(False)
+        self._health_callback(False)
         self._alarm.stop()
         self.answers.refuse(ResultUnknown(refusal), core.durable_offset)
         self.room.admit_waiting()
@@ -716,7 +718,7 @@ class LiveBroker:
 
     def _open_once(self, acknowledged_offset: int | None) -> Broker:
         until = None if acknowledged_offset is None else trusted_until(self._disk, acknowledged_offset)
-        self._untold_ms = 0
+        self._unreported_step_ms = 0
         return Broker.open(self._disk, self.settings, self.clock.begin(), until)
 
     def _must_rebuild_queues(self) -> bool:

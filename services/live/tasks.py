@@ -75,7 +75,10 @@ class TaskState(Enum):
 
 @dataclass(slots=True)
 class Task(Generic[Order]):
-    """A task and its progress. `told` is set when the task must end. `why` is the reason for an early end."""
+    """A task and its progress.
+
+    `stop_requested` is set when the task must end. `why` is the reason for an early end.
+    """
 
     id: str
     order: Order
@@ -86,7 +89,7 @@ class Task(Generic[Order]):
     by_verdict: Counter[str] = field(default_factory=Counter)
     ended_ms: int | None = None
     why: str = ""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def done(self) -> int:
@@ -170,7 +173,7 @@ class Tasks(ABC, Generic[Order]):
         if self._runs[task.id].done():
             return
         task.why = task.why or why
-        task.told.set()
+        task.stop_requested.set()
         if task.matched is None:
             self._runs[task.id].cancel()
 
