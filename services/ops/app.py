@@ -38,6 +38,7 @@ from services.ops.probes import Probes
 from services.ops.receiving import ReceivingApi
 from services.ops.routes import OPERATIONS, TASKS
 from services.ops.schedules import SchedulesApi
+from services.ops.search import SearchApi
 from services.ops.sending import SendingApi
 from services.ops.statuses import WRONG_METHOD, bug, disk_failed, refuse, unknown, wrong_method
 from services.ops.tasks import TasksApi
@@ -82,6 +83,7 @@ def make_app(
         Probes(live, metrics, document),
         TopicsApi(live),
         MessagesApi(live, polls),
+        SearchApi(live),
         SendingApi(live),
         ClockApi(live),
         TimersApi(live),

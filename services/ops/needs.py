@@ -284,6 +284,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("GET", "/api/topics/{topic}/messages"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/arrivals"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/newest"): topic_of_path(Verb.ADMIN),
+    ("GET", "/api/topics/{topic}/search"): topic_of_path(Verb.ADMIN),
     ("PUT", "/api/topics/{topic}/check-back"): topic_of_path(Verb.ADMIN),
     ("POST", "/api/topics/{topic}/messages"): topic_of_path(Verb.SEND),
     ("GET", "/api/messages"): queried_topic,

@@ -52,6 +52,46 @@ def show(
         output.say("older ones are too large to be shown in the same answer")
 
 
+@app.command()
+def search(
+    topic: Annotated[str, typer.Argument(help="The topic; of dead letters %DLQ%GROUP.")],
+    text: Annotated[str, typer.Option(help="The body contains this text.")] = "",
+    json_path: Annotated[
+        str, typer.Option("--json-path", help="The body is JSON with PATH or PATH=VALUE: to.city=Rome")
+    ] = "",
+    properties: Annotated[str, typer.Option("--property", help="NAME or NAME=VALUE.")] = "",
+    error: Annotated[str, typer.Option(help="Part of the reason or an error of a dead letter.")] = "",
+    since: Annotated[
+        str, typer.Option("--from", help="Stored since 2h ago, or a moment with its zone.")
+    ] = "",
+    until: Annotated[str, typer.Option(help="Stored before.")] = "",
+    limit: Annotated[int, typer.Option(help="Largest number of matches.", min=1)] = 20,
+    http: HttpOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
+) -> None:
+    """Search the messages of a topic by content, oldest first; Ctrl-C ends it.
+
+    Content has no index: all messages of the span are read. Exit code 4: none matches.
+
+    Example: tidewheel msg search orders --json-path customer.city=Rome --from '2h ago'
+    """
+    given = {"text": text, "json": json_path, "property": properties, "error": error}
+    asked = {name: said for name, said in (given | {"from": since, "until": until}).items() if said}
+    broker, after, found, scanned = broker_at(http), "", 0, 0
+    while after is not None and found < limit:
+        part = broker.search("topics", topic, "search", **asked, after=after, limit=min(limit - found, 100))
+        after, scanned = part["after"], scanned + part["scanned"]
+        for message in part["messages"]:
+            if as_json:
+                output.print_json_line(message)
+            else:
+                output.show(*([""] if found else []), *lines(message | {"stored_topic": message["topic"]}))
+            found += 1
+    output.say(f"{found:,} of {scanned:,} messages match" + ("" if after is None else "; there may be more"))
+    if not found:
+        raise typer.Exit(MessageNotFound.exit_code)
+
+
 def lines(message: dict[str, Any]) -> tuple[str, ...]:
     """Return a message as a few lines: its place, its names, its body."""
     names = [f"id {message['message_id']}"]

@@ -228,6 +228,8 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
             ("get", "/api/topics?counts=true", None),
             ("get", "/api/topics/t?oldest=true", None),
             ("get", "/api/topics/t/newest", None),
+            ("get", "/api/topics/t/search?text=x", None),
+            ("get", "/api/topics/t/search", None),
             ("get", "/api/topics/t/arrivals?after=0:0,1:0,2:0,3:0", None),
             ("get", f"/api/messages?topic=t&key={receipt['message_id']}", None),
             ("post", "/api/messages", {"topic": "t", "body": "x"}),
