@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from urllib.request import Request
 
 import pytest
 
+from tests.audit_runs import SUMMARY
 from tests.console.chromium import Pipe, Tab
 from tests.console_process import ConsoleProcess
 from tests.official_consumer import push_consumer
@@ -154,7 +156,7 @@ def test_another_node_is_made_to_lead(pipe: Pipe, tmp_path: Path) -> None:
 def test_a_report_has_its_style_and_no_script(pipe: Pipe, broker: BrokerProcess, tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "20261121T020000Z"
     folder.mkdir(parents=True)
-    (folder / "summary.json").write_text('{"balanced": true, "totals": {"orders": 7}, "cases": {}}')
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
     page = "<!doctype html><title>r</title><style>h1 { color: rgb(1, 2, 3); }</style><h1>Audit</h1>"
     (folder / "report.html").write_text(page + "<script>window.ran = true</script>")
     console, tab = ConsoleProcess(os.environ, broker.http, "--audits", str(tmp_path)), Tab(pipe)
