@@ -1,11 +1,11 @@
 """The interface of a shared log, implemented by a Kafka partition and by a PostgreSQL table.
 
-    append_if   adds records if the head of the log equals the writer's head, or else adds nothing
-    note        adds a record without an epoch, such as the holding of a node, and leaves the head unchanged
-    read        returns records from an offset on, in the same order for every reader
-    bounds      returns the offset of the first remaining record, and the offset after the last record
-    trim        deletes the records before an offset
-    trouble     reports settings under which accepted records could be lost
+    append_if       adds records if the head of the log equals the writer's head, or else adds nothing
+    note            adds a record without an epoch, such as the holding of a node, at an unchanged head
+    read            returns records from an offset on, in the same order for every reader
+    bounds          returns the offset of the first remaining record, and the offset after the last record
+    trim            deletes the records before an offset
+    check_settings  reports settings under which accepted records could be lost
 
 An engine keeps accepted records when any one of its machines is lost. The engine may answer late, twice or
 never, and `Unknown` is raised if the outcome of a call is not known. Offsets are ascending, but may have gaps
@@ -72,7 +72,7 @@ class Engine(Protocol):
     def trim(self, offset: int) -> None:
         """Delete the records before `offset`. Raise `Unknown` if the engine cannot answer."""
 
-    def trouble(self) -> list[str]:
+    def check_settings(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost, with a command to change it.
 
         The check does not wait for appends. Raise `Unknown` if the engine cannot answer.

@@ -1,9 +1,9 @@
 """A shared log in Apache Kafka, stored in a topic with one partition.
 
-    append_if   sends records to the partition leader, one after the other; each answer has the offset
-    read        returns the records from an offset on, or nothing if the leader reports the end of the log
-    trim        deletes records, exactly up to the offset
-    trouble     reports settings under which Kafka would lose, truncate or change accepted records
+    append_if       sends records to the partition leader, one after the other; each answer has the offset
+    read            returns the records from an offset on, or nothing if the leader reports the end of the log
+    trim            deletes records, exactly up to the offset
+    check_settings  reports settings under which Kafka would lose, truncate or change accepted records
 
 Rules
 1. Kafka does not compare heads, so an append always succeeds. The returned offset shows whether another node
@@ -267,7 +267,7 @@ class KafkaLog:
                 place = self._topic_partition(min(offset, end))
                 _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
-    def trouble(self) -> list[str]:
+    def check_settings(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost.
 
         Raise `Unknown` if Kafka cannot answer.

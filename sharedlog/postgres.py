@@ -22,8 +22,8 @@ Trimming drops whole partitions, which requires no vacuum. Up to one partition o
 A server that is stopped, or waits for standbys, may never answer although its machine responds. `give_up`
 ends all calls in progress when the node shuts down.
 
-`trouble` uses a separate connection, because an append may wait for as long as the standbys are down, and an
-operator needs the reason during that time.
+`check_settings` uses a separate connection, because an append may wait for as long as the standbys are down,
+and an operator needs the reason during that time.
 
 A server that was promoted without the last rows has an older history. Therefore, on each new connection the
 adapter reads again the last record that it has read or appended. `Halted` is raised if the record differs, or
@@ -370,7 +370,7 @@ class PostgresLog:
             for number in range(first // size, offset // size):
                 self._drop_partition(connection, number)
 
-    def trouble(self) -> list[str]:
+    def check_settings(self) -> list[str]:
         """Return a sentence for each setting under which records may be lost.
 
         Raise `Unknown` if PostgreSQL cannot answer.

@@ -151,7 +151,7 @@ class MemoryEngine:
         """Let go of the records before an offset."""
         self.first_offset = max(self.first_offset, offset)
 
-    def trouble(self) -> list[str]:
+    def check_settings(self) -> list[str]:
         """Return what is wrong with its settings."""
         if self.is_away:
             raise Unknown("The engine is away.")

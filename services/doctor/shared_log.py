@@ -44,7 +44,7 @@ def examined(url: str) -> Iterator[Finding]:
     with closing(engine_of(url)) as engine:
         shown = without_password(url)
         try:
-            settings = [wrong("settings", one, "") for one in _asked(engine.trouble)]
+            settings = [wrong("settings", one, "") for one in _asked(engine.check_settings)]
             settings += [warning("settings", one, "") for one in _asked(engine.notes)]
         except Unknown as error:
             yield wrong("connect", error.detail, _by_hand(shown))

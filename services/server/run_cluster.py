@@ -112,7 +112,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
         stack.callback(engine.give_up)  # the threads that still ask it are waited for
-        loop, check = asyncio.get_running_loop(), EngineCheck(engine.trouble, executor)
+        loop, check = asyncio.get_running_loop(), EngineCheck(engine.check_settings, executor)
         watched = WatchedEngine(engine, monotonic_ms)
         unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.check_once)
         sessions = SessionTrials(engine.try_session, executor)

@@ -203,7 +203,7 @@ def test_a_log_whose_end_an_unclean_election_lost_halts_who_had_read_that(cluste
     ).values()
     made.result(60)
     log._wait_for_leader()
-    assert [sentence.split()[0] for sentence in log.trouble()]
+    assert [sentence.split()[0] for sentence in log.check_settings()]
     first, second, _ = cluster.nodes
     assert log.append_if(BEGIN, [b"both have"], BEGIN) == 0
     second.kill()

@@ -63,7 +63,7 @@ def test_a_call_over_a_connection_that_is_cut_comes_back(place: Place, cut: str,
     verbs: dict[str, Callable[[], object]] = {
         "append": lambda: place.log.append_if(head, [b"x"], following),
         "read": lambda: place.log.read(0, 1_000),
-        "trouble": place.log.trouble,
+        "trouble": place.log.check_settings,
     }
     cut_off(place.hosts, SERVER, cut)
     try:

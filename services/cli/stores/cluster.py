@@ -67,7 +67,7 @@ def create(
             cluster, end = found_on_store(engine, store, node, now_ms())
             output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
         output.say(f"Cluster {cluster.hex()} begins.")
-        for sentence in [*engine.trouble(), *engine.notes()]:
+        for sentence in [*engine.check_settings(), *engine.notes()]:
             output.say(f"look:  {sentence}")
     _say_next(url, node, store)
 

@@ -38,7 +38,7 @@ Stop = Callable[[EngineTrouble | None], None]
 
 
 class EngineCheck:
-    """The check of one engine; a worker thread calls `trouble`, which queries the engine."""
+    """The check of one engine; a worker thread calls `check_settings`, which queries the engine."""
 
     def __init__(
         self,

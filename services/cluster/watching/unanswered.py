@@ -1,13 +1,13 @@
 """Diagnosis of a shared log that does not answer: a node whose call hangs checks the engine's settings.
 
-    call to the engine --unanswered for ANSWER_MS--> the engine's `trouble`, again every AGAIN_SECONDS
+    call to the engine --unanswered for ANSWER_MS--> the engine's `check_settings`, again every AGAIN_SECONDS
     failed             --> reported until a call of the same kind is answered, or a new record is read
     answered           --> the report ends
 
 While PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates, and a
-waiting candidate does not run the check of a leader (`engine_check`). The call of `trouble` does not wait for
-appends, so its result can name the missing standby. The diagnosis has no other effect: the call continues to
-wait, and its outcome is used.
+waiting candidate does not run the check of a leader (`engine_check`). The call of `check_settings` does not
+wait for appends, so its result can name the missing standby. The diagnosis has no other effect: the call
+continues to wait, and its outcome is used.
 
 Weak spot: a call that fails immediately is not diagnosed; its error is logged, and the call is retried.
 """
@@ -91,9 +91,9 @@ class WatchedEngine:
         """See `Engine`; the time of this call is not measured, as no caller waits for a trim."""
         self._engine.trim(offset)
 
-    def trouble(self) -> list[str]:
+    def check_settings(self) -> list[str]:
         """See `Engine`."""
-        return self._engine.trouble()
+        return self._engine.check_settings()
 
     @contextmanager
     def _measure_wait(self, kind: str) -> Iterator[None]:

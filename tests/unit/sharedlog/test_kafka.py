@@ -193,7 +193,7 @@ def test_a_record_that_kafka_never_takes_is_refused(log: KafkaLog) -> None:
 @pytest.mark.usefixtures("soon")
 def test_a_server_that_is_not_there_proves_nothing() -> None:
     log = KafkaLog("127.0.0.1:9", "none")
-    for call in (log.bounds, log.trouble, lambda: log.read(0, 1), lambda: append(log, b"one")):
+    for call in (log.bounds, log.check_settings, lambda: log.read(0, 1), lambda: append(log, b"one")):
         with pytest.raises(Unknown, match="did not answer"):
             call()
     with pytest.raises(Unknown, match=r"did not answer: .*refused"):
@@ -249,7 +249,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
 ) -> None:
     from confluent_kafka.admin import NewPartitions
 
-    assert log.trouble() == []
+    assert log.check_settings() == []
     (note,) = log.notes()
     assert "has 1 of 3 servers: what is acknowledged is on one machine" in note
     assert "kafka-reassign-partitions.sh" in note
@@ -259,7 +259,7 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     while len(notes := log.notes()) < 2:  # until the server has heard of it
         pass
     assert "has 2 partitions, and only the first is the shared log" in notes[0]
-    assert log.trouble() == [], "what cannot be taken back and loses nothing stops nobody"
+    assert log.check_settings() == [], "what cannot be taken back and loses nothing stops nobody"
     log.try_append()
     assert log.bounds() == (0, 0)
     bad = {
@@ -274,13 +274,13 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     given = ",".join(f"{name}={value}" for name, value in bad.items())
     entity = ["--entity-type", "topics", "--entity-name", log._topic]
     configs(cluster, "--bootstrap-server", cluster.bootstrap, "--alter", *entity, "--add-config", given)
-    said = log.trouble()
+    said = log.check_settings()
     assert sorted(sentence.split()[0] for sentence in said) == sorted(bad)
     assert "so Kafka deletes records by their age. Set it: kafka-configs.sh" in " ".join(said)
     settings = ",".join(sentence.rpartition("--add-config ")[2] for sentence in said)
     command = said[0].partition("kafka-configs.sh ")[2].rpartition(" ")[0].split()
     configs(cluster, *command, settings)
-    assert log.trouble() == []
+    assert log.check_settings() == []
 
 
 def configs(cluster: KafkaCluster, *words: str) -> None:
@@ -333,12 +333,12 @@ def test_a_log_that_was_made_anew_halts_who_read_it_before(
 ) -> None:
     append(log, b"one", b"two")
     assert len(stored_in(log)) == 2
-    assert log.trouble() == []
+    assert log.check_settings() == []
     made_anew(log)
     with pytest.raises(Unknown, match=r"ends at 0, and reached to 2 before"):
         read_at_last(log, 2, but="ends at")
-    assert "deleted and made anew" in log.trouble()[0]
-    assert "tidewheel store verify --store STORE" in log.trouble()[0]
+    assert "deleted and made anew" in log.check_settings()[0]
+    assert "tidewheel store verify --store STORE" in log.check_settings()[0]
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.0)
     with pytest.raises(Halted, match="lost the log's end"):
         read_at_last(log, 2)

@@ -375,18 +375,18 @@ def until(said: Callable[[], list[str]], wanted: Callable[[list[str]], bool]) ->
 def test_a_setting_that_loses_records_is_told_with_the_command_that_mends_it(
     log: PostgresLog, admin: Callable[[str], object], name: str
 ) -> None:
-    assert log.trouble() == []
+    assert log.check_settings() == []
     admin(f"ALTER SYSTEM SET {name} = off; SELECT pg_reload_conf()")
-    (said,) = until(log.trouble, bool)
+    (said,) = until(log.check_settings, bool)
     assert said.startswith(f"{name} of PostgreSQL is off, so a power cut")
     admin(said.partition("Set it: ")[2].rpartition(";")[0])
-    assert until(log.trouble, lambda found: not found) == []
+    assert until(log.check_settings, lambda found: not found) == []
 
 
 def test_a_setting_of_the_command_line_is_mended_there() -> None:
     with running_postgresql() as url:
         log = PostgresLog(url.replace("postgresql+psycopg", "postgresql"))
-        (said,) = log.trouble()
+        (said,) = log.check_settings()
         assert said.endswith("Start it without -c fsync=off in its command: no other command switches it on.")
         log.close()
 
@@ -395,16 +395,16 @@ def test_sessions_that_do_not_wait_for_their_commits_are_told_and_opened_anew(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_OPTIONS", "")  # as a pooler drops what a session asks for
-    assert log.trouble() == []
+    assert log.check_settings() == []
     admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET synchronous_commit = off")
     admin(f"GRANT ALL ON {log._log}_head, {log._log}_record TO plain; GRANT CREATE ON SCHEMA public TO plain")
     plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
     assert commits_of(plain) == "off"
-    (said,) = plain.trouble()
+    (said,) = plain.check_settings()
     assert said.startswith("synchronous_commit is off in sessions of plain, though they ask for on")
     assert commits_of(plain) == "off", "opened anew, and before it was mended"
     admin(said.partition("Set it: ")[2].rpartition(";")[0])
-    assert plain.trouble() == []
+    assert plain.check_settings() == []
     assert commits_of(plain) == "on", "the session that appends is the one that is looked at"
     plain.close()
 
@@ -426,27 +426,27 @@ def test_no_statement_is_compiled_though_its_plan_is_called_dear(log: PostgresLo
 def test_standbys_out_of_step_are_told_while_an_append_waits_for_them(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object]
 ) -> None:
-    assert log.trouble() == []
+    assert log.check_settings() == []
     (note,) = log.notes()
     assert "on one machine of PostgreSQL's: synchronous_standby_names is empty. With" in note
     with running_standby(conninfo, "s1") as standby:
         until(log.notes, lambda said: "(1 follow, and nobody waits for them)" in said[0])
         admin(note.partition("s2: ")[2])
         until(log.notes, lambda said: not said)
-        until(log.trouble, lambda said: not said)
+        until(log.check_settings, lambda said: not said)
         assert log.append_if(BEGIN, [b"one"], at(0)) == 0
         there = PostgresLog(standby, log._log)
-        (said,) = there.trouble()
+        (said,) = there.check_settings()
         assert "is a standby, so it takes no record. Name the primary" in said
         assert there.notes() == []
         there.close()
     waiting = Thread(target=lambda: log.append_if(at(0), [b"two"], at(1)))
     waiting.start()
-    (said,) = until(log.trouble, bool)
+    (said,) = until(log.check_settings, bool)
     assert "'ANY 1 (s1, s2)' and needs 1 in step; now: none. So no record is accepted." in said
     admin(said.rpartition("along: ")[2])
     waiting.join()
-    assert log.trouble() == []
+    assert log.check_settings() == []
 
 
 def test_who_may_not_see_standbys_is_told_so(
@@ -458,10 +458,10 @@ def test_who_may_not_see_standbys_is_told_so(
         admin("ALTER SYSTEM SET synchronous_standby_names = 's1'; SELECT pg_reload_conf()")
         until(log.notes, lambda said: not said)
         (note,) = plain.notes()
-        assert plain.trouble() == []
+        assert plain.check_settings() == []
         admin(note.partition("Let it: ")[2])
         assert plain.notes() == []
-        assert plain.trouble() == []
+        assert plain.check_settings() == []
         admin("ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")
 
 
@@ -483,10 +483,10 @@ def test_a_server_that_takes_no_writes_is_told(
 ) -> None:
     admin("CREATE ROLE plain LOGIN; ALTER ROLE plain SET default_transaction_read_only = on")
     plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
-    (said,) = plain.trouble()
+    (said,) = plain.check_settings()
     assert said.startswith("Transactions of plain are read only, so no record is taken.")
     admin(said.partition("Set it: ")[2])
-    assert plain.trouble() == []
+    assert plain.check_settings() == []
 
 
 @pytest.mark.parametrize(
@@ -711,7 +711,7 @@ def test_options_of_the_url_hold_and_what_commits_need_goes_before_them(
     log.found(BEGIN)
     assert log.append_if(BEGIN, [b"one"], at(1)) == 0
     assert log.count_rows(0).faults == []
-    assert log.trouble() == []
+    assert log.check_settings() == []
     with psycopg.connect(conninfo) as asked:
         where = "SELECT DISTINCT schemaname FROM pg_tables WHERE tablename LIKE %s"
         assert asked.execute(where, (f"{schema}_%",)).fetchall() == [(schema,)]

@@ -30,7 +30,7 @@ class Stage:
     def __init__(self, live: LiveBroker, executor: ThreadPoolExecutor) -> None:
         self.live, self.engine = live, MemoryEngine(Random(1))
         self.engine.is_well = True
-        self.check = EngineCheck(self.engine.trouble, executor, self._pause)
+        self.check = EngineCheck(self.engine.check_settings, executor, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
         self._goes_on = asyncio.Event()
 
