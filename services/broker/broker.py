@@ -608,7 +608,7 @@ class Broker:
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
-            self.timers.drop()
+            self.timers.delete_files()
             return
         self._checkpoint_offset = self.written_offset = start.offset
         self.shared_in_checkpoint = start.parts.get(SHARED)
@@ -619,7 +619,7 @@ class Broker:
         read_topics = {one.name for one in self.topics.all() if one.message_type is MessageType.LITE}
         self.made_anew, self.damaged = derived.adopt(self.store, self._disk, start, others, read_topics)
         others_files = [one.parts[TIMER_FILES] for one in others]
-        self.lost = self.timers.adopt(start.parts[TIMER_FILES], others_files, now_ms)
+        self.lost = self.timers.adopt_files(start.parts[TIMER_FILES], others_files, now_ms)
         log = self._log
         for found in timer_facts.rebuild(
             self.timers, self._disk, log.segment_bytes, log.first_offset, start.offset

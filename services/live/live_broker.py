@@ -373,7 +373,7 @@ class LiveBroker:
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
         """Return the pending timer or the outcome of a delayed message."""
-        return self.query(self._broker.timers.get, name, self.clock.now_ms())
+        return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
         """Return the outcome of the timer of a timer record, or None while the timer is pending."""
@@ -600,7 +600,9 @@ class LiveBroker:
     def adopt(self, core: Broker) -> None:
         """Continue with a reopened core and with the subscriptions of the earlier core."""
         assert self._core is None, "two cores over one store"
-        core.lite.take_over(self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms)
+        core.lite.adopt_subscriptions(
+            self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
+        )
         self._core = core
         if self._unreported_step_ms:
             now_ms = self._clock()

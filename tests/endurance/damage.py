@@ -257,7 +257,7 @@ def look(disk: MemoryDisk, now_ms: int, ended_names: tuple[str, ...]) -> Known:
     }
     for name in ended_names:
         try:
-            found = broker.timers.get(TimerName(TOPIC, name), now_ms)
+            found = broker.timers.get_timer(TimerName(TOPIC, name), now_ms)
             known.ended[name] = "waits" if isinstance(found, PendingTimer) else found.verdict.value
         except TidewheelError:
             known.ended[name] = "refused"

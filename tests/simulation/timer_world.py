@@ -231,7 +231,7 @@ class World(Machine):
             self._told(name, timer, expected, told, to_ms)
         elif kind == "FIRE":
             self._told(name, timer, expected, self.broker.timers.fire(name, self.now_ms))
-        elif isinstance(found := self.broker.timers.get(name, self.now_ms), PendingTimer):
+        elif isinstance(found := self.broker.timers.get_timer(name, self.now_ms), PendingTimer):
             assert timer is not None
             assert not timer.ended
             assert found.message is not None
@@ -298,7 +298,7 @@ class World(Machine):
         timer = self.oracle.named(name) if name else None
         if name is None or timer is None:
             return None
-        found = self.broker.timers.get(name, self.now_ms)
+        found = self.broker.timers.get_timer(name, self.now_ms)
         if isinstance(found, TimerVerdict) and found.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
             assert self.oracle.may_be_forgotten(name, self.seen_ms), f"{timer} is forgotten too early"
             self.oracle.forget(name)
@@ -323,7 +323,7 @@ class World(Machine):
     def _remember(self, name: TimerName) -> None:
         """What was forgotten may be known again when the clock was set back."""
         if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
-            found = self.broker.timers.get(name, self.now_ms)
+            found = self.broker.timers.get_timer(name, self.now_ms)
             is_unknown = isinstance(found, TimerVerdict) and found.verdict in _UNKNOWN
             if not is_unknown:
                 self.oracle.forgotten[name].discard(self.oracle.names[name][-1])
@@ -473,6 +473,6 @@ class World(Machine):
         """Every name still says what became of its timer, or that this is long ago."""
         for name in list(self.oracle.names):
             self._remember(name)
-            found = self.broker.timers.get(name, self.now_ms)
+            found = self.broker.timers.get_timer(name, self.now_ms)
             assert isinstance(found, TimerVerdict), f"{name} waits, yet nothing does"
             self._told(name, self.oracle.named(name), self.oracle.expected(name), found)

@@ -107,7 +107,7 @@ def messages(broker: Broker) -> int:
 
 def waits(broker: Broker) -> bool:
     """Whether the deadline still waits."""
-    return isinstance(broker.timers.get(DEADLINE, NOW_MS), PendingTimer)
+    return isinstance(broker.timers.get_timer(DEADLINE, NOW_MS), PendingTimer)
 
 
 def _message(body: bytes, message_id: str, **attributes: Any) -> Message:

@@ -315,7 +315,7 @@ class TransactionWorld(World):
         """As before; what was forgotten while it waited may be known again when the clock was set back."""
         offsets = self.oracle.names.get(name) if name else None
         if name and offsets and offsets[-1] in self.oracle.forgotten[name]:
-            found = self.broker.timers.get(name, self.now_ms)
+            found = self.broker.timers.get_timer(name, self.now_ms)
             if isinstance(found, PendingTimer) or found.verdict not in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
                 self.oracle.forgotten[name].discard(offsets[-1])
         return super()._in_step(name)

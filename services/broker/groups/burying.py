@@ -97,7 +97,7 @@ class ExhaustedMessages:
                 self._leases.end_pause(lease, now_ms)
         waiting, self._last_leases = self._last_leases, deque()
         for generation in waiting:
-            found = self._leases.find(generation)
+            found = self._leases.find_lease(generation)
             if found is None or self.is_last_attempt(*found):
                 self._last_leases.append(generation)
             else:
@@ -125,7 +125,7 @@ class ExhaustedMessages:
 
         Return the topic of the message if the message must be delivered again instead.
         """
-        found = self._leases.find(generation)
+        found = self._leases.find_lease(generation)
         if found is None or not self._leases.has_expired(found[1], now_ms):
             return None
         key, lease = found

@@ -102,7 +102,7 @@ class DeadLetters:
             offset = self._reading.next_offset(queue, offset, entry)
         return DeadLetterPage(dead_letters, None)
 
-    def groups(self) -> list[str]:
+    def group_names(self) -> list[str]:
         """Return every group that ever had dead letters, unsorted."""
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]

@@ -134,7 +134,7 @@ class GroupViews:
         for one in [] if dry_run else topics:
             self._lite_subscriptions.mark_all_ready(name, one)
             positions = {move.queue_id: move.after for move in moves if move.topic == one}
-            durable_at = self._groups.move(name, one, positions, now_ms)
+            durable_at = self._groups.move_group(name, one, positions, now_ms)
         return Reset(moves, durable_at)
 
     def _check_not_receiving(self, name: str, topic: str, now_ms: int) -> None:

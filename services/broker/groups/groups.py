@@ -207,11 +207,11 @@ class Groups:
             self._check_room(len(self._policies), "groups with a policy")
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
-    def move(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
+    def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Move a group to new offsets, void its leases, and return the log offset to make durable."""
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
-    def reopen(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
+    def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Reopen messages of a queue, given in ascending order, and return the log offset to make durable."""
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"

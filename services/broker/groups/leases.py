@@ -122,7 +122,7 @@ class Leases:
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
-    def find(self, generation: int) -> tuple[GroupQueue, Lease] | None:
+    def find_lease(self, generation: int) -> tuple[GroupQueue, Lease] | None:
         """Return the lease with a generation, or None if the lease is no longer valid."""
         return self._leases.get(generation)
 

@@ -91,11 +91,11 @@ class LiteSubscribing:
         Raise `TopicNotFound`, `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, or
         `TooManyLiteSubscriptions`.
         """
-        topic = self._check(subscriber, lite_topics, now_ms)
+        topic = self._check_topic(subscriber, lite_topics, now_ms)
         others = self._other_subscribers(subscriber, lite_topics)
-        self._subscriptions.add(subscriber, lite_topics, now_ms)
+        self._subscriptions.add_lite_topics(subscriber, lite_topics, now_ms)
         for other, lite_topic in others:
-            self._subscriptions.remove(other, [lite_topic])
+            self._subscriptions.remove_lite_topics(other, [lite_topic])
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
         if start.kind is not LiteFrom.LAST:
             for lite_topic in lite_topics:
@@ -105,14 +105,14 @@ class LiteSubscribing:
 
     def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Raise the errors that `subscribe` would raise, without changing any subscription."""
-        self._check(subscriber, lite_topics, now_ms)
+        self._check_topic(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
         return SubscriptionResult([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Remove lite topics from a subscription; leases on their messages stay valid."""
-        self._check(subscriber, (), now_ms)
-        self._subscriptions.remove(subscriber, lite_topics)
+        self._check_topic(subscriber, (), now_ms)
+        self._subscriptions.remove_lite_topics(subscriber, lite_topics)
         return SubscriptionResult([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
@@ -121,9 +121,11 @@ class LiteSubscribing:
         In an exclusive group, the client gets only free lite topics, and all other lite topics are reported
         as lost.
         """
-        self._check(subscriber, lite_topics, now_ms)
+        self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
-        self._subscriptions.set(subscriber, [one for one in lite_topics if one not in lost], now_ms)
+        self._subscriptions.set_lite_topics(
+            subscriber, [one for one in lite_topics if one not in lost], now_ms
+        )
         durable_at = self._receiving.join(subscriber.group, subscriber.topic, now_ms)
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
@@ -169,14 +171,14 @@ class LiteSubscribing:
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
-    def take_over(self, before: LiteSubscribing, by_ms: int = 0) -> None:
+    def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:
         """Adopt the subscriptions of the broker core that this core replaces.
 
         `by_ms` is the step of the clock between the starts of the two cores.
         """
-        self._subscriptions.take_over(before._subscriptions, by_ms)
+        self._subscriptions.adopt_subscriptions(before._subscriptions, by_ms)
 
-    def _check(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
+    def _check_topic(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
         """Return the topic of a subscription. Raise the errors of `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.get_or_create(subscriber.topic, now_ms)
@@ -227,7 +229,7 @@ class LiteSubscribing:
         # as an attempt.
         self._receiving.end_group_leases(key, lite_topic, now_ms)
         if again:
-            durable_at = self._groups.reopen(key, again, now_ms)
+            durable_at = self._groups.reopen_messages(key, again, now_ms)
         if passed:
             durable_at = self._groups.finish(key, passed, now_ms)
         return durable_at

@@ -68,7 +68,7 @@ class LiteSubscriptions:
             subscriber, known.lite_topics.keys() | wanted.keys() if known else wanted.keys(), known
         )
 
-    def add(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+    def add_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
         """Subscribe to more lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         self.check(subscriber, wanted)
@@ -76,16 +76,16 @@ class LiteSubscriptions:
         for lite_topic in [one for one in wanted if one not in subscription.lite_topics]:
             self._link(subscriber, subscription, lite_topic)
 
-    def set(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
+    def set_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
         """Subscribe to exactly the given lite topics. Raise `TooManyLiteSubscriptions` before any change."""
         wanted = dict.fromkeys(lite_topics)
         known = self._subscriptions.get(subscriber)
         self._check_limits(subscriber, wanted.keys(), known)
         if known is not None:
-            self.remove(subscriber, [one for one in known.lite_topics if one not in wanted])
-        self.add(subscriber, wanted, now_ms)
+            self.remove_lite_topics(subscriber, [one for one in known.lite_topics if one not in wanted])
+        self.add_lite_topics(subscriber, wanted, now_ms)
 
-    def remove(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
+    def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
         """Unsubscribe from lite topics, and ignore lite topics without a subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
@@ -95,7 +95,7 @@ class LiteSubscriptions:
         """Unsubscribe from all lite topics, and remove the subscriber."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
-            self.remove(subscriber, list(subscription.lite_topics))
+            self.remove_lite_topics(subscriber, list(subscription.lite_topics))
             assert not subscription.lite_topics, "a lite topic keeps a subscriber that is forgotten"
             del self._subscriptions[subscriber]
             self.woken.pop(subscriber, None)
@@ -149,7 +149,7 @@ class LiteSubscriptions:
                 subscription.ready = OrderedDict.fromkeys(subscription.lite_topics)
                 self.woken[subscriber] = None
 
-    def take_over(self, before: LiteSubscriptions, by_ms: int) -> None:
+    def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
         """Adopt the subscriptions of the broker core that this core replaces.
 
         Elapsed time of this core is `by_ms` ahead of elapsed time of the replaced core, because the clock was

@@ -315,7 +315,7 @@ class Receiving:
         The lease of a last attempt is valid until its message is moved to the dead letters
         (`services.broker.groups.burying`).
         """
-        found = self._leases.find(generation)
+        found = self._leases.find_lease(generation)
         assert found is not None, "a lease that does not stand runs out"
         key, lease = found
         failure = failure_of(lease, now_ms)
@@ -435,7 +435,7 @@ class Receiving:
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
             flight.begin_at(queue.min_offset)  # a later record finishes and counts the messages before it
         while not state.is_over:
-            offset = self._candidate(key, queue, flight, state)
+            offset = self._next_candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
@@ -449,7 +449,7 @@ class Receiving:
             entry = queue.entry(offset)
             if not state.has_space_for(entry.record_bytes):
                 return
-            record = self._record(queue, offset, entry, state)
+            record = self._read_entry(queue, offset, entry, state)
             state.count_record(entry.record_bytes)
             wanted_by = 0 if record is None else state.matching_mask(record)
             if record is None and not entry.record_bytes:
@@ -475,14 +475,16 @@ class Receiving:
         self._lending.lease_run(key, flight, entries, state)
         return flight.next_offset > offset
 
-    def _record(self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState) -> Record | None:
+    def _read_entry(
+        self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
+    ) -> Record | None:
         """Return the record of an entry, which may be among the records that were read together."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
         return near
 
-    def _candidate(
+    def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
         """Return the next offset of a gap or a matching tag, and finish the offsets before it.
@@ -550,7 +552,9 @@ class Receiving:
                 return
             entry = queue.entry(offset)
             record = (
-                self._record(queue, offset, entry, state) if state.has_space_for(entry.record_bytes) else None
+                self._read_entry(queue, offset, entry, state)
+                if state.has_space_for(entry.record_bytes)
+                else None
             )
             if record is None or not state.matches_filter(record):
                 return
@@ -560,7 +564,7 @@ class Receiving:
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
         """Return the lease of a handle. Raise `InvalidReceiptHandle` if the lease has ended."""
-        found = self._leases.find(receipts.generation_of(handle))
+        found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
             # The lease's own handle needs no decoding, which would take most of the time.

@@ -675,7 +675,7 @@ class TimerRepair:
             self._lost_count += 1
             self._timers.end_unreadable(topic, timer_offset, due_ms, now_ms)
             return
-        self._timers.rebuild(timer, timer_offset, what, now_ms)
+        self._timers.rebuild_timer(timer, timer_offset, what, now_ms)
         self._rebuilt_count += 1
 
     def _find_record(self, timer_offset: int) -> Record | None:

@@ -224,7 +224,7 @@ class TimerEnds:
         self.names.failed(done.names)
         self.ends.failed(done.ends)
 
-    def adopt(self, frozen: Any, others: list[Any]) -> list[str]:
+    def adopt_files(self, frozen: Any, others: list[Any]) -> list[str]:
         """Adopt the files of a snapshot, keep the files of other snapshots, and return the damage found."""
         self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
@@ -236,7 +236,7 @@ class TimerEnds:
             index.check(known[name], FACTS_CHECKED_AT_START_BYTES)
         return [reason for reason in reasons if reason]
 
-    def drop(self) -> None:
+    def delete_files(self) -> None:
         """Delete both indexes, which are then rebuilt from the log."""
         self.names.drop()
         self.ends.drop()

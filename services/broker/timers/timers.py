@@ -283,7 +283,7 @@ class Timers:
         message_id = properties.value_of(timer.properties, property_names.MESSAGE_ID)
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
-    def rebuild(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
+    def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file at `path` by a rebuilt timer.
 
         The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
@@ -337,7 +337,7 @@ class Timers:
             self._store.damage.report_record(timer_offset, unread)
             raise unread from error
 
-    def get(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
+    def get_timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
         """Return a waiting timer, or the verdict on a timer that is not waiting."""
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
@@ -454,7 +454,7 @@ class Timers:
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
 
-    def adopt(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
+    def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
         """Adopt the files that a snapshot lists, and return descriptions of their damage.
 
         The runs that are listed by the parts of other snapshots (`others`) are kept.
@@ -463,7 +463,7 @@ class Timers:
         self.partitions.adopt(frozen["partitions"], now_ms)
         for fields in (frozen["partitions"] or {"unreadable": ()})["unreadable"]:
             self._register_copied_damage(Unreadable(*fields))
-        return self.ends.adopt(frozen["ends"], [other["ends"] for other in others])
+        return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
         """Put timers into the wheel at startup if the files sort them later than their due times.
@@ -476,10 +476,10 @@ class Timers:
             with suppress(StoreDamaged):  # the timer is found again in sort order, and handled then
                 self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
-    def drop(self) -> None:
+    def delete_files(self) -> None:
         """Delete all timer files, because a start without a snapshot replays the whole log."""
         self.partitions.drop(self._disk)
-        self.ends.drop()
+        self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
         """End a timer, and remove it from its location before the flush, so that the timer ends only once."""

@@ -156,7 +156,7 @@ def test_a_timer_that_is_known_again_takes_its_key_from_no_other() -> None:
     bench.reopen()
     timers, now_ms = bench.broker.timers, bench.now_ms
     assert timers.move(TimerName("t", "late"), now_ms + hour_ms, now_ms).verdict is Verdict.MOVED
-    found = timers.get(TimerName("t", key="k"), now_ms)
+    found = timers.get_timer(TimerName("t", key="k"), now_ms)
     assert isinstance(found, PendingTimer)
     assert found.message_id == "other"
     assert timers.move(TimerName("t", "late"), now_ms + 2 * hour_ms, now_ms).verdict is Verdict.MOVED

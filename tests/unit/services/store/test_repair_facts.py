@@ -83,7 +83,7 @@ def everything_known(root: Path, shop_type: Any) -> Iterator[tuple[TimerName, Pe
                 TimerName("orders", f"{number}-{kind}"),
                 TimerName("orders", key=f"key {number}-{kind}"),
             ):
-                yield name, shop.broker.timers.get(name, now_of(root))
+                yield name, shop.broker.timers.get_timer(name, now_of(root))
     shop.disk.close()
 
 

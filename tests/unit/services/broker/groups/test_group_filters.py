@@ -435,7 +435,7 @@ def test_what_is_set_aside_and_had_all_its_attempts_is_a_dead_letter(bench: Benc
     bench.broker.group_views.set_policy("g", GroupPolicy(attempts_max=2), bench.now_ms)
     bench.tick()
     assert (bench.lag(), bench.filters()) == (0, [("TAG red", 0), ("TAG blue", 0)])
-    (group,) = bench.broker.dead_letters.groups()
+    (group,) = bench.broker.dead_letters.group_names()
     assert bench.broker.dead_letters.count_open(group).count == 1
 
 

@@ -374,7 +374,7 @@ def test_a_new_core_goes_on_with_the_subscriptions_of_the_old_one(bench: Bench) 
     bench.subscribe("a")
     before = bench.broker
     bench.reopen()
-    bench.broker.lite.take_over(before.lite)
+    bench.broker.lite.adopt_subscriptions(before.lite)
     assert bench.ids() == [sent]
 
 

@@ -514,7 +514,8 @@ def answers(broker: Broker) -> Iterator[object]:
         lambda: broker.receiving.receive("g", "t", EVERYTHING, 9, 20_000, "c", False, NOW_MS).deliveries,
     ]
     readers += [
-        partial(broker.timers.get, TimerName("t", message_id=f"T{number}"), NOW_MS) for number in range(13)
+        partial(broker.timers.get_timer, TimerName("t", message_id=f"T{number}"), NOW_MS)
+        for number in range(13)
     ]
     readers += [partial(broker.half_views.get_half, one) for one in transaction_ids]
     yield len(transaction_ids)

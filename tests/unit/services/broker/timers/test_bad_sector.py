@@ -88,7 +88,7 @@ def test_what_the_sector_took_and_nobody_else_has_ends_and_is_listed() -> None:
     go(store)
     store.broker.mending.begin(store.now_ms)
     go(store)
-    verdict = store.broker.timers.get(by_id("month"), store.now_ms)
+    verdict = store.broker.timers.get_timer(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict), "it has ended"
     assert len(store.broker.timer_views.lost()) == 1
     (told,) = [one for one in store.broker.damage if one.part == "partition"]

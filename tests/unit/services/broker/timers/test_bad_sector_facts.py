@@ -44,7 +44,7 @@ def test_a_start_makes_names_and_ends_again_that_the_disk_cannot_read(
     (what,) = told_of(store, disk.path)
     assert what.startswith(f"The disk cannot read {disk.path} (fails by the test): look at the kernel's log")
     for message_id in IDS:
-        found = store.broker.timers.get(by_id(f"{message_id} cancelled"), store.now_ms)
+        found = store.broker.timers.get_timer(by_id(f"{message_id} cancelled"), store.now_ms)
         assert isinstance(found, TimerVerdict)
         assert found.verdict is Verdict.ALREADY
     store.checkpoint()

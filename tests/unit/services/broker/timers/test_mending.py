@@ -193,7 +193,7 @@ def test_what_nobody_has_any_more_is_told_listed_and_never_pending_again() -> No
     assert (told.path, told.lost_count, told.rebuilt_count) == (path, 1, 0)
     assert store.broker.gauges().pending_timers == len(IDS) - 1
     assert "month" not in store.waiting()
-    verdict = store.broker.timers.get(by_id("month"), store.now_ms)
+    verdict = store.broker.timers.get_timer(by_id("month"), store.now_ms)
     assert isinstance(verdict, TimerVerdict)
     assert verdict.verdict is Verdict.TOO_LATE
     store.crash()
@@ -217,12 +217,12 @@ def test_a_timer_that_no_checkpoint_could_read_ends_by_a_record() -> None:
     store.disk.flip_bit(layout.segment_path(0), 8 * (offset + 100))
     store.checkpoint()
     store.go(0)
-    told = store.broker.timers.get(by_id("gone"), store.now_ms)
+    told = store.broker.timers.get_timer(by_id("gone"), store.now_ms)
     assert isinstance(told, TimerVerdict)
     assert (told.verdict, told.ended_offset > offset) == (Verdict.TOO_LATE, True)
     window = TimerFilter(from_ms=store.now_ms, until_ms=store.now_ms + DAY)
     for _ in range(2):
-        assert store.broker.timers.get(by_id("gone"), store.now_ms) == told
+        assert store.broker.timers.get_timer(by_id("gone"), store.now_ms) == told
         assert [one.timer_offset for one in store.broker.timer_views.lost()] == [offset]
         assert store.broker.gauges().pending_timers == store.broker.timer_views.count(window) == 1
         assert store.waiting() == ["kept"]
@@ -245,12 +245,14 @@ def test_a_rebuilt_timer_has_the_same_names_under_another_history() -> None:
     reopen(store)
     store.go(0)
     by_key = TimerName("t", key="k")
-    told = store.broker.timers.get(by_key, store.now_ms)
+    told = store.broker.timers.get_timer(by_key, store.now_ms)
     assert isinstance(told, TimerVerdict)
-    assert told == replace(store.broker.timers.get(by_id("old"), store.now_ms), message_id="")
+    assert told == replace(store.broker.timers.get_timer(by_id("old"), store.now_ms), message_id="")
     store.settings = replace(store.settings, timer_history_ms=400 * DAY)
     reopen(store)
-    assert store.broker.timers.get(by_key, store.now_ms) == told, "whose the key is stands in its record"
+    assert store.broker.timers.get_timer(by_key, store.now_ms) == told, (
+        "whose the key is stands in its record"
+    )
 
 
 def split_and_spoilt() -> tuple[Store, str]:
@@ -336,7 +338,7 @@ def test_names_and_ends_are_made_again_at_a_start(folder: str, fault: str) -> No
     }
     assert store.broker.damage
     for message_id in IDS:
-        found = store.broker.timers.get(by_id(f"{message_id} cancelled"), store.now_ms)
+        found = store.broker.timers.get_timer(by_id(f"{message_id} cancelled"), store.now_ms)
         assert isinstance(found, TimerVerdict)
         assert found.verdict is Verdict.ALREADY
     assert sorted(
@@ -394,7 +396,7 @@ def test_a_rebuilt_timer_says_why_in_the_log() -> None:
     reopen(store)
     store.go(0)
     log = store.broker.store.log
-    newest = [store.broker.timers.get(by_id(one), store.now_ms) for one in IDS]
+    newest = [store.broker.timers.get_timer(by_id(one), store.now_ms) for one in IDS]
     offsets = [one.timer_offset for one in newest if not isinstance(one, TimerVerdict)]
     reasons = [properties.value_of(log.read(one).properties, property_names.REASON) for one in offsets]
     assert len(reasons) == len(IDS)

@@ -122,7 +122,7 @@ def test_what_was_due_while_nobody_served_is_late_for_the_restart() -> None:
     bench.reopen()
     bench.at(bench.now_ms)
     assert bench.broker.statistics.lateness_by_cause == {("t", "restart"): 1}
-    found = bench.broker.timers.get(TimerName("t", "M1"), bench.now_ms)
+    found = bench.broker.timers.get_timer(TimerName("t", "M1"), bench.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.TOO_LATE
 

@@ -140,7 +140,7 @@ def test_a_timer_that_carries_a_verb_on_its_own_key_ends_the_old_one_once(
     store = Store()
     store.send("old", HOUR, "k")
     store.send("new", 2 * HOUR, "k", **given)
-    found = store.broker.timers.get(by_id("new"), store.now_ms)
+    found = store.broker.timers.get_timer(by_id("new"), store.now_ms)
     assert isinstance(found, PendingTimer)
     assert found.message is not None
     assert found.message.properties["TW_TIMER_VERDICT"] == verdict
@@ -163,7 +163,7 @@ def test_a_half_is_committed_with_its_verb_though_the_limit_of_delays_is_lower_b
     store.broker.transactions.end("t", receipt.transaction_id, "half", Resolution.COMMIT, at_ms)
     store.flush()
     assert [one.message_id for one in store.delivered()] == ["half"]
-    found = store.broker.timers.get(by_id("old"), store.now_ms)
+    found = store.broker.timers.get_timer(by_id("old"), store.now_ms)
     assert isinstance(found, PendingTimer)
     assert found.due_ms == NOW_MS + 30 * DAY
 
@@ -209,7 +209,7 @@ def test_a_timer_whose_due_time_is_long_past_is_known_by_its_name() -> None:
     assert store.broker.sending.send(again, store.now_ms).physical_offset == first, (
         "a retry made a second timer"
     )
-    found = store.broker.timers.get(by_id("m"), store.now_ms)
+    found = store.broker.timers.get_timer(by_id("m"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.TOO_LATE
 
@@ -258,7 +258,7 @@ def test_after_a_restart_the_older_snapshot_can_still_start_the_broker() -> None
     assert store.broker.lost == []
     assert store.waiting() == []
     assert len(store.delivered()) == 4
-    found = store.broker.timers.get(by_id("late"), store.now_ms)
+    found = store.broker.timers.get_timer(by_id("late"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict is Verdict.ALREADY
 
@@ -450,7 +450,7 @@ def test_no_change_of_the_history_makes_a_delivered_timer_wait_again(
     is_kept = after_ms > HOUR and not (is_merged_before and before_ms == HOUR)
     expected = {Verdict.TOO_LATE} if is_kept else over
     for name in (by_id("m"), TimerName("t", key="k")):
-        found = store.broker.timers.get(name, store.now_ms)
+        found = store.broker.timers.get_timer(name, store.now_ms)
         assert isinstance(found, TimerVerdict), "it was delivered, and is listed as one that waits"
         assert found.verdict in expected
         assert store.broker.timers.cancel(name, "", store.now_ms).verdict in expected
@@ -476,7 +476,7 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     store.go(HOUR + MINUTE)
     store.send("other", None)
     store.checkpoint()
-    found = store.broker.timers.get(by_id("m"), store.now_ms)
+    found = store.broker.timers.get_timer(by_id("m"), store.now_ms)
     assert isinstance(found, TimerVerdict)
     assert found.verdict in (Verdict.FORGOTTEN, Verdict.NEVER_SET)
     assert ends.find_end(named.timer_offset) == ended, "its end is there an hour longer than its name"
