@@ -11,6 +11,7 @@ from services.console import (
     message,
     overview,
     schedules,
+    search,
     tasks,
     topics,
     transactions,
@@ -25,6 +26,7 @@ def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
     return (
         overview.page(audits.folder, samples),
         message.PAGE,
+        search.PAGE,
         topics.PAGE,
         topics.ONE,
         topics.MESSAGE,

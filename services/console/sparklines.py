@@ -27,6 +27,7 @@ EVERY_MS: Final = 30_000
 SPAN_MS: Final = 2 * 3_600_000
 KEPT: Final = SPAN_MS // EVERY_MS
 WIDTH, HEIGHT = 240, 40
+WHOLE_FROM: Final = 100
 GAP_MS: Final = 4 * EVERY_MS
 """Samples further apart are not joined by a line."""
 
@@ -127,8 +128,8 @@ def path(found: list[Point], until_ms: int) -> str:
 
 
 def rounded(value: float) -> float:
-    """Return a value with as many digits as a page shows."""
-    return round(value, 1) if value < 100 else float(round(value))
+    """Return a value with as many digits as a page shows; a whole number without any."""
+    return int(value) if value == int(value) or value >= WHOLE_FROM else round(value, 1)
 
 
 def collect(samples: Samples, connect: Callable[[], Api], ended: Event) -> None:

@@ -25,6 +25,7 @@ PAGES = (
     "messages",
     "topics",
     "topics/send",
+    "search",
     "timers",
     "schedules",
     "transactions",
@@ -98,6 +99,18 @@ def test_a_topic_is_watched_and_a_message_of_it_sent_again(tab: Tab, broker: Bro
     tab.press("#send button")
     tab.shows("Sent to watched as")
     tab.shows("<b>3\\n🙂")
+
+
+def test_a_search_goes_on_by_itself_until_it_is_stopped(tab: Tab, broker: BrokerProcess) -> None:
+    for first in range(0, 12_000, 1_000):
+        batch = [{"topic": "searched", "body": f"order {at}"} for at in range(first, first + 1_000)]
+        broker.post("/api/messages", {"messages": batch})
+    tab.open(f"{site(tab)}/search")
+    tab.fill("#search", topic="searched", text="order 11999")
+    tab.press("#search button")
+    tab.shows("1 of 12,000 messages match")
+    tab.shows("that is all")
+    tab.until("!document.querySelector('#stop')")
 
 
 def test_a_schedule_is_set_after_a_preview_and_paused(tab: Tab) -> None:

@@ -39,3 +39,49 @@ function refreshLater() {
 }
 
 if (document.querySelector("header nav")) refreshLater();
+
+// Follows a search: asks for the next part, and adds what it found, until the end, a stop, or ROWS_MAX rows.
+const ROWS_MAX = 1000;
+
+function stopButton(follow) {
+  const button = document.createElement("button");
+  button.textContent = "Stop";
+  button.id = "stop";
+  button.addEventListener("click", () => { follow.dataset.stopped = "yes"; });
+  return button;
+}
+
+async function followSearch(follow) {
+  const progress = document.querySelector("[data-progress]");
+  const rows = document.querySelector("[data-part] tbody");
+  const link = follow.querySelector("a");
+  const button = stopButton(follow);
+  let scanned = Number(progress.dataset.scanned);
+  link.hidden = true;
+  follow.append(button);
+  try {
+    while (!follow.dataset.stopped && rows.children.length < ROWS_MAX) {
+      const answer = await fetch(link.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+      const part = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const told = part.querySelector("[data-progress]");
+      if (!told) {
+        progress.textContent = "Stopped: " + (part.querySelector("main .error") || part.body).textContent;
+        break;
+      }
+      scanned += Number(told.dataset.scanned);
+      rows.append(...part.querySelectorAll("[data-part] tbody tr"));
+      const until = told.textContent.replace(/^.*? match/, "");
+      progress.textContent = `${rows.children.length} of ${scanned.toLocaleString("en")} messages match${until}`;
+      const next = part.querySelector("[data-follow] a");
+      if (!next) return follow.remove();
+      link.href = next.href;
+    }
+  } catch {
+    progress.textContent += " The console does not answer: search on later.";
+  }
+  button.remove();
+  link.hidden = false;
+}
+
+const follow = document.querySelector("[data-follow]");
+if (follow) followSearch(follow);

@@ -1,0 +1,52 @@
+"""`/search`: messages of a topic found by their content, part by part.
+
+A page is one part: one request of the broker, which reads some thousand messages. Without scripts a link
+leads to the next part; with them `console.js` follows it, and adds what it finds, until it is stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from services.console.bodies import shown
+from services.console.page import Asked, Model, Page
+from services.http.api import Api
+
+CONTENT: Final = ("text", "json", "property", "error")
+FILTER: Final = ("topic", *CONTENT, "from", "until")
+LIMIT: Final = 50
+SCAN: Final = 5_000
+RECENT: Final = "1h ago"
+
+
+def read(broker: Api, asked: Asked) -> Model:
+    """Return one part of a search, and the link to the next; an empty model before anything is asked."""
+    wanted = asked.given(*FILTER)
+    if not wanted.get("topic"):
+        names = [one["name"] for one in broker.get("topics")["topics"]]
+        return EMPTY | {"filter": {"from": RECENT} | wanted, "topics": names[:500], "has_topics": bool(names)}
+    given = {name: text for name, text in wanted.items() if name != "topic"}
+    path = ("topics", wanted["topic"], "search")
+    part = broker.search(*path, **given, **asked.given("after"), limit=LIMIT, scan=SCAN)
+    following = wanted | {"after": part["after"]} if part["after"] else {}
+    return EMPTY | {
+        "filter": wanted,
+        "is_asked": True,
+        "messages": [shown(one) for one in part["messages"]],
+        "scanned": part["scanned"],
+        "scanned_ms": part["scanned_ms"],
+        "next": urlencode(following),
+    }
+
+
+EMPTY: Final[Model] = {
+    "is_asked": False,
+    "topics": [],
+    "has_topics": True,
+    "messages": [],
+    "scanned": 0,
+    "scanned_ms": None,
+    "next": "",
+}
+PAGE: Final = Page("/search", "Search", "search.html", read, entry="Search", every_ms=0)
