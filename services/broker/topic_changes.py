@@ -106,7 +106,7 @@ class TopicChanges:
         topic = self._topics.get(name)
         return TopicUse(
             topic,
-            sum(end - first for _, first, end in self._queues(topic)),
+            sum(end - first for _, first, end in self._list_queues(topic)),
             self._timers.pending_by_topic[name],
             self._transactions.outcomes.waiting_by_topic[name],
             self._schedules.names_of(name),
@@ -141,7 +141,7 @@ class TopicChanges:
         _check_alterable(name)
         use = self.use(name)
         _check_unfinished(use, "purge", discard=discard)
-        return TopicChange(use, use.topic, self._empty(use.topic, now_ms))
+        return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Delete a topic with its queues, or raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
@@ -151,16 +151,18 @@ class TopicChanges:
         _check_unfinished(use, "delete", discard=discard)
         if self._is_being_stored(name):
             raise TopicInUse(f"Messages of {name!r} are being stored. Stop its producers, then delete it.")
-        self._empty(use.topic, now_ms)
+        self._purge_queues(use.topic, now_ms)
         for one in use.groups:
             self._store.append(record_of(GroupLeft(one.group, name)), now_ms)
         end_offset = self._store.append(record_of(TopicDeleted(name)), now_ms).end_offset
         assert name not in self._topics, "a deleted topic is there"
         return TopicChange(use, use.topic, end_offset)
 
-    def _empty(self, topic: Topic, now_ms: int) -> int:
+    def _purge_queues(self, topic: Topic, now_ms: int) -> int:
         """Move the beginning of each queue to its end, and return the offset that must be durable first."""
-        queues = [(topic.name, queue_id, end) for queue_id, first, end in self._queues(topic) if first < end]
+        queues = [
+            (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
+        ]
         if not queues:
             return 0
         cut = LogCut(0, is_done=False, queues=queues, places=[UNKNOWN] * len(queues))
@@ -174,7 +176,7 @@ class TopicChanges:
                 return True
         return False
 
-    def _queues(self, topic: Topic) -> Iterator[tuple[int, int, int]]:
+    def _list_queues(self, topic: Topic) -> Iterator[tuple[int, int, int]]:
         """Yield (queue id, first offset, end offset) of each queue that has durable messages."""
         for queue_id, queue in self._store.dispatch.queues_of(topic.name, topic.queue_count):
             yield queue_id, queue.min_offset, queue.end_offset
@@ -182,7 +184,7 @@ class TopicChanges:
     def _use_of(self, group: str, topic: Topic) -> GroupUse:
         unfinished = sum(
             self._groups.unfinished_count(GroupQueue(group, topic.name, queue_id), first, end)
-            for queue_id, first, end in self._queues(topic)
+            for queue_id, first, end in self._list_queues(topic)
         )
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 

@@ -22,7 +22,7 @@ from consumequeue.in_flight import InFlight, Lease
 from services.broker.groups.group_filters import FilterSet, KnownFilter
 from services.broker.groups.group_values import GroupPolicy, GroupQueue
 from services.broker.groups.groups import Groups
-from services.broker.spine.reading import readable
+from services.broker.spine.reading import to_readable_record
 from services.broker.spine.store import Store
 from services.broker.spine.values import Delivery
 from tidewheel import property_names
@@ -177,7 +177,7 @@ class MessageLeasing:
         lease = self._new_lease(key, record, message_group, state)
         durable_at = self._groups.lease(key, flight, lease, attempt, state.now_ms, is_found=is_found)
         state.durable_at = durable_at or state.durable_at
-        given = readable(record)
+        given = to_readable_record(record)
         if given is not record:
             state.count_record(2 * unpacked_bytes(record.body, given.body))  # twice as slow as reading
         state.add_delivery(given, attempt, lease)

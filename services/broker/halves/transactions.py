@@ -314,7 +314,7 @@ class Transactions:
         offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
-            raise self._refusal(transaction_id, self.read_outcome(self._store.read(offset)))
+            raise self._ended_error(transaction_id, self.read_outcome(self._store.read(offset)))
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
@@ -403,10 +403,10 @@ class Transactions:
     ) -> EndReceipt:
         """Confirm a repeated end of a transaction, or raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
-            raise self._refusal(transaction_id, ended)
+            raise self._ended_error(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
-    def _refusal(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
+    def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
         """Return the error that contains the outcome of a transaction and the operator's options."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""

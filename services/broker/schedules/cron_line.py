@@ -133,8 +133,10 @@ class _Field:
             raise ValueError(f"{self.word} {item!r} has no step: write 1 or more after the stroke")
         if found["first"] == "*":
             return range(self.low, self.high + 1, step)
-        first = self._number(found["first"])
-        last = self._number(found["last"]) if found["last"] else self._last_of(first, found["step"])
+        first = self._parse_number(found["first"])
+        last = (
+            self._parse_number(found["last"]) if found["last"] else self._find_range_end(first, found["step"])
+        )
         if last < first and self.wraps:
             last += 7
         if last < first:
@@ -142,12 +144,12 @@ class _Field:
             raise ValueError(f"{self.word} {item!r} goes backwards: write {ends}")
         return range(first, last + 1, step)
 
-    def _last_of(self, first: int, step: str | None) -> int:
+    def _find_range_end(self, first: int, step: str | None) -> int:
         if step is None:
             return first
         return max(first, 6) if self.wraps else self.high
 
-    def _number(self, word: str) -> int:
+    def _parse_number(self, word: str) -> int:
         """Return the value of a number or a name, or raise ValueError."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)

@@ -6,9 +6,9 @@
     all     all before the newest `missed_max` due runs
 
 A schedule that runs every second may have missed years of runs, so runs are never counted from the cursor on.
-The cost is counted in calendar searches of 25 us each (`searches`). The policy `once` takes about 45 searches
-for a binary search. The policy `all` takes about 5 searches per run that is sent, or up to 40 if the runs
-occur in bursts.
+The cost is counted in calendar searches of 25 us each (`count_searches`). The policy `once` takes about 45
+searches for a binary search. The policy `all` takes about 5 searches per run that is sent, or up to 40 if the
+runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
     return _POLICIES[schedule.missed](schedule, after_ms, until_ms, now_ms)
 
 
-def searches(schedule: Schedule) -> int:
+def count_searches(schedule: Schedule) -> int:
     """Return the approximate number of calendar searches that a decision takes."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 

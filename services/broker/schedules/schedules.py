@@ -267,7 +267,7 @@ class Schedules:
 
         The first decision of a tick is always allowed.
         """
-        searches = missed.searches(one.schedule)
+        searches = missed.count_searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
         self._searches += searches

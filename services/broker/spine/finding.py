@@ -15,7 +15,7 @@ from commitlog.record import Record
 from consumequeue import keyindex
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TopicNotFound
-from services.broker.spine.reading import ArrivedMessages, Reading, bytes_of, readable
+from services.broker.spine.reading import ArrivedMessages, Reading, bytes_of, to_readable_record
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.spine.values import Delivery
@@ -43,7 +43,7 @@ class Finding:
         found: list[Delivery] = []
         looked_bytes = 0
         for record in self._records(topic, key):
-            one = Delivery(readable(record))
+            one = Delivery(to_readable_record(record))
             looked_bytes += bytes_of(record, one.record)
             if found and looked_bytes > limits.LOOK_BYTES_MAX:
                 return FoundMessages(found, True)

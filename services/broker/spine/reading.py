@@ -52,12 +52,12 @@ class _FileReadBudget:
 
     def __init__(self) -> None:
         self._read_bytes = 0
-        self.are_enough = False
+        self.is_exhausted = False
 
-    def admit(self, whole_bytes: int) -> None:
+    def reserve_file(self, whole_bytes: int) -> None:
         """Count a file before it is read, or raise `_ReadLimitError` to leave the file to another call."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
-            self.are_enough = True
+            self.is_exhausted = True
             raise _ReadLimitError
         self._read_bytes += whole_bytes
 
@@ -112,9 +112,11 @@ class Reading:
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
         """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
         reads = _FileReadBudget()
-        queues = [self._messages(topic, queue_id, offset, reads) for queue_id, offset in places.items()]
+        queues = [
+            self._iterate_entries(topic, queue_id, offset, reads) for queue_id, offset in places.items()
+        ]
         shown = self._to_deliveries(_stop_at_limit(heapq.merge(*queues, key=_BY_PLACE)), count)
-        return ArrivedMessages(shown, reads.are_enough)
+        return ArrivedMessages(shown, reads.is_exhausted)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the first queue offset stored at or after `store_ms`, or the end of the queue.
@@ -150,7 +152,7 @@ class Reading:
             queue_offset = self.next_offset(queue, queue_offset, entry)
         return None
 
-    def _messages(
+    def _iterate_entries(
         self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
     ) -> Iterator[_QueuedEntry]:
         """Yield (entry, queue offset, queue) for merging in log order, or raise `_ReadLimitError`."""
@@ -158,7 +160,7 @@ class Reading:
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
             if whole_bytes := queue.whole_bytes(offset):
-                reads.admit(whole_bytes)
+                reads.reserve_file(whole_bytes)
             entry = queue.entry(offset)
             yield entry, offset, queue
             offset = self.next_offset(queue, offset, entry)
@@ -167,7 +169,7 @@ class Reading:
         records = (self.record(queue, offset, entry) for entry, offset, queue in found)
         shown, looked_bytes = list[Delivery](), 0
         for record in islice((one for one in records if one is not None), count):
-            given = readable(record)
+            given = to_readable_record(record)
             looked_bytes += bytes_of(record, given)
             if shown and looked_bytes > limits.LOOK_BYTES_MAX:
                 break
@@ -191,7 +193,7 @@ def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]
         yield one
 
 
-def readable(record: Record) -> Record:
+def to_readable_record(record: Record) -> Record:
     """Return a record whose body clients can read, decompressed if needed, or raise `LibraryMissing`."""
     if not record.sys_flag & COMPRESSED:
         return record
