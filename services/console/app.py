@@ -42,6 +42,7 @@ from tidewheel.errors import (
 
 HERE: Final = Path(__file__).parent
 STATUSES: Final = ((ClientMistake, 400), (SignedOut, 401), (AccessRefused, 403), (NotFound, 404))
+READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
 """The status of what may pass."""
 
@@ -56,9 +57,10 @@ class Console:
         cookie: str,
         pages: Sequence[Page],
         files: Sequence[File],
+        is_read_only: bool,
     ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
-        self._pages, self._files = pages, files
+        self._pages, self._files, self._is_read_only = pages, files, is_read_only
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -67,7 +69,7 @@ class Console:
             lstrip_blocks=True,
         )
         self._templates.filters.update(FILTERS)
-        self._templates.globals.update(menu=[page for page in pages if page.entry])
+        self._templates.globals.update(menu=[page for page in pages if page.entry], is_read_only=is_read_only)
 
     def routes(self) -> list[Route | Mount]:
         """Return what is served."""
@@ -132,6 +134,8 @@ class Console:
     async def act(self, act: Act, request: Request) -> Response:
         """Carry out an act, and go on with the page that it names."""
         session = self._session(request)
+        if self._is_read_only:
+            raise AccessRefused(READ_ONLY)
         said, path = await run_in_threadpool(act, self._connect(session.token), Asked(await form_of(request)))
         session.note = said
         return RedirectResponse(path, 303)
@@ -196,9 +200,11 @@ def make_app(
     port: int,
     pages: Sequence[Page],
     files: Sequence[File],
+    *,
+    is_read_only: bool,
 ) -> Starlette:
     """Return the console; browsers send cookies of one port to all, so its name has the port."""
-    console = Console(connect, sessions, f"tidewheel_console_{port}", pages, files)
+    console = Console(connect, sessions, f"tidewheel_console_{port}", pages, files, is_read_only)
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         TidewheelError: console.failed,
         HTTPException: console.unknown,

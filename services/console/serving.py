@@ -41,6 +41,7 @@ class Plan(NamedTuple):
 
     http: str | None
     audits: Path
+    is_read_only: bool
     is_child: bool
 
 
@@ -65,7 +66,16 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
     names = names_of([address.host], is_loopback=True)
     audits, samples, ended = Audits(plan.audits), Samples(), Event()
     pages, files = pages_of(audits, samples), audits.files()
-    server = HttpServer(make_app(partial(connect, plan.http), sessions, names, address.port, pages, files))
+    app = make_app(
+        partial(connect, plan.http),
+        sessions,
+        names,
+        address.port,
+        pages,
+        files,
+        is_read_only=plan.is_read_only,
+    )
+    server = HttpServer(app)
 
     def stop() -> None:
         server.should_exit = True

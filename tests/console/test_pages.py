@@ -183,6 +183,23 @@ def test_a_report_has_its_style_and_no_script(pipe: Pipe, broker: BrokerProcess,
         console.stop()
 
 
+def test_a_console_that_is_read_only_shows_no_verb(pipe: Pipe, broker: BrokerProcess) -> None:
+    broker.post("/api/timers", {"topic": "deadlines", "body": "9", "in": "30m", "timer_key": "order:9"})
+    console, tab = ConsoleProcess(os.environ, broker.http, "--read-only"), Tab(pipe)
+    try:
+        tab.open(console.link)
+        tab.open(f"{console.url}/timers?key=order:9")
+        tab.press("td a[href^='/timers/one']")
+        tab.shows("read-only")
+        assert "Cancel" not in tab.text()
+        tab.run("document.querySelector('#cancel [name=reason]').value = 'paid'")
+        tab.press("#cancel button")
+        tab.shows("started with --read-only")
+    finally:
+        console.stop()
+    assert broker.get("/api/timers/one", topic="deadlines", key="order:9")["timer_key"] == "order:9"
+
+
 def test_the_last_hours_are_drawn(tab: Tab) -> None:
     tab.open(site(tab))
     tab.shows("Timers pending")

@@ -30,6 +30,9 @@ def console(
     audits: Annotated[
         Path, typer.Option("--audits", help="Folder of audits to show, as in: audit run --out.")
     ] = Path("audit-out"),
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Show only: refuse every change, whatever the token may do.")
+    ] = False,
     child: Annotated[
         bool,
         typer.Option("--child", hidden=True, help="Read one-time keys from stdin, and end when stdin ends."),
@@ -52,7 +55,7 @@ def console(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--listen") from error
     token = secret_in(settings.http_token, "http_token")
-    serve(Plan(http, audits, child), address, token, announce_to_parent if child else announce)
+    serve(Plan(http, audits, read_only, child), address, token, announce_to_parent if child else announce)
 
 
 def announce(url: str, link: str) -> None:
