@@ -8,6 +8,7 @@ from services.console import (
     cluster,
     dead_letters,
     groups,
+    journal,
     message,
     overview,
     schedules,
@@ -29,6 +30,7 @@ def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
         search.PAGE,
         topics.PAGE,
         topics.ONE,
+        topics.CHANGE,
         topics.MESSAGE,
         topics.SEND,
         calendar.PAGE,
@@ -52,6 +54,7 @@ def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
         clients.ONE,
         clients.STACK,
         clients.REFUSED,
+        journal.PAGE,
         cluster.PAGE,
         *audits.pages(),
     )
