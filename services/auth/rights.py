@@ -10,7 +10,10 @@ and verb. A call about all names, or all with a prefix, is denied if it is for a
 | `send`     | send, recall, verbs on its timers                |                                 |
 | `receive`  | receive, acknowledge, give up                    | the same, as this group         |
 | `transact` | send a half, end it, be asked how it ended       |                                 |
+| `view`     | queries of operators over HTTP                   | the same                        |
 | `admin`    | queries and changes of operators over HTTP       | the same                        |
+
+`admin` contains `view`. `view` is no right to a route of the protocol port.
 
 Names are those of the store, a namespace included (`namespace%name`): however a caller splits a name into
 namespace and rest, the rule is the same.
@@ -42,6 +45,7 @@ class Verb(StrEnum):
     SEND = "send"
     RECEIVE = "receive"
     TRANSACT = "transact"
+    VIEW = "view"
     ADMIN = "admin"
 
 
@@ -59,11 +63,11 @@ class Effect(StrEnum):
     DENY = "deny"
 
 
-VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE, Verb.ADMIN))}
+VERBS: Final = {Kind.TOPIC: frozenset(Verb), Kind.GROUP: frozenset((Verb.RECEIVE, Verb.VIEW, Verb.ADMIN))}
 
 
 class Need(NamedTuple):
-    """The right of a call: a verb on a topic or group by its stored name; None: any verb.
+    """The right of a call: a verb on a topic or group by its stored name; None: any verb but `view`.
 
     A name with `*` at its end stands for all names that begin so.
     """
@@ -172,7 +176,10 @@ class Rights:
     def allows(self, user: str, need: Need) -> bool:
         """Return whether a user may."""
         if need.verb is None:
-            return any(self.allows(user, need._replace(verb=verb)) for verb in VERBS[need.kind])
+            verbs = VERBS[need.kind] - {Verb.VIEW}
+            return any(self.allows(user, need._replace(verb=verb)) for verb in verbs)
+        if need.verb is Verb.VIEW and self.allows(user, need._replace(verb=Verb.ADMIN)):
+            return True
         patterns = self._rules.get((user, need.kind), {})
         for pattern in self._fitting(user, need):
             effect = patterns.get(pattern, {}).get(need.verb)
@@ -183,7 +190,8 @@ class Rights:
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
         """Return whether a rule allows a user the verb on any name of a kind."""
         patterns = tuple(self._rules.get((user, kind), {}).values())
-        return any(effects.get(verb) is Effect.ALLOW for effects in patterns)
+        verbs = (verb, Verb.ADMIN) if verb is Verb.VIEW else (verb,)
+        return any(effects.get(one) is Effect.ALLOW for effects in patterns for one in verbs)
 
     def _denies_within(self, user: str, need: Need) -> bool:
         """Return whether a rule denies the verb on one of the names that a need with `*` stands for."""

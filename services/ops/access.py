@@ -139,7 +139,7 @@ class RuleAnswer(TypedDict):
     user: str
     kind: Literal["topic", "group"]
     pattern: str
-    verb: Literal["send", "receive", "transact", "admin"]
+    verb: Literal["send", "receive", "transact", "view", "admin"]
     effect: Literal["allow", "deny"]
 
 

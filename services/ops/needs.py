@@ -6,8 +6,10 @@ The verbs are those of the protocol port (`services.auth.rights`, `services.rpc.
     transact   begin (with send) and end transactions, poll for check-backs
     receive    receive, and end or extend leases, on the topic and the group
     any        show one topic, as QueryRoute
-    admin      queries and changes by operators, on the named topic or group, or on all if none is named;
-               for the whole broker, on all topics and all groups
+    admin      changes by operators, on the named topic or group, or on all if none is named; for the whole
+               broker, on all topics and all groups
+    view       queries by operators, likewise: of each GET that has `admin` in the table, except those of
+               users, rules and tokens (`as_query`)
 
 Names come from the path, the query or the body, which is parsed once for authorization and handler. A name
 that is not text counts as missing, and the handler refuses the request. A route without an entry cannot be
@@ -38,6 +40,7 @@ CARRIED: Final = ("cancel", "move", "fire")
 """Fields of a message that name another timer."""
 
 
+OF_ACCESS: Final = "/api/auth/"
 SOME_TOPIC: Final = "TOPIC"
 """Placeholder in a refusal for an undisclosed topic."""
 
@@ -89,8 +92,10 @@ def on_group(verb: Verb, name: str) -> Need:
     return Need(verb, Kind.GROUP, name)
 
 
+VIEW_OF_ALL: Final = (on_topic(Verb.VIEW, WILD), on_group(Verb.VIEW, WILD))
+"""Needs of queries about the whole broker or cluster."""
 WHOLE_BROKER: Final = (on_topic(Verb.ADMIN, WILD), on_group(Verb.ADMIN, WILD))
-"""Needs of routes about the whole broker or cluster."""
+"""Needs of changes of the whole broker or cluster."""
 
 # Needs shared by several routes.
 
@@ -175,6 +180,21 @@ def ending(asked: Asked) -> Iterator[Need]:
     yield of_half(asked, Verb.TRANSACT)
 
 
+def shown_topic(asked: Asked) -> Iterator[Need]:
+    """Yield view on the topic in the path where the user has it, else any right on it."""
+    yield either(asked, on_topic(Verb.VIEW, asked.in_path("topic")), None)
+
+
+def either(asked: Asked, need: Need, verb: Verb | None) -> Need:
+    """Return a need that the user fulfils, else the same with another verb."""
+    return need if asked.caller.may([need]) else need._replace(verb=verb)
+
+
+def shown_half(asked: Asked) -> Iterator[Need]:
+    """Yield view on the topic of the transaction in the path."""
+    yield of_half(asked, Verb.VIEW)
+
+
 def half(asked: Asked) -> Iterator[Need]:
     """Yield admin on the topic of the transaction in the path."""
     yield of_half(asked, Verb.ADMIN)
@@ -219,8 +239,9 @@ def answering(asked: Asked) -> Iterator[Need]:
 
 
 def one_timer(asked: Asked) -> Iterator[Need]:
-    """Yield send on the topic of the timer in the query."""
-    yield from timer_named(asked.in_query("topic"), asked.in_query("handle"))
+    """Yield view on the topic of the timer in the query where the user has it, else send."""
+    for need in timer_named(asked.in_query("topic"), asked.in_query("handle")):
+        yield either(asked, need._replace(verb=Verb.VIEW), Verb.SEND)
 
 
 def timer_verb(asked: Asked) -> Iterator[Need]:
@@ -276,7 +297,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("GET", "/openapi.json"): no_needs,
     ("GET", "/api/topics"): all_topics,
     ("POST", "/api/topics"): new_topic,
-    ("GET", "/api/topics/{topic}"): topic_of_path(None),
+    ("GET", "/api/topics/{topic}"): shown_topic,
     ("PUT", "/api/topics/{topic}"): topic_of_path(Verb.ADMIN),
     ("DELETE", "/api/topics/{topic}"): topic_of_path(Verb.ADMIN),
     ("GET", "/api/topics/{topic}/use"): topic_of_path(Verb.ADMIN),
@@ -311,7 +332,7 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
     ("GET", "/api/transactions/log"): queried_topic,
     ("GET", "/api/transactions/producers"): queried_topic,
     ("POST", "/api/transactions/check-backs"): asking_back,
-    ("GET", "/api/transactions/{id}"): half,
+    ("GET", "/api/transactions/{id}"): shown_half,
     ("POST", "/api/transactions/{id}/check"): half,
     ("POST", "/api/transactions/{id}/resolve"): half,
     ("POST", "/api/transactions/{id}/commit"): ending,
@@ -372,6 +393,12 @@ NEEDS: Final[dict[tuple[str, str], NeedsOf]] = {
 """Needs of each route, by method and path."""
 
 
+def as_query(one: Operation, need: Need) -> Need:
+    """Return the need of an operation, of which a query takes `view` where a change takes `admin`."""
+    is_query = one.method == "GET" and not one.path.startswith(OF_ACCESS)
+    return need._replace(verb=Verb.VIEW) if is_query and need.verb is Verb.ADMIN else need
+
+
 def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
     """Wrap a handler with the authorization of its route; the operation must be in the table."""
     needs_of = NEEDS[one.method, one.path]
@@ -380,7 +407,8 @@ def admitted(one: Operation, handler: Endpoint, live: LiveBroker) -> Endpoint:
         if (caller := caller_of(request)) is not None:
             said = await said_by(request) if one.bodies else None
             # A missing name needs no right: the handler reports it.
-            caller.ask(need for need in needs_of(Asked(request, said, live, caller)) if need.name)
+            needs = needs_of(Asked(request, said, live, caller))
+            caller.ask(as_query(one, need) for need in needs if need.name)
         return await handler(request)
 
     return endpoint

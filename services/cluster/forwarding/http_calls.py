@@ -65,7 +65,7 @@ from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis
 from services.ops.callers import Authority, caller_of
 from services.ops.gate import Demands, Gate
-from services.ops.needs import WHOLE_BROKER
+from services.ops.needs import VIEW_OF_ALL, WHOLE_BROKER
 from services.ops.polls import CALLER_GONE, CallerGone, HangUp
 from services.ops.request import body_of
 from services.ops.statuses import error_shape, refuse
@@ -152,7 +152,7 @@ class ClusterHttp:
         caller = caller_of(request)
         try:
             if caller is not None:
-                caller.ask(WHOLE_BROKER)
+                caller.ask(WHOLE_BROKER if path in _ORDERS else VIEW_OF_ALL)
         except AccessRefused as error:
             response: Response = await refuse(request, error)
             await response(scope, receive, send)

@@ -145,6 +145,12 @@ def test_a_user_without_rights_is_refused_everywhere_but_where_none_is_needed(at
         ([(Verb.ADMIN, Kind.TOPIC, "or*")], "GET", "/api/timers?topic-prefix=orders", None),
         ([(Verb.ADMIN, Kind.TOPIC, "*"), (Verb.ADMIN, Kind.GROUP, "*")], "GET", "/api/auth/users", None),
         ([(Verb.ADMIN, Kind.TOPIC, "*"), (Verb.ADMIN, Kind.GROUP, "*")], "GET", "/metrics", None),
+        ([(Verb.VIEW, Kind.TOPIC, "*")], "GET", "/api/timers", None),
+        ([(Verb.VIEW, Kind.TOPIC, "t")], "GET", "/api/topics/t", None),
+        ([(Verb.VIEW, Kind.TOPIC, "t")], "GET", "/api/topics/t/newest", None),
+        ([(Verb.VIEW, Kind.TOPIC, "t")], "GET", "/api/timers/one?topic=t&key=none", None),
+        ([(Verb.VIEW, Kind.GROUP, "g")], "GET", "/api/groups/g", None),
+        ([(Verb.VIEW, Kind.TOPIC, "*"), (Verb.VIEW, Kind.GROUP, "*")], "GET", "/api/journal", None),
         ([RECEIVE_T[0]], "GET", "/api/topics/t", None),
     ],
 )
@@ -163,7 +169,10 @@ def test_just_the_rights_of_the_table_are_enough_and_each_is_needed(
                 await one.user("app", *others)
                 refused = await one.call("app", method, path, body)
                 assert refused.status_code == 403, (missing, refused.text)
-                said = "any right" if path == "/api/topics/t" else missing[0]
+                said = "view" if method == "GET" and not path.startswith("/api/auth/") else missing[0]
+                said = {"/api/topics/t": "any right", "/api/timers/one?topic=t&key=none": "send"}.get(
+                    path, said
+                )
                 assert f"{said} on {missing[1]}" in refused.json()["message"]
                 assert one.refusals.latest(1)[0][1:4] == ("no right", "10.1.2.3", "app")
 
@@ -581,5 +590,46 @@ def test_a_request_that_names_more_topics_than_any_may_is_not_judged_one_by_one(
                 ]
                 answer = await one.call("app", "POST", "/api/messages", {"messages": messages})
                 assert answer.status_code == status, answer.text[:300]
+
+    at_desk(scenario)
+
+
+def test_a_viewer_sees_everything_and_changes_nothing(at_desk: AtDesk) -> None:
+    table = [one for part in OPERATIONS.values() for one in part]
+
+    async def scenario(desk: Desk) -> None:
+        half = await desk.send_half("t", "order-9")
+        async with guarded(desk) as one:
+            await one.user("eve", (Verb.VIEW, Kind.TOPIC, "*"), (Verb.VIEW, Kind.GROUP, "*"))
+            for operation in table:
+                path = operation.path.replace("{id}", half if "transactions" in operation.path else "1")
+                url = re.sub(r"{\w+}", "t", path)
+                url += "?topic=t&key=k" if url in ("/api/timers/one", "/api/messages") else ""
+                fields = {"topic": "t", "key": "k", "name": "t", "group": "g", "body": "x"}
+                fields |= {"topics": ["t"], "receipt_handles": ["t 0"], "in": "1h"}
+                body = fields if operation.bodies or operation.media_types else None
+                answer = await one.call("eve", operation.method, url, body)
+                is_open = NEEDS[operation.method, operation.path].__name__ == "no_needs"
+                is_query = operation.method == "GET" and not operation.path.startswith("/api/auth/")
+                assert (answer.status_code != 403) == (is_open or is_query), (
+                    operation.method,
+                    operation.path,
+                )
+            assert one.live.query(one.live.core.half_views.get_half, half).state.value == "OPEN"
+
+    at_desk(scenario)
+
+
+def test_a_viewer_of_some_topics_learns_of_no_others(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        hidden, shown = await desk.send_half("hidden", "order-1"), await desk.send_half("or-1", "order-2")
+        async with guarded(desk) as one:
+            await one.user("eve", (Verb.VIEW, Kind.TOPIC, "or*"))
+            assert (await one.call("eve", "GET", f"/api/transactions/{shown}", None)).status_code == 200
+            unknown = await one.call("eve", "GET", f"/api/transactions/{hidden}", None)
+            assert (unknown.status_code, unknown.json()["code"]) == (400, "TW-145")
+            assert (await one.call("eve", "POST", f"/api/transactions/{shown}/check", {})).status_code == 403
+            assert (await one.call("eve", "GET", "/api/topics/hidden", None)).status_code == 403
+            assert (await one.call("eve", "GET", "/api/topics", None)).status_code == 403
 
     at_desk(scenario)
