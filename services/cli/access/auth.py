@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from services.auth.rights import Kind, Rule
+from services.auth.roles import Role, rules_of
 from services.auth.tokens import id_within
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
@@ -48,12 +51,13 @@ class Verb(StrEnum):
     SEND = "send"
     RECEIVE = "receive"
     TRANSACT = "transact"
+    VIEW = "view"
     ADMIN = "admin"
 
 
 UserArgument = Annotated[str, typer.Argument(help="The user: its access key.")]
 VerbsArgument = Annotated[
-    list[Verb], typer.Argument(help="One or several of send, receive, transact, admin.")
+    list[Verb], typer.Argument(help="One or several of send, receive, transact, view, admin.")
 ]
 TopicOption = Annotated[
     list[str] | None, typer.Option("--topic", help="A topic, or a prefix such as 'orders*'; can be repeated.")
@@ -107,6 +111,38 @@ def add_user(
         "The secret is not shown again. Under --auth a user may do what rules allow, else nothing. "
         f"For HTTP it needs a token: tidewheel auth token add {name}"
     )
+
+
+@app.command("role")
+def give_role(
+    user: UserArgument,
+    role: Annotated[Role, typer.Argument(help="viewer sees all, operator changes, admin does all.")],
+    topic: TopicOption = None,
+    group: GroupOption = None,
+    http: HttpOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a user the rights of a role, in place of all its rules; an operator needs topics or groups.
+
+    Example: tidewheel auth role alice operator --topic 'orders*' --group 'shop*'
+    """
+    broker = broker_at(http)
+    wanted = rules_of(role, user, topic or [], group or [])
+    for one in wanted:
+        kind = "topics" if one.kind is Kind.TOPIC else "groups"
+        broker.post("auth", "rules", body={"user": user, kind: [one.pattern], "verbs": [one.verb]})
+    for removed in outdated(broker.get("auth", "rules", user=user)["rules"], wanted):
+        broker.post("auth", "rules", "remove", body=removed)
+    show(broker.get("auth", "rules", user=user), as_json)
+
+
+def outdated(found: list[dict[str, str]], wanted: list[Rule]) -> Iterator[dict[str, Any]]:
+    """Yield what to remove of a user's rules: those that are none of the wanted ones."""
+    kept = {(one.kind, one.pattern, one.verb) for one in wanted}
+    for one in found:
+        if (one["kind"], one["pattern"], one["verb"]) not in kept:
+            kind = "topics" if one["kind"] == "topic" else "groups"
+            yield {"user": one["user"], kind: [one["pattern"]], "verbs": [one["verb"]]}
 
 
 @users.command("remove")

@@ -119,6 +119,27 @@ def test_users_and_rules_are_made_shown_and_taken_away(serving: Serving) -> None
     assert "no rules" in serving.run("auth", "acl", "ls").stderr
 
 
+def test_a_role_takes_the_place_of_other_rules(serving: Serving, tmp_path: Path) -> None:
+    serving.run("auth", "user", "add", "eve")
+    serving.run("auth", "acl", "allow", "eve", "receive", "--topic", "old")
+    given = serving.run("auth", "role", "eve", "operator", "--topic", "or*", "--group", "shop")
+    assert [line.split() for line in given.stdout.splitlines()[1:]] == [
+        ["eve", "allow", "group", "*", "view"],
+        ["eve", "allow", "group", "shop", "admin"],
+        ["eve", "allow", "topic", "*", "view"],
+        ["eve", "allow", "topic", "or*", "admin", "send"],
+    ]
+    serving.run("auth", "role", "eve", "viewer")
+    file = tmp_path / "token"
+    file.write_text(json.loads(serving.run("auth", "token", "add", "eve", "--json").stdout)["token"])
+    assert serving.run("topic", "ls", token=file).returncode == 0
+    refused = serving.run("topic", "create", "orders", token=file)
+    assert (refused.returncode, "auth acl allow eve admin --topic orders" in refused.stderr) == (4, True)
+    wrong = serving.run("auth", "role", "eve", "operator", "--topic", "*")
+    assert (wrong.returncode, "is an admin" in wrong.stderr) == (2, True)
+    serving.run("auth", "user", "remove", "eve")
+
+
 def test_a_user_calls_by_its_token_until_it_is_revoked(serving: Serving, tmp_path: Path) -> None:
     serving.run("auth", "user", "add", "shop")
     made = serving.run("auth", "token", "add", "shop", "--expires", "30d")

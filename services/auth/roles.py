@@ -1,0 +1,52 @@
+"""Roles: named sets of rules, for people who look at a broker and operate it.
+
+| role       | on all topics and groups | on the named topics | on the named groups |
+|------------|--------------------------|---------------------|---------------------|
+| `viewer`   | `view`                   |                     |                     |
+| `operator` | `view`                   | `send`, `admin`     | `admin`             |
+| `admin`    | `send`, `admin`          |                     |                     |
+
+A role is nothing but its rules: they can be changed one by one afterwards. `admin` on all topics and groups
+makes an administrator, so an operator is given names or prefixes; schedules and tasks, which are about all
+topics, are for administrators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from services.auth.rights import WILD, Kind, Rule, Verb
+from tidewheel.errors import ClientMistake
+
+
+class Role(StrEnum):
+    """A role."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+def rules_of(role: Role, user: str, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> list[Rule]:
+    """Return the rules of a role; raise `ClientMistake` for names that it does not take, or lacks."""
+    if role is not Role.OPERATOR and (topics or groups):
+        raise ClientMistake(
+            f"A {role} has its rights on all topics and groups: leave out --topic and --group."
+        )
+    if role is Role.OPERATOR and (not (topics or groups) or WILD in (*topics, *groups)):
+        raise ClientMistake(
+            "Name the topics and groups of an operator, such as --topic 'orders*' --group 'shop*'; "
+            "one of all topics and groups is an admin."
+        )
+    if role is Role.ADMIN:
+        return [
+            Rule(user, Kind.TOPIC, WILD, Verb.SEND),
+            Rule(user, Kind.TOPIC, WILD, Verb.ADMIN),
+            Rule(user, Kind.GROUP, WILD, Verb.ADMIN),
+        ]
+    return [
+        *(Rule(user, kind, WILD, Verb.VIEW) for kind in Kind),
+        *(Rule(user, Kind.TOPIC, topic, verb) for topic in topics for verb in (Verb.SEND, Verb.ADMIN)),
+        *(Rule(user, Kind.GROUP, group, Verb.ADMIN) for group in groups),
+    ]
