@@ -64,6 +64,7 @@ class Console:
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
+            auto_reload=False,  # templates of a new version would not fit the old code
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,

@@ -14,6 +14,7 @@ from services.console import (
     schedules,
     search,
     tasks,
+    topic_change,
     topics,
     transactions,
 )
@@ -33,6 +34,7 @@ def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
         topics.CHANGE,
         topics.MESSAGE,
         topics.SEND,
+        topic_change.PAGE,
         calendar.PAGE,
         calendar.ONE,
         calendar.ALL,
@@ -57,4 +59,5 @@ def pages_of(audits: Audits, samples: Samples) -> tuple[Page, ...]:
         journal.PAGE,
         cluster.PAGE,
         *audits.pages(),
+        journal.PAGE,
     )

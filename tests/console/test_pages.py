@@ -36,6 +36,7 @@ PAGES = (
     "refused",
     "cluster",
     "audits",
+    "journal",
 )
 SITE = "location.origin"
 
@@ -99,6 +100,17 @@ def test_a_topic_is_watched_and_a_message_of_it_sent_again(tab: Tab, broker: Bro
     tab.press("#send button")
     tab.shows("Sent to watched as")
     tab.shows("<b>3\\n🙂")
+
+
+def test_a_topic_is_deleted_and_the_journal_tells_of_it(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/messages", {"topic": "campaign", "body": "1"})
+    tab.open(f"{site(tab)}/topics/change?name=campaign")
+    tab.fill("#delete", typed="campaign", reason="over <b>")
+    tab.run("document.querySelector('#delete [name=discard]').click()")
+    tab.press("#delete button")
+    tab.shows("campaign is deleted")
+    tab.open(f"{site(tab)}/journal?about=campaign")
+    tab.shows("over <b>")
 
 
 def test_a_search_goes_on_by_itself_until_it_is_stopped(tab: Tab, broker: BrokerProcess) -> None:

@@ -1,0 +1,45 @@
+"""A topic altered, purged and deleted after a look at what uses it; and the journal that notes it."""
+
+from __future__ import annotations
+
+from tests.console_process import Browser
+from tidewheel.testing.process import BrokerProcess
+
+
+def test_nothing_done_yet_says_what_is_noted(browser: Browser) -> None:
+    assert "tidewheel topic create orders" in browser.open("/journal").text
+
+
+def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/groups/shop/receive", {"topic": "orders"})
+    for number in range(3):
+        broker.post("/api/messages", {"topic": "orders", "body": str(number)})
+    use = browser.model("/topics/change?name=orders")["use"]
+    assert (use["messages"], use["unfinished"]) == (3, 3)
+    named = {"name": "orders", "typed": "orders", "reason": "test <b>"}
+    refused = browser.post("/topics/change/purge", **named)
+    assert (refused.status, "TW-168" in refused.text) == (409, True)
+    other = browser.post("/topics/change/purge", **(named | {"typed": "carts"}), discard="true")
+    assert (other.status, "nothing was changed" in other.text) == (400, True)
+    purged = browser.post("/topics/change/purge", **named, discard="true")
+    assert "orders is empty; 3 messages were discarded, 3 of them unfinished" in purged.text
+    altered = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="6")
+    assert "orders takes mixed, and has 6 queues" in altered.text
+    wrong = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="many")
+    assert wrong.status == 400
+    assert "orders is deleted" in browser.post("/topics/change/delete", **named).text
+    assert browser.open("/topics/change?name=orders").status == 404
+
+
+def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
+    entries = browser.model("/journal?about=orders")["entries"]
+    assert [(one["verb"], one["verdict"]) for one in entries] == [
+        ("topics delete", "done"),
+        ("topics alter", "done"),
+        ("topics purge", "done"),
+        ("topics purge", "TW-168"),
+    ]
+    assert entries[0]["program"] == "tidewheel-console"
+    page = browser.open("/journal").text
+    assert "test &lt;b&gt;" in page
+    assert "No act here has this text" in browser.open("/journal?about=nothing-like-it").text
