@@ -19,5 +19,5 @@ def test_the_users_names_come_first_and_words_in_place_of_the_shops() -> None:
     assert OrderNames.of_json(names.as_json()) == names
 
 
-def test_the_shop_and_runs_of_before_have_words() -> None:
-    assert OrderNames.of_mapping(SHOP) == OrderNames.of_json(None) == OrderNames()
+def test_the_shop_has_words() -> None:
+    assert OrderNames.of_mapping(SHOP) == OrderNames()
