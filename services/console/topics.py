@@ -4,7 +4,6 @@
     /topics/one       one: its queues, and its newest messages (the page refreshes each second), or those of
                       one queue from an offset on
     /topics/message   one message, sent again as it was
-    /topics/change    the use of one, and the forms that alter, purge and delete it
     /topics/send      the form of a new message, or of one found before, edited
 
 A message sent again is a new message with the content of the old: body, keys, tag, group and properties. It
@@ -106,46 +105,6 @@ def create(broker: Api, asked: Asked) -> Done:
     return Done(f"{topic['name']} is there, with {topic['queue_count']} queues.", page_of(topic["name"]))
 
 
-def read_change(broker: Api, asked: Asked) -> Model:
-    """Return the use of a topic, which a change of it concerns."""
-    name = asked.required("name", "The topic")
-    return {"use": broker.get("topics", name, "use"), "types": list(TYPES)}
-
-
-def alter(broker: Api, asked: Asked) -> Done:
-    """Give a topic more queues, or another type."""
-    name, queues = asked.required("name", "The topic"), asked.get("queues")
-    if queues and not (queues.isascii() and queues.isdigit()):
-        raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
-    given: Model = {"message_type": asked.get("type"), "queue_count": int(queues or 0)}
-    topic = broker.put("topics", name, body={field: value for field, value in given.items() if value})
-    takes = topic["message_type"].lower()
-    return Done(f"{name} takes {takes} and has {topic['queue_count']} queues.", page_of(name))
-
-
-def purge(broker: Api, asked: Asked) -> Done:
-    """Discard the messages of a topic whose name was typed."""
-    name = typed_name(asked)
-    body = {"discard": asked.get("discard") == "true", "reason": asked.get("reason")}
-    use = broker.post("topics", name, "purge", body=body)
-    return Done(f"{name} is empty: {use['messages']:,} messages were discarded.", page_of(name))
-
-
-def delete(broker: Api, asked: Asked) -> Done:
-    """Delete a topic whose name was typed."""
-    name = typed_name(asked)
-    use = broker.delete("topics", name, **asked.given("discard", "reason"))
-    return Done(f"{name} is deleted: {use['messages']:,} messages were discarded.", "/topics")
-
-
-def typed_name(asked: Asked) -> str:
-    """Return the name of a topic that was typed once more; raise `ClientMistake` for another one."""
-    name = asked.required("name", "The topic")
-    if asked.required("typed", "The topic's name, typed once more,") != name:
-        raise ClientMistake(f"Another name was typed than {name}: nothing was done.")
-    return name
-
-
 def send(broker: Api, asked: Asked) -> Done:
     """Send the message of the form."""
     message: Model = asked.given("tag", "message_group", "lite_topic", "in", "timer_key")
@@ -199,13 +158,5 @@ def page_of(name: str) -> str:
 
 PAGE: Final = Page("/topics", "Topics", "topics.html", read, entry="Topics", acts={"create": create})
 ONE: Final = Page("/topics/one", "Topic", "topic.html", read_one, every_ms=1_000)
-CHANGE: Final = Page(
-    "/topics/change",
-    "Change a topic",
-    "topic_change.html",
-    read_change,
-    acts={"alter": alter, "purge": purge, "delete": delete},
-    every_ms=0,
-)
 MESSAGE: Final = Page("/topics/message", "Message", "topic_message.html", read_message, acts={"again": again})
 SEND: Final = Page("/topics/send", "Send a message", "send.html", read_send, acts={"now": send}, every_ms=0)

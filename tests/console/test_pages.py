@@ -195,6 +195,38 @@ def test_a_report_has_its_style_and_no_script(pipe: Pipe, broker: BrokerProcess,
         console.stop()
 
 
+def test_a_page_stays_while_its_broker_is_gone_and_heals(pipe: Pipe, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    console, tab = ConsoleProcess(os.environ, broker.http), Tab(pipe)
+    try:
+        broker.post("/api/messages", {"topic": "watched", "body": "before"})
+        tab.open(console.link)
+        tab.open(f"{console.url}/topics/one?name=watched")
+        tab.shows("before")
+        broker.kill()
+        tab.shows("The page asks again.")
+        assert "before" in tab.text()
+        tab.open(f"{console.url}/topics/one?name=watched")
+        tab.shows("No answer yet")
+        broker.start()
+        broker.post("/api/messages", {"topic": "watched", "body": "after"})
+        tab.shows("after")
+        tab.shows("before")
+    finally:
+        console.stop()
+        broker.stop()
+
+
+def test_a_page_whose_session_ended_asks_to_sign_in(tab: Tab, broker: BrokerProcess) -> None:
+    broker.post("/api/messages", {"topic": "watched", "body": "seen"})
+    tab.open(f"{site(tab)}/topics/one?name=watched")
+    tab.shows("seen")
+    tab.run("fetch('/sign-out', {method: 'POST'}).then(() => true)")
+    tab.shows("Token")
+    assert "seen" not in tab.text()
+
+
 def test_a_console_that_is_read_only_shows_no_verb(pipe: Pipe, broker: BrokerProcess) -> None:
     broker.post("/api/timers", {"topic": "deadlines", "body": "9", "in": "30m", "timer_key": "order:9"})
     console, tab = ConsoleProcess(os.environ, broker.http, "--read-only"), Tab(pipe)
