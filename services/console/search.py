@@ -6,26 +6,28 @@ leads to the next part; with them `console.js` follows it, and adds what it find
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
 from services.console.page import Asked, Model, Page
 from services.http.api import Api
+from tidewheel.errors import AccessRefused
 
 CONTENT: Final = ("text", "json", "property", "error")
 FILTER: Final = ("topic", *CONTENT, "from", "until")
 LIMIT: Final = 50
 SCAN: Final = 5_000
 RECENT: Final = "1h ago"
+NAMES_MAX: Final = 500
 
 
 def read(broker: Api, asked: Asked) -> Model:
     """Return one part of a search, and the link to the next; an empty model before anything is asked."""
     wanted = asked.given(*FILTER)
     if not wanted.get("topic"):
-        names = [one["name"] for one in broker.get("topics")["topics"]]
-        return EMPTY | {"filter": {"from": RECENT} | wanted, "topics": names[:500], "has_topics": bool(names)}
+        return EMPTY | {"filter": {"from": RECENT} | wanted} | names_of_topics(broker)
     given = {name: text for name, text in wanted.items() if name != "topic"}
     path = ("topics", wanted["topic"], "search")
     part = broker.search(*path, **given, **asked.given("after"), limit=LIMIT, scan=SCAN)
@@ -38,6 +40,15 @@ def read(broker: Api, asked: Asked) -> Model:
         "scanned_ms": part["scanned_ms"],
         "next": urlencode(following),
     }
+
+
+def names_of_topics(broker: Api) -> Model:
+    """Return the topics to choose from; none for a user of some topics, who may not list them."""
+    broker.get("whoami")  # raises `SignedOut`
+    with suppress(AccessRefused):
+        names = [one["name"] for one in broker.get("topics")["topics"]]
+        return {"topics": names[:NAMES_MAX], "has_topics": bool(names)}
+    return {}
 
 
 EMPTY: Final[Model] = {

@@ -23,6 +23,8 @@ ROLES = {
     "operator": ("operator", "--topic", "or*", "--group", "shop"),
     "admin": ("admin",),
 }
+CLERK = "clerk"
+"""A user without a role, who may view some topics."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,9 @@ def browsers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bro
             run(broker, token, "auth", "user", "add", user)
             run(broker, token, "auth", "role", user, *role)
             given[user] = run(broker, token, "auth", "token", "add", user).split()[1]
+        run(broker, token, "auth", "user", "add", CLERK)
+        run(broker, token, "auth", "acl", "allow", CLERK, "view", "--topic", "or*")
+        given[CLERK] = run(broker, token, "auth", "token", "add", CLERK).split()[1]
         run(broker, token, "send", "orders", "7", "--in", "30m", "--timer-key", "order:7")
         run(broker, token, "send", "carts", "8", "--in", "30m", "--timer-key", "cart:8")
         run(broker, token, "group", "create", "shop", "orders")
@@ -86,5 +91,14 @@ def test_each_role_moves_the_timers_that_it_may(
 
 
 def test_audits_are_for_admins(browsers: dict[str, Browser]) -> None:
-    statuses = {user: browser.open("/audits").status for user, browser in browsers.items()}
+    statuses = {user: browsers[user].open("/audits").status for user in ROLES}
     assert statuses == {"viewer": 403, "operator": 403, "admin": 200}
+
+
+def test_who_sees_some_topics_searches_these(browsers: dict[str, Browser]) -> None:
+    clerk = browsers[CLERK]
+    assert clerk.model("/search")["topics"] == []
+    assert clerk.open("/search?topic=orders&text=x").status == 200
+    assert clerk.open("/topics/one?name=orders").status == 200
+    for path in ("/search?topic=carts&text=x", "/topics/one?name=carts", "/topics"):
+        assert clerk.open(path).status == 403
