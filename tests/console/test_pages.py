@@ -125,6 +125,20 @@ def test_a_search_goes_on_by_itself_until_it_is_stopped(tab: Tab, broker: Broker
     tab.until("!document.querySelector('#stop')")
 
 
+def test_a_search_is_stopped_and_goes_on_by_its_link(tab: Tab, broker: BrokerProcess) -> None:
+    for first in range(0, 60_000, 1_000):
+        batch = [{"topic": "long", "body": f"order {at}"} for at in range(first, first + 1_000)]
+        broker.post("/api/messages", {"messages": batch})
+    tab.open(f"{site(tab)}/search?topic=long&text=order+59999")
+    tab.until("document.querySelector('#stop')")
+    tab.run("document.querySelector('#stop').click()")
+    tab.until("!document.querySelector('#stop')")
+    assert "60,000 messages match" not in tab.text()
+    tab.press("[data-follow] a")
+    tab.shows("that is all")
+    tab.shows("order 59999")
+
+
 def test_a_schedule_is_set_after_a_preview_and_paused(tab: Tab) -> None:
     tab.open(f"{site(tab)}/schedules")
     tab.fill("#new", cron="0 9 * * 1-5", time_zone="Europe/London")
