@@ -1,1 +1,1 @@
-"""Delayed messages: records, files, delivery, timer verbs, and repair after damage."""
+"""Implements delayed messages: records, files, delivery, verbs, and repair after damage."""

@@ -1,15 +1,15 @@
-"""Conversion of many timer records at once to ready records, by copying byte ranges.
+"""Converts many timer records to ready records at once by copying byte ranges.
 
     timer record   front | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   front | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
 The front is the fixed part of a record (`commitlog.record.HEAD_V4`). Each property is a name, \\x01, a value,
-and \\x02. Only the most common records are cut: records between IPv4 hosts that have a message id and end
-with the two properties of their target. All other records, such as records of moved timers or records with a
+and \\x02. Only the most common kind of record is cut: a record that has IPv4 hosts and a message id, and ends
+with the two properties of its target. All other records, such as records of moved timers or records with a
 verdict, are decoded by `timer_source`. Numpy writes the fronts and CRCs of all records at once.
 
-The loop over the records is one function on purpose, because a checkpoint spends most of its time in the
-loop.
+The loop over the records is deliberately a single function, because a checkpoint spends most of its time in
+this loop.
 
 Weak spot: cutting depends on the order in which `timer_records.timer_properties` writes the properties. If
 the order changed, every record would be decoded, which is slower but still correct.
@@ -42,7 +42,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """The real topic of timers: its name, its encoded field, and the prefix that is hashed before names."""
+    """The real topic of a timer, with its name, its encoded field, and the prefix of its hashed names."""
 
     name: str
     field: bytes
@@ -61,7 +61,7 @@ class Cut:
         self.queues: list[tuple[str, int]] = []
         """The target (topic, queue id) of each cut record."""
         self.named: list[tuple[int, bytes]] = []
-        """The indices and properties of the cut records that may have a tag or further keys.
+        """The indices and properties of the cut records that may have a tag or additional keys.
 
         The indices are positions in `stored`.
         """
@@ -103,8 +103,8 @@ class Cut:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # This is only a prefilter, because the name of another property may have the same ending; the
-            # caller checks the names.
+            # This test is only a prefilter, because the name of another property may have the same ending.
+            # The caller checks the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -143,7 +143,7 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic from the part of a target before the queue id, or None if the part is malformed."""
+    """Return the topic in `pairs`, the bytes of a target before the queue id, or None if malformed."""
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:
         return None

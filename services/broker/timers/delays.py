@@ -1,8 +1,8 @@
-"""Conversion of the delay properties of a message to one absolute delivery time.
+"""Converts the delay properties of a message to a single absolute delivery time.
 
 The delay properties and their rules are listed in `tidewheel.delay_properties`.
 
-Delays count from the caller's real time, because the protocol front ends read the properties before
+Delays are measured from the caller's real time, because the protocol front ends read the properties before
 `services.live.clock` converts times to the broker's time. The maximum delay is checked later
 (`services.broker.spine.validation`). Cost: one set operation for a message without delay properties.
 """
@@ -22,10 +22,9 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def with_absolute_times(message: Message, now_ms: int) -> Message:
-    """Return a received message with all relative times converted to absolute times.
+    """Return a received message with its relative times converted to absolute times.
 
-    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` if a time is illegal, or if two times
-    contradict each other.
+    `now_ms` is the caller's time. Raise `IllegalDeliveryTime` if a time is illegal or two times conflict.
     """
     if _TIMED.isdisjoint(message.properties):
         return message

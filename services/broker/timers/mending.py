@@ -1,4 +1,4 @@
-"""Repair of damaged timer files: timers are rebuilt from other copies or end as UNREADABLE.
+"""Repairs damaged timer files: each lost timer is rebuilt from another copy or ends as UNREADABLE.
 
     CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
@@ -7,32 +7,33 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     step      the core appends those with a readable copy again, and ends the others
 
-The timers of a gap are computed exactly, as a difference: the named timers that are due in the window of the
-damaged file, minus the timers in any sound batch or in memory, minus the timers that have ended. If the
-difference has fewer rows than the snapshot counts, the log is read as well, because a timer without a message
-id may have no name. A gap may also have contained tombstones, so rows of ended timers in the window are
-deleted again. Ends are kept while a timer due at the same time may wait in a damaged file. Timers due before
-`Partitions.undone_ms` have ended.
+The timers in a gap are computed exactly: the result is the set of named timers that are due in the window of
+the damaged file, minus the timers in any sound batch or in memory, and minus the timers that have ended. If
+the result has fewer rows than the snapshot records, the log is read as well, because a timer without a
+message id may have no name. A gap may also have contained tombstones, so rows of ended timers in the window
+are deleted again. Ends are kept as long as a timer due at the same time may be waiting in a damaged file. All
+timers due before `Partitions.undone_ms` have ended.
 
-A rebuilt timer is a new log record that replaces the old timer, like a move to the same time. A rebuilt timer
-is therefore durable and delivered once, and a crash during the repair loses no timer. The record of a rebuilt
-timer is read from the log or from an older timer file. Files for a time in doubt are therefore kept from the
-detection of damage until a checkpoint begins after all timers are rebuilt. After a start, no timer file is
-deleted until every file has been verified: the times in doubt are unknown until then, because the result of
-the last rescue may be lost. A sound row with a damaged record is repaired in the same way as a gap. A timer
-is also repaired if its damage was found when the timer was due or when a checkpoint copied the timer
-(`Timers.in_doubt`), because late delivery is better than no delivery. A timer without a readable record in
-the log or in an older file ends as UNREADABLE: it is counted and listed, and is never pending again.
+A rebuilt timer is a new log record, which replaces the old timer as if the timer were moved to the same time.
+A rebuilt timer is therefore durable and delivered once, and a crash during the repair loses no timer. The
+record of a rebuilt timer is read from the log or from an older timer file. Files that cover a time in doubt
+are therefore kept from the detection of damage until a checkpoint begins after all timers are rebuilt. After
+a start, no timer file is deleted until every file has been verified. Until then the times in doubt are
+unknown, because the result of the last rescue may have been lost. A sound row with a damaged record is
+repaired in the same way as a gap. A timer is also repaired if its damage was found when the timer was due or
+when a checkpoint copied the timer (`Timers.in_doubt`), because late delivery is better than no delivery. A
+timer without a readable record in the log or in an older file ends as UNREADABLE: it is counted and listed,
+and is never pending again.
 
-Cost: without damage, only the checks take time. A rescue reads names and ends once, and takes 16 bytes of
-memory per timer of the window.
+Cost: if no file is damaged, only the checks take time. A rescue reads names and ends once, and takes 16 bytes
+of memory per timer in the window.
 
-A disk that cannot read any file gives no information about damage: a rescue on such a disk fails and is
+If the disk cannot read any file, read errors are not evidence of damage. In this case the rescue fails and is
 retried.
 
-Weak spot: if names or the log are damaged as well, lost timers may remain unidentified. Unidentified timers
-are counted in `unknown_count` if the snapshot's row count reveals the loss; for a file that was split, even
-the number of lost timers is unknown.
+Weak spot: if the names or the log are damaged as well, some lost timers may not be identified. Unidentified
+timers are counted in `unknown_count` if the snapshot's row count reveals the loss. For a file that was split,
+even the number of lost timers is unknown.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""The number of files per folder in which a rescue reads the first byte to test the disk."""
+"""The number of files per folder whose first byte a rescue reads to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
@@ -90,7 +91,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """The location of a record in an older file."""
+    """The location of a copy of a record in an older file."""
 
     path: str
     position: int
@@ -99,7 +100,7 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A list of files to verify in a worker thread, and the damage that the check finds."""
+    """A check of files in a worker thread, with the files to verify and the damage found."""
 
     files: list[tuple[Slot, File, int]]
     """The timer files to verify, each with the byte position at which the check begins."""
@@ -107,7 +108,7 @@ class CheckJob:
     """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files left for the next check, each with the byte position at which it begins."""
+    """The timer files left for the next check, each with the byte position at which that check begins."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -166,7 +167,7 @@ class LogPass:
 
 
 def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield the rows of a batch that have a record with a wrong CRC."""
+    """Yield the rows of a batch whose records do not match their CRCs."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
     content.extend(bytes(batch.end - batch.position - len(content)))  # a truncated file: zeros fail each CRC
@@ -182,7 +183,7 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
 
 @dataclass(slots=True, eq=False)
 class RepairJob:
-    """A search, in a worker thread, for timers that are missing or revived because of damage."""
+    """A search in a worker thread for timers that damage has removed or revived."""
 
     gaps: tuple[Gap, ...]
     bare: list[RowWithoutRecord]
@@ -193,22 +194,22 @@ class RepairJob:
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The offsets of the timers that have a tombstone only in memory."""
+    """The offsets of the timers with a tombstone only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The offsets of the timers with ends that are only in memory: new ends, and ends rebuilt at startup."""
+    """The offsets of the timers with an end only in memory, either new or rebuilt at startup."""
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """Every timer with a last time before `forgotten_ms` has ended, although its end may be forgotten."""
+    """Every timer with a last time before `forgotten_ms` has ended, even if its end has been forgotten."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, RecordCopy] = field(default_factory=dict)
     unknown_count: int = 0
-    """The number of lost rows in gaps whose timers could not be identified."""
+    """The number of rows lost in gaps for which no timer could be identified."""
     over: set[int] = field(default_factory=set)
     """The timers that have ended, as shown by a tombstone or by the beginning of the kept history."""
     blocked: str = ""
@@ -256,7 +257,7 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark need no tombstone: their timers have ended, although some ends may be
+        # Rows before the watermark need no tombstone, because their timers have ended, even if some ends are
         # forgotten.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
@@ -264,11 +265,11 @@ class RepairJob:
         self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether a damaged file has been split, which makes the number of its rows unknown."""
+        """Return whether a damaged file has been split, in which case its number of rows is unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of the window in sound batches, and the number of rows in damaged batches.
+        """Return the live rows of sound batches in the window, and the number of rows in damaged batches.
 
         A batch in a gap counts as damaged even if the disk can now read the batch, because its timers have
         already been skipped.
@@ -292,7 +293,7 @@ class RepairJob:
         return np.concatenate(found), lost_count
 
     def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
-        """Return the timers of the window that have a name, and whether all names were readable."""
+        """Return the named timers in the window, and whether all names were readable."""
         found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
@@ -321,7 +322,7 @@ class RepairJob:
         return _exclude(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged_timers(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers of the window that are found in the log."""
+        """Return the timers in the window that have a record in the log."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -412,13 +413,13 @@ def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
 
 
 class TimerRepair:
-    """The repair of damaged timer files: checks, rescues, and the timers that a rescue restores.
+    """The scheduler of checks and rescues, which repairs damaged timer files.
 
         idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a rescue) --step--> idle
                                                        --done of a check, or failed-------------> idle
 
-    Only one job runs at a time: a rescue takes a consistent view of files and memory, and the timers that it
-    finds missing are repaired before the next rescue begins.
+    Only one job runs at a time, because a rescue needs a consistent view of files and memory. All timers that
+    a rescue finds missing are repaired before the next rescue begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -449,7 +450,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def keep_house(self, now_ms: int) -> None:
-        """Allow the next check, and report damage to names, ends, and keys that a checkpoint has found."""
+        """Allow the next check, and report damage to names, ends, and keys found by a checkpoint."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -460,8 +461,8 @@ class TimerRepair:
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check more timer files on a follower, after a checkpoint.
 
-        Once all timer files are checked, the follower may delete older files, too. Damage is repaired only
-        when the node becomes the leader.
+        Once all timer files are checked, the follower may also delete older files. Damage is repaired only
+        after the node becomes the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -504,7 +505,7 @@ class TimerRepair:
         return self._has_begun and not is_reading
 
     def _in_doubt(self) -> list[Span]:
-        """Return the times covered by damaged bytes whose timers are not all rebuilt or ended."""
+        """Return the times covered by damaged bytes, until all affected timers have been rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         bare = chain(self._bare, *(job.bare for job in jobs))
@@ -532,8 +533,8 @@ class TimerRepair:
             self._adopt_search(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        # While the worker was reading, a checkpoint may have dropped a file, and a timer may have ended:
-        # results about such files and timers are ignored.
+        # While the worker was reading, a checkpoint may have dropped a file, and a timer may have ended.
+        # Results for such files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.bare if self._has_file(one) and self._is_waiting(one))
@@ -548,7 +549,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job, which is tried again after the next `keep_house`."""
+        """Requeue a failed job, which is retried after the next `keep_house`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -595,7 +596,7 @@ class TimerRepair:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer waits; timers before the watermark have ended, even with forgotten ends."""
+        """Return whether a timer waits; before the watermark it has ended, even if its end is forgotten."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 

@@ -1,4 +1,4 @@
-"""Delivery of due timers to their queues, in sort order, in bounded slices, and only once.
+"""Delivers due timers to their queues, each exactly once, in sort order and in bounded slices.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
                                            `--- `TIMER_RUN_MIN` and more: bytes copied ----+
@@ -6,12 +6,12 @@
     the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
                                            `--- more: made ready together (`timer_source`)-+
 
-The two sources are merged by sort key; at equal times due runs come first, because their timers were set
-earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are not durable.
+The two sources are merged by sort key. At equal times, due runs are delivered first, because their timers
+were set earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are waiting to be flushed.
 
-Cost: a single timer takes 47 to 65 us, including its share of the flush, and a timer in a run of 2,000 takes
-13 to 18 us. A run takes about 900 us regardless of its size: if two timers per millisecond were delivered as
-runs, they would use a whole core and all be late.
+Cost: a timer that is delivered alone takes 47 to 65 us, including its share of the flush, and a timer in a
+run of 2,000 takes 13 to 18 us. Each run has a fixed cost of about 900 us, so delivering two timers per
+millisecond as runs would occupy a whole core and make every timer late.
 
 Late deliveries are counted under the first cause in this list that applies:
 
@@ -59,7 +59,7 @@ _ALONE_COUNTS: Final = 4
 
 
 class TimerDelivery:
-    """Delivery of due timers from `timers` to the log."""
+    """The delivery of due timers from `timers` to the log."""
 
     def __init__(self, disk: Disk, store: Store, timers: Timers, opened_ms: int) -> None:
         self._store, self._timers = store, timers
@@ -70,7 +70,7 @@ class TimerDelivery:
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """Due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
+        """The due and store times (ms) of the timers delivered singly in this call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a forward jump of the clock, which explains the lateness of timers due within the jump."""
@@ -79,8 +79,8 @@ class TimerDelivery:
     def deliver(self, now_ms: int, count_max: int) -> int:
         """Deliver due timers until their count reaches `count_max`, and return the count.
 
-        A timer of a due run counts once; a timer that is delivered singly or from the wheel counts
-        `_ALONE_COUNTS` times, in proportion to the processor time that it takes.
+        A timer in a due run counts once, and a timer that is delivered singly or from the wheel counts
+        `_ALONE_COUNTS` times, in proportion to its use of processor time.
         """
         if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
@@ -99,7 +99,7 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return the time of the next call, or None if no timer waits or delivery is paused for a flush.
+        """Return the time of the next call, or None if no timer is waiting or delivery is paused for a flush.
 
         `seen_ms` is the time of the last call.
         """
@@ -115,8 +115,8 @@ class TimerDelivery:
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
         """Deliver the next timers of the wheel or the due run, and return their count (see `deliver`).
 
-        This method merges two sorted sources: each source delivers its timers before the head of the other
-        source. Within the same millisecond the run comes first, hence the `- 1` for the wheel.
+        This method merges two sorted sources: the timers of each source are delivered up to the head of the
+        other. Within a millisecond, the run is delivered first, hence the `- 1` for the wheel.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
@@ -139,7 +139,7 @@ class TimerDelivery:
         return len(rows) * (_ALONE_COUNTS if len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Deliver one timer of the wheel."""
+        """Deliver one timer from the wheel."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -148,7 +148,7 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_near_run(self, near: list[tuple[int, int]], now_ms: int) -> bool:
-        """Deliver timers of the wheel together, or return False if a record is missing from the log.
+        """Deliver timers from the wheel together, or return False if a record is missing from the log.
 
         If the result is False, no timer was delivered, and the caller delivers the timers one by one.
         """
@@ -173,7 +173,7 @@ class TimerDelivery:
         self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append one ready message; its lateness is measured from the later of set time and due time."""
+        """Append a ready message; its lateness counts from the later of its set time and its due time."""
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
         late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
@@ -182,7 +182,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver the ready records of partition rows, and advance the watermark past these rows.
 
-        The watermark also passes rows of timers that have ended and rows with damaged records.
+        The watermark also passes rows of ended timers and rows with damaged records.
         """
         if not len(rows):
             return
@@ -197,7 +197,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver one timer of a partition, as `_deliver_waiting` does for many timers."""
+        """Deliver one timer from a partition, as `_deliver_waiting` does for many timers."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if stored and record.crc_holds(stored):
@@ -220,7 +220,7 @@ class TimerDelivery:
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int) -> None:
-        """Append the contiguous records of rows in `content`, and count the lateness of their timers.
+        """Append the contiguous row records in `content`, and record the lateness of their timers.
 
         If a timer was set after its due time, its lateness is measured from the time of setting.
         """
@@ -247,9 +247,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of waiting timers in a case where damage may have destroyed tombstones.
+        """Return the rows of waiting timers when damage may have destroyed tombstones.
 
-        If the end of a timer is unreadable as well, the timer is put in doubt for a rescue.
+        If the end of a timer is also unreadable, the timer is marked as in doubt for a rescue.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -270,7 +270,7 @@ class TimerDelivery:
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return a column of the due times of rows, in ms.
+        """Return the due times of rows (ms) as a column.
 
         The due time of a timer equals its sort time, except for deviating timers, whose due times are read
         from their records.
@@ -290,12 +290,12 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the contiguous records of rows; records close together in the file are read at once.
+        """Return the records of rows in one contiguous buffer, reading neighbouring records together.
 
-        Rows are sorted by due time, but their records are in the order in which the timers were set. Rows are
-        therefore sorted by record position, and a new span begins where the gap to the previous record is too
-        wide. All spans are read in one call, and `shifts` maps each position in the file to its position in
-        the bytes read. Finally, the records are picked in the order of the rows.
+        Rows are sorted by due time, but their records are stored in the order in which the timers were set.
+        Rows are therefore sorted by record position, and a new span begins where the gap to the previous
+        record is too wide. All spans are read in one call, and `shifts` maps each position in the file to its
+        position in the bytes read. Finally, the records are copied in row order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
         order = np.argsort(places)
@@ -339,7 +339,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries; the columns contain topic number n from `begins[n]` to `begins[n + 1]`."""
+        """Count late deliveries; the columns hold topic number n from `begins[n]` to `begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)

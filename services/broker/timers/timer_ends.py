@@ -1,4 +1,4 @@
-"""Names and ends of timers, kept independently of the retention of the log.
+"""Stores the names and ends of timers independently of log retention.
 
 Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex`):
 
@@ -7,20 +7,20 @@ Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex
     ends    a timer's offset                         the kind and time of its end, and the end's log offset
 
 A timer that is in `names` and not in `ends` is pending. A fact contains an event and its times, and does not
-depend on `history_ms`, a setting that may differ in each process that opens the store:
+depend on `history_ms`, because each process that opens the store may have a different value of this setting:
 
 1. A fact expires `history_ms` after its last time (`last_ms`), which is the later of set time and due time
    for a name, and the later of end time and due time for an end. The end of a timer therefore never expires
    before the names of the timer.
 2. Names and ends are merged separately, so a merge may drop the end of a timer and leave its name.
-   `forgotten_ms` is the time before which any merge may have dropped ends. `forgotten_ms` never decreases and
+   `forgotten_ms` is the time before which a merge may have dropped ends. `forgotten_ms` never decreases and
    is part of the snapshot, because dropped ends are not restored when a longer history is set later.
 3. A timer is reported as forgotten if the last time of its name is before `forgotten_ms`, or more than
    `history_ms` ago. A forgotten timer never counts as pending.
-4. The history of a waiting timer is kept however late the timer is, because merges use the time of the
-   earliest waiting timer.
+4. The history of a waiting timer is kept regardless of its lateness, because expiry in merges is relative to
+   the earliest waiting timer.
 
-Memory: the facts since the last checkpoint, and Bloom filters of about 12 bits per fact.
+Memory: the facts added since the last checkpoint, and Bloom filters with about 12 bits per fact.
 
 An end is stored as a fact of `consumequeue.timerindex_fact` with the following u64 fields:
 
@@ -32,8 +32,8 @@ An end is stored as a fact of `consumequeue.timerindex_fact` with the following 
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: names are identified only by a 128-bit hash. Two names with the same hash would refer to the same
-timer without being detected; with 2**40 names in a store, the probability is about 2**-49.
+Weak spot: names are identified only by a 128-bit hash. A collision, in which two names refer to the same
+timer, would not be detected. With 2**40 names in a store, the probability of a collision is about 2**-49.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class NamedTimer(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time (ms) from which the timer's name is kept for the length of the history."""
+        """The time (ms) from which the retention of the timer's name is measured."""
         return max(self.due_ms, self.stored_ms)
 
 
@@ -112,18 +112,18 @@ class EndsToWrite:
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def tidy(self, disk: Disk) -> None:
-        """Delete files that are no longer needed."""
+        """Delete the files that are no longer needed."""
         self.names.tidy(disk)
         self.ends.tidy(disk)
 
 
 class TimerEnds:
-    """Names and ends of the timers of a store."""
+    """The names and ends of all timers in a store."""
 
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """Ends may have been dropped for timers with a `known_ms` before `forgotten_ms`."""
+        """The ends of timers with a `known_ms` before this time may have been dropped."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
@@ -163,7 +163,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool column that is true for each timer that has ended. Raise `StoreDamaged`."""
+        """Return a bool column that marks the timers that have ended. Raise `StoreDamaged`."""
         try:
             return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
@@ -171,7 +171,7 @@ class TimerEnds:
             raise
 
     def report_damage(self) -> None:
-        """Report the known damage to both indexes."""
+        """Report any known damage to both indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.report(Damaged(part, "", index.damage))
@@ -193,7 +193,7 @@ class TimerEnds:
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
         """Return whether a timer with the given `known_ms` may have ended before the kept history.
 
-        A timer stays forgotten when the clock is set back or the history is made longer, because a merge may
+        A timer remains forgotten after the clock is set back or the history is extended, because a merge may
         have dropped its end.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
@@ -205,7 +205,7 @@ class TimerEnds:
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data that a checkpoint writes, without facts that expired before `now_ms`.
+        """Return the data for a checkpoint to write, excluding facts that expired before `now_ms`.
 
         `now_ms` is the newest store time rather than a clock reading, which may be wrong, and is never later
         than the earliest waiting timer.
@@ -215,7 +215,7 @@ class TimerEnds:
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Replace the facts and runs that a durable checkpoint has written or merged."""
+        """Adopt the runs of a durable checkpoint, which replace the facts and runs written or merged."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
@@ -255,7 +255,7 @@ def end_extra(end: End, due_ms: int) -> int:
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return the last time (ms) of each name or end fact, from which the fact is kept for the history."""
+    """Return the last time (ms) of each name or end fact, from which its retention is measured."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 

@@ -1,10 +1,10 @@
-"""Rebuilding of timer names and ends at startup, if one of their files is damaged, in four steps:
+"""Rebuilds timer names and ends at startup if one of their files is damaged. The rebuild has four steps:
 
 1. The readable facts of the damaged runs are kept.
-2. The log is read up to the snapshot; later records are replayed in any case.
+2. The log is read up to the snapshot, because all later records are replayed anyway.
 3. The names of waiting timers whose records are no longer in the log are read from the partitions.
-4. A timer that has a name, is not waiting, and has no known end is given an end without details, because it
-   would otherwise count as waiting.
+4. A timer that has a name, is not waiting, and has no known end receives an end without details, because the
+   timer would otherwise count as waiting.
 
 If the log reaches back to the first fact of the damaged run, the rebuilt data is complete. Otherwise, facts
 of timers that ended before the first record of the log may be missing, and a verb on such a timer returns
@@ -102,7 +102,7 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the sorted offsets of all live partition rows, and the damaged ranges of the partition files."""
+    """Return the sorted offsets of all live partition rows, and the damaged ranges in the partition files."""
     # For a file that was split, only the snapshot lists the damage.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():

@@ -1,11 +1,11 @@
-"""The timer files of a checkpoint: time partitions, names, ends, and the queue table.
+"""Writes the timer files of a checkpoint: time partitions, names, ends, and the queue table.
 
-The snapshot lists all timer files with their lengths, so the files are consistent as of one log offset.
+The snapshot lists all timer files with their lengths, so all files are consistent as of a single log offset.
 
-A file that no snapshot lists any more is deleted, unless it covers a time in doubt: damaged bytes contained
-timers due at such a time, and an older file may have the last copy of their records. A time is in doubt from
-the detection of damage until a checkpoint begins after all timers of that time are rebuilt and durable, even
-if a rescue fails in between.
+A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
+that time were in damaged bytes, because an older file may then have the last copy of their records. A time
+remains in doubt from the detection of damage until the first checkpoint that begins after all timers due at
+that time are rebuilt and durable, even if a rescue fails in between.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class TimesInDoubt:
-    """The times in doubt at the beginning of a checkpoint and during the checkpoint."""
+    """The times in doubt when a checkpoint begins and while the checkpoint is running."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """A thread-safe function that returns the current times in doubt; a checkpoint may find damage."""
+    """A thread-safe function that returns the current times in doubt, since a checkpoint may find damage."""
     is_rescuing: bool = False
-    """Whether a rescue is running when the checkpoint begins; no rescue begins before the checkpoint ends."""
+    """Whether a rescue is running when the checkpoint begins; no rescue begins during a checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class TimersToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the snapshot part after the files have been written."""
+        """Return the snapshot part; call this after the files have been written."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -59,7 +59,7 @@ class TimersToWrite:
         }
 
     def tidy(self, disk: Disk) -> None:
-        """Delete unneeded files that neither the new snapshot nor the previous snapshot lists."""
+        """Delete unneeded files that are listed in neither the new snapshot nor the previous snapshot."""
         self.partitions.tidy(disk, [*self.doubt.spans, *self.doubt.now()])
         if not self.doubt.is_rescuing:  # a rescue reads the runs that existed when it began
             self.ends.tidy(disk)

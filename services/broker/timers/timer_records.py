@@ -1,4 +1,4 @@
-"""The records of timers: set, moved, cancelled, and delivered.
+"""Builds and parses the records that set, move, cancel, and deliver timers.
 
     record                                   topic                 ends            sets
     set                                      rmq_sys_wheel_timer                   its own offset
@@ -6,8 +6,8 @@
     cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
     delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
 
-Each event of a timer is a single record, so a crash keeps either all of the event or nothing. A record that
-ends a timer also contains the due time of the timer, which is used to find the timer on disk.
+Each event in the life of a timer is a single record, so a crash preserves either the whole event or nothing.
+A record that ends a timer also contains the due time of the timer, which is used to find the timer on disk.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message, with its fact, as a timer that replaces no other timer."""
+    """Return a delayed message and its fact as a timer that does not replace another timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key))
@@ -78,7 +78,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded properties of the timer record of a message that replaces no timer."""
+    """Return the encoded timer record properties for a message that does not replace a timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
@@ -102,9 +102,9 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 
 
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
-    """Return a timer record with the same message and due time, to replace a timer in a damaged file.
+    """Return a timer record that replaces a timer in a damaged file, with the same message and due time.
 
-    The new timer gets only the names in `names`, because another timer may have the same key by now.
+    The new timer gets only the names in `names`, because another timer may have taken over the key.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -119,7 +119,7 @@ def restrict_names(new: Record, names: list[TimerName]) -> None:
 
 
 def is_rebuilt(timer: Record) -> bool:
-    """Return whether a timer record replaces a record in a damaged file."""
+    """Return whether a timer record replaces one in a damaged file."""
     return properties.value_of(timer.properties, property_names.REASON).startswith(_REBUILT[:9])
 
 
@@ -130,12 +130,12 @@ def names_of(timer: TimerSet) -> list[TimerName]:
 
 
 def move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for the move that created a record with these properties, or None if no move did."""
+    """Return the reason for the move that created a record with these properties, or None if not moved."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return a timer's message for its real queue, with the timer's offset, a verb, and the verb's reason."""
+    """Return the record that delivers a message to its real queue, with timer offset, verb, and reason."""
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in NOT_DELIVERED}
     marks = {
@@ -174,7 +174,7 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer with a lost record; `topic` is empty if the topic is unknown."""
+    """Return the record that ends a timer whose record is lost; `topic` is empty if the topic is unknown."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -193,7 +193,7 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return timer properties, changed so that the timer replaces `replaced`, or no timer if it is None."""
+    """Return properties that mark a timer as the replacement of `replaced`, or of no timer if None."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -201,9 +201,9 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that a timer with these properties replaced, or -1 if there is none.
+    """Return the offset of the timer that was replaced by a timer with these properties, or -1 if none was.
 
-    For a moved or rebuilt timer, which replaces only itself, the result is -1.
+    The result is -1 for a moved or rebuilt timer, which replaces only itself.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1

@@ -1,8 +1,9 @@
-"""Partition rows and ready records, which checkpoints make from the timer records in the log.
+"""Builds the partition rows and ready records of checkpoints from the timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). Next to the row of a timer, the checkpoint
-writes the exact record to deliver, including its CRC; only the offsets and the store time are set at delivery
-(`services.broker.spine.copies`). Delivery therefore reads one file sequentially and does not parse records.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). Along with the row of each timer, the
+checkpoint writes the exact record to deliver, including its CRC. Only the offsets and the store time are set
+at delivery (`services.broker.spine.copies`). Delivery therefore reads one file sequentially and does not
+parse records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -11,11 +12,11 @@ writes the exact record to deliver, including its CRC; only the offsets and the 
     spare      second key; `MANY_NAMES` if there are more
 
 The most common records are cut and joined (`services.broker.timers.cutting`). All other records, such as
-those between IPv6 hosts, are decoded and encoded, which takes three times as long. Both methods produce the
+records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce the
 same bytes.
 
-Weak spot: two implementations must produce the same bytes, and only a test (`test_timer_source.py`) compares
-the results.
+Weak spot: the two implementations must produce the same bytes, which only a test verifies
+(`test_timer_source.py`).
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the message of a timer as it is delivered, but with the timer's own offset and store time."""
+    """Return the record that delivers a timer's message, with the timer's own offset and store time."""
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host

@@ -1,4 +1,4 @@
-"""Views of waiting timers: pages by due time, counts, and histograms.
+"""Provides views of the waiting timers: pages sorted by due time, counts, and histograms.
 
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory use is bounded
 for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag and names. A
@@ -29,7 +29,7 @@ _LOOK_WORK: Final = 2  # in `limits.WORK_NS`: reading a small record and convert
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter: its sort position, and the place of its record in a partition."""
+    """A timer that may match a filter, with its sort position and its record's location in a partition."""
 
     due_ms: int
     timer_offset: int
@@ -62,7 +62,7 @@ class TimerViews:
         return TimerPage(found, None)
 
     def search(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
-        """Return the matching timers of a bounded search, and the cursor of the next call or None.
+        """Return the timers that a bounded search finds, and the cursor for the next call or None.
 
         The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
         record.
@@ -81,7 +81,7 @@ class TimerViews:
         return TimerPage(found, None)
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return the timers of all topics with a prefix, sorted by due time."""
+        """Return the timers of all topics that begin with a prefix, sorted by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
@@ -99,7 +99,7 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return the pair (start, number of matching timers) for each window of `width_ms` from `from_ms` on.
+        """Return (start, number of matching timers) for each window of `width_ms`, beginning at `from_ms`.
 
         Empty windows are omitted.
         """
@@ -119,7 +119,7 @@ class TimerViews:
                 yield _candidate(row, path)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return a bool column of the matching rows; a record is read only if its row is not conclusive."""
+        """Return a bool column of the matching rows; a record is read only if its row is inconclusive."""
         matching = self._may_match(rows, path, wanted)
         unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():

@@ -1,8 +1,9 @@
-"""Delayed messages, which are set, moved, fired, or cancelled, and delivered when due.
+"""Sets, moves, fires, and cancels delayed messages, which are delivered when they are due.
 
-A timer is a record of the log, and the offset of the record is the internal name of the timer. All changes of
-a timer are decided in one thread when a record is appended, so each verb has exactly one result. A timer ends
-once, when the record of its end is appended and applied; the verb is answered when that record is durable.
+A timer is a record in the log, and is identified internally by the offset of that record. All changes to a
+timer are decided in a single thread when a record is appended, so each verb has exactly one result. A timer
+ends exactly once, when the record of its end is appended and applied. The response to the verb is sent when
+that record is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -10,26 +11,27 @@ once, when the record of its end is appended and applied; the verb is answered w
     near: `NearTimers`, a wheel           until delivered                  one entry each
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
-Due timers are delivered by `services.broker.timers.timer_delivery`; this file contains the verbs and the
-effects of their records. Only `Timers.apply` changes names, ends, and counts and removes ended timers;
-`Timers.publish` arms timers. The positions of waiting timers (sort keys and watermark) depend on the broker's
-clock and are not part of the log's state.
+Due timers are delivered by `services.broker.timers.timer_delivery`, while this file implements the verbs and
+applies their records. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. Timers
+are armed by `Timers.publish`. The positions of waiting timers (sort keys and watermark) depend on the
+broker's clock and are not part of the log's state.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in the order of their sort keys; the watermark is the last delivered key, from which delivery
-continues after a restart (`timingwheel.partitions`). A timer that is set after its due time therefore gets
-the time of the watermark or of the wheel as its `sort_ms`, and never an earlier time.
+are delivered in the order of their sort keys, and the watermark is the last delivered key, from which
+delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, its
+`sort_ms` is therefore the time of the watermark or of the wheel, and never an earlier time.
 
-After the clock is set back, the watermark is in the future. Timers set at such a time are delivered at their
-due time, but are sorted on disk at the watermark. `NearTimers.deviating` keeps the `sort_ms` of each timer
-that is sorted in this way, and at startup `Timers.restore_wheel` reads the due times from the records. Sort
-keys depend on the clock of one broker: another broker with the same log, or the same broker after a restart,
-may choose different sort keys. Records therefore refer to timers by due time, and never by sort key.
+After the clock is set back, the watermark is in the future. Timers set during this period are delivered at
+their due times, but have sort times on disk at the watermark. `NearTimers.deviating` contains the `sort_ms`
+of each timer whose sort time differs from its due time, and at startup `Timers.restore_wheel` reads the due
+times from the records. Sort keys depend on the clock of one broker: another broker with the same log, or the
+same broker after a restart, may choose different sort keys. Records therefore refer to timers by due time,
+and never by sort key.
 
 Weak spots: a timer that is set after its due time becomes due when it is set, so if the clock is set back
 before the next tick, the timer waits until the clock has caught up. `pending_by_topic` is a count, not a set:
-an UNREADABLE timer with an unknown topic is subtracted under "", so the total stays correct, but the count of
-its real topic stays one too high.
+if an UNREADABLE timer has an unknown topic, the count of topic "" is decremented, so the total remains
+correct, but the count of the real topic remains one too high.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ _NOWHERE: Final = 1 << 62
 
 
 class TimerInDoubt(NamedTuple):
-    """The due time, sort time, topic (or "") and file (or "") of a timer with a damaged record."""
+    """The due time, sort time, topic (or ""), and file (or "") of a timer with a damaged record."""
 
     due_ms: int
     sort_ms: int
@@ -94,7 +96,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker, with the timer verbs and the effects of timer records."""
+    """The delayed messages of a broker, with methods for the timer verbs and for applying timer records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -110,16 +112,16 @@ class Timers:
         self.lost: deque[LostTimer] = deque()
         """The most recent timers that ended as UNREADABLE, oldest first."""
         self.in_doubt: dict[int, TimerInDoubt] = {}
-        """The timers with damaged records that wait for a rescue, by offset.
+        """The timers that are waiting for a rescue because their records are damaged, by offset.
 
-        Delivery may have passed these timers, so `in_doubt` is the only list of them and is part of
+        Delivery may already have passed these timers, so they are listed only in `in_doubt`, which is part of
         snapshots.
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
         """The damaged ranges of the log during its replay at startup.
 
-        A timer with its record in a damaged range is not counted, and is therefore not subtracted when it
+        A timer whose record is in a damaged range is not counted, and is therefore not subtracted when it
         ends.
         """
 
@@ -129,13 +131,13 @@ class Timers:
         return self.pending_by_topic.total()
 
     def is_waiting_for_disk(self) -> bool:
-        """Return whether delivery waits for the disk."""
+        """Return whether delivery is waiting for the disk."""
         return self._store.is_behind
 
     # Setting.
 
     def check_room(self, topic: str) -> None:
-        """Raise `TooManyTimers` if a topic has the maximum number of waiting timers."""
+        """Raise `TooManyTimers` if a topic already has the maximum number of waiting timers."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -144,7 +146,7 @@ class Timers:
             )
 
     def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
-        """Return the current timer with a name if the timer is waiting, or None."""
+        """Return the current timer with a name, or None if that timer is not waiting."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
@@ -168,10 +170,10 @@ class Timers:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Mark a timer record with the waiting timer of the same key, which the record replaces.
+        """Mark a timer record as the replacement of the waiting timer with the same key, if any.
 
-        Call this before the append and after `VerbExecutor.execute`: a timer that is cancelled by the verb of
-        the record is not replaced as well, since a timer ends once.
+        Call this method after `VerbExecutor.execute` and before the append. A timer that the record's verb
+        has cancelled must not be replaced as well, because a timer ends only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -202,13 +204,13 @@ class Timers:
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
-        # Nearly all timers of a run were delivered in sort order, as the watermark shows; only the few timers
-        # after the watermark (`_are_waiting`) are removed one by one in Python.
+        # Nearly all timers in a run are delivered in sort order and passed by the watermark. Only the few
+        # timers after the watermark (`_are_waiting`) are removed one by one in Python.
         for place in np.flatnonzero(self._are_waiting(copies.ended, copies.due_ms)).tolist():
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers with durable records: each timer is delivered when due unless it has already ended."""
+        """Arm timers whose records are durable, so each is delivered when due unless it has already ended."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -216,8 +218,8 @@ class Timers:
             if self._unarmed.remove(timer_offset):
                 sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # The wheel uses the due time, not the sort key: after the clock was set back, the timer is
-                # delivered at its due time, long before the clock reaches the watermark again.
+                # The wheel uses the due time rather than the sort key. If the clock was set back, the timer
+                # is therefore delivered when due, long before the clock reaches the watermark again.
                 if sort_ms < near_until_ms:
                     self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
@@ -225,9 +227,9 @@ class Timers:
     # Verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the message of a recall handle if it is waiting.
+        """Cancel the waiting message that a recall handle identifies.
 
-        Raise `InvalidRecallHandle` if it is wrong.
+        Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
         """
         wanted = recall.decode(handle)
         if wanted.topic != topic:
@@ -259,7 +261,7 @@ class Timers:
         """Move a waiting timer to a due time that was checked when its verb was accepted.
 
         The timer keeps only the names that are still assigned to it. If the timer was late by more than the
-        history, its key may belong to another timer by now.
+        history, its key may already belong to another timer.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -287,19 +289,19 @@ class Timers:
         """Replace a timer in the damaged file at `path` by a rebuilt timer.
 
         The new timer gets the names that are still assigned to the old timer or to no remembered timer. If
-        the old timer was late by more than the history, its key was forgotten, and a newer timer with the
-        same key keeps the key.
+        the old timer was late by more than the history, its key has been forgotten, and a newer timer with
+        the same key keeps that key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer with a lost record; `topic` is empty if the topic is unknown."""
+        """End a timer whose record is lost; `topic` is empty if the topic is unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Register a timer with a damaged record for a rescue.
+        """Register a timer for a rescue because its record is damaged.
 
         `due_ms` is the due time or sort time of the timer, and `path` is the file in which the timer waited,
         if any.
@@ -312,7 +314,7 @@ class Timers:
         self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
-        """Return whether a timer has ended; an unreadable end is reported as damage and gives False."""
+        """Return whether a timer has ended; if its end is unreadable, report the damage and return False."""
         with suppress(StoreDamaged):
             return self.ends.find_end(timer_offset) is not None
         return False
@@ -343,7 +345,7 @@ class Timers:
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on the timer of a timer record, or None while the timer waits."""
+        """Return the verdict on the timer of a timer record, or None if the timer is still waiting."""
         record = timer.record
         found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
@@ -405,7 +407,7 @@ class Timers:
 
     def spill(self) -> None:
         """Write names and ends that exceed the memory limit during log replay."""
-        # The watermark has also passed damaged files, in which a rescue finds the timers by names and ends.
+        # The watermark also passes damaged files, but a rescue needs the names and ends of their timers.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
 
@@ -428,9 +430,9 @@ class Timers:
         self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
-        """Return the partitions and ends that a checkpoint writes; `doubt` exempts files from deletion."""
-        # The history is relative to the earliest waiting timer, not to the clock: a timer that is late by
-        # more than the history must keep its names, and must still count as pending.
+        """Return the partitions and ends for a checkpoint to write; `doubt` exempts files from deletion."""
+        # The history is relative to the earliest waiting timer rather than to the clock, because a timer that
+        # is late by more than the history must keep its names and still count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._in_doubt_times_ms()))
@@ -450,14 +452,14 @@ class Timers:
                 self._register_copied_damage(one)
 
     def abandon_checkpoint(self, done: TimersToWrite) -> None:
-        """Process the failure of a checkpoint."""
+        """Handle the failure of a checkpoint."""
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
         """Adopt the files that a snapshot lists, and return descriptions of their damage.
 
-        The runs that are listed by the parts of other snapshots (`others`) are kept.
+        The runs that other snapshots (`others`) list are kept.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -466,7 +468,7 @@ class Timers:
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
-        """Put timers into the wheel at startup if the files sort them later than their due times.
+        """Put timers whose sort times are later than their due times into the wheel at startup.
 
         Raise OSError. Files are read up to the watermark, which may be an hour in the future.
         """
@@ -482,7 +484,7 @@ class Timers:
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer, and remove it from its location before the flush, so that the timer ends only once."""
+        """End a timer, and remove it from its location before the flush to ensure that it ends only once."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -517,13 +519,13 @@ class Timers:
         return ~is_passed
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names that the replacement of a timer gets."""
+        """Return the names to assign to the replacement of a timer."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether a name belongs to the timer at an offset, or to no remembered timer."""
+        """Return whether a name belongs to the timer at `old_offset` or to no remembered timer."""
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
             if found is not None and found.timer_offset != old_offset:
@@ -545,7 +547,7 @@ class Timers:
         return self._count_verdict(verdict) if is_verb else verdict
 
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on a timer that has ended or is forgotten, or None while the timer waits."""
+        """Return the verdict on a timer that has ended or is forgotten, or None if the timer is waiting."""
         ended = self.ends.find_end(found.timer_offset)
         if self.ends.is_forgotten(found.known_ms, now_ms):
             return TimerVerdict(Verdict.FORGOTTEN, message_id, 0, -1, 0)
@@ -583,7 +585,7 @@ class Timers:
 
 
 def pending_timer(timer: Record) -> PendingTimer:
-    """Return the view of a timer record."""
+    """Return a timer record as a `PendingTimer`."""
     message = properties.to_message(timer)
     return PendingTimer(
         message_id=message.message_id,
@@ -600,7 +602,7 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class NearTimers:
-    """The wheel of timers that are due soon; each entry is the offset of a timer."""
+    """The timing wheel of the timers that are due soon, which are identified by their offsets."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
@@ -612,7 +614,7 @@ class NearTimers:
         return timer_offset in self._wheel
 
     def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Assign the `sort_ms` of a new timer: the latest of due time, `free_ms`, and wheel time."""
+        """Set the `sort_ms` of a new timer to the latest of due time, `free_ms`, and wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
@@ -623,11 +625,11 @@ class NearTimers:
         return self.deviating.get(timer_offset, due_ms)
 
     def schedule(self, timer_offset: int, due_ms: int) -> None:
-        """Schedule a timer for its due time, or for now if the due time has passed."""
+        """Schedule a timer for its due time, or for immediate delivery if its due time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel if it is there, and return the `sort_ms` of the timer."""
+        """Remove a timer from the wheel if present, and return the timer's `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
@@ -640,11 +642,11 @@ class NearTimers:
         return self._wheel.next_due_ms()
 
     def set_time(self, now_ms: int) -> int:
-        """Set the time, and return the number of ms that the clock was set back since the last call, or 0."""
+        """Set the time, and return by how many ms the clock was set back since the last call, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel immediately returns timers due before its own time: a timer due after the clock's time
-            # but before the wheel's time would be delivered early.
+            # A wheel immediately returns timers due before its own time. Unless the wheel is rebased, a timer
+            # due after the clock's time but before the wheel's time is delivered early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
         self._seen_ms = now_ms
@@ -660,7 +662,7 @@ class NearTimers:
 
 
 class UnarmedTimers:
-    """The records of the timers that wait for their flush, by offset and in log order."""
+    """The records of the timers that have not been flushed yet, by offset and in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -675,13 +677,13 @@ class UnarmedTimers:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Keep an appended timer record, or its bytes, until its flush."""
+        """Keep an appended timer record, or its bytes, until the record is flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
     def find_record(self, timer_offset: int) -> Record | None:
-        """Return the record of an unarmed timer, or None if the timer is not unarmed."""
+        """Return the record of a timer, or None if the timer is armed or has ended."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
