@@ -1,1 +1,1 @@
-"""A broker as one node of a cluster, which leads or follows the leader through a shared log."""
+"""A broker as a node of a cluster: the node either leads, or follows the leader through a shared log."""

@@ -1,14 +1,15 @@
-"""Client settings for commands: each node has a file in its store with the addresses of all nodes.
+"""Client settings for commands: each node keeps a file with the addresses of all nodes in its store.
 
     STORE/access/tidewheel.toml    `http`: the addresses of all nodes, this node first; `http_ca`: nodes.pem
     STORE/access/nodes.pem         the certificates of the nodes at these addresses, from the shared log
 
-Nodes create their own certificates, so no authority signs these certificates, and other machines do not have
-them. Nodes trust the certificates in the shared log (`peers`), and commands read them from these files. The
-files of all nodes differ only in the order of the nodes. The files contain no secret, and may be copied to
-other machines. The settings refer to the token only by its path, which should be the same on all nodes.
+Nodes create their own certificates, so the certificates are not signed by an authority and are unknown to
+other machines. Nodes trust the certificates in the shared log (`peers`), and commands read the certificates
+from these files. The files on different nodes differ only in the order of the nodes. The files contain no
+secrets, so they may be copied to other machines. The settings contain only the path of the token file, which
+should be the same on all nodes.
 
-Weak spot: a node that has not announced itself yet is missing from the files of other nodes, unless it leads.
+Weak spot: the files of other nodes do not list a node that has not announced itself yet, unless it leads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Nodes = Mapping[str, str]
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the settings file for commands, which send the token in the file `token`."""
+    """Return the content of the settings file; commands read their token from the file `token`."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -45,7 +46,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write the certificates, and then the settings. Raise OSError if the disk fails."""
+    """Write the certificate file, and then the settings file. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -58,7 +59,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Write both files again whenever their content changes, until the task is cancelled."""
+    """Rewrite both files whenever their content changes, until the task is cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

@@ -1,12 +1,12 @@
-"""The acts of a follower or candidate: calls to the engine and the replica, requested by the election.
+"""The acts of a follower or candidate: calls to the engine and the replica that the election requests.
 
-Each method carries out one act and returns the answer to the election, and `Acts` stores no result. An act
-waits for the engine or the disk, so a node calls it in a worker thread. One act runs at a time; only
+Each method performs one act and returns the result, which is passed to the election and is not stored here.
+Acts block on the engine or the disk, so a node performs them in a worker thread. One act runs at a time; only
 `check_copy_and_disk` and `append_complaint` run concurrently with another act. The simulation calls the same
 methods.
 
-The acts own the replica from `open` on until the node leads, and the event loop owns the replica during the
-lead (`services.cluster.leading.lead`).
+From `open` until the node leads, only the acts access the replica. While the node leads, only the event loop
+accesses the replica (`services.cluster.leading.lead`).
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""The number of shared log records, including BEATs, after which the next checkpoint is due."""
+"""The number of records of the shared log, including BEATs, after which the next checkpoint is due."""
 
 
 class Clocks(NamedTuple):
-    """The clocks of a node, in ms: wall time, and a monotonic clock."""
+    """The wall clock and the monotonic clock of a node, both in ms."""
 
     wall: Callable[[], int]
     monotonic: Callable[[], int]
 
 
 class Acts:
-    """The acts of the node `me`; `tell` receives inputs of the election during an act, with their time."""
+    """The acts of the node `me`; during an act, `tell` receives inputs for the election, with their times."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Acts:
         self._health, self._tell = own_health, tell
         self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
         self.shown = show()
-        """The certificate of this node at its last look; only the event loop accesses this attribute."""
+        """This node's certificate at the last look; only the event loop accesses this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = Copying(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
@@ -87,14 +87,14 @@ class Acts:
         """The open replica, or None while a copy replaces it; only the event loop accesses this attribute."""
 
     def prepare_act(self, act: Act) -> None:
-        """Release the replica if an act replaces it. Call this method in the event loop only."""
+        """Release the replica if an act replaces it. Call this method only in the event loop."""
         if act in (Act.OPEN, Act.COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if act is Act.COPY:
             self.replica = None
 
     def apply_answer(self, answer: Input) -> None:
-        """Apply the replica or the certificate in an answer. Call this method in the event loop only."""
+        """Store the replica or the certificate from an answer. Call this method only in the event loop."""
         if isinstance(answer, Opened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
@@ -108,7 +108,7 @@ class Acts:
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record that made an act fail, or None. Call this in the event loop only."""
+        """Return the unreadable record that made an act fail, or None. Call this only in the event loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -122,7 +122,7 @@ class Acts:
         return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadDone:
-        """Take the next records of the log, up to some MiB at once.
+        """Apply the next records of the log, at most a few MiB per call.
 
         With `must_check`, first check that the log still has the records that were read before. Raise
         `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails.
@@ -138,7 +138,7 @@ class Acts:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadDone:
-        """Take the next records of the log, up to some MiB at once; raise the errors of `read`."""
+        """Apply the next records of the log, at most a few MiB per call; raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -159,13 +159,13 @@ class Acts:
         )
 
     def has_many_records(self, replica: Replica) -> bool:
-        """Return whether the log has so many records after the checkpoint that the next one is due."""
+        """Return whether enough records follow the checkpoint for the next checkpoint to be due."""
         shared = replica.core.shared_in_checkpoint
         since = 0 if shared is None else int(shared["next_offset"])
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint to the shared log: the leader of an epoch does not answer calls of clients."""
+        """Append a complaint to the shared log that the leader of an epoch does not answer client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(Unknown, Refused):  # the complaint is repeated
@@ -182,7 +182,7 @@ class Acts:
         return LookDone(read_progress_of(replica.fold), has_room, shown)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Announce a new checkpoint after it was read back, and return the current certificate of this node.
+        """Read back and announce a new checkpoint, and return this node's current certificate.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
@@ -192,7 +192,7 @@ class Acts:
         return self.show()
 
     def append_epoch(self, holder: bytes) -> Appended:
-        """Append an EPOCH, unless the log has records of a leader that this node has not read.
+        """Append an EPOCH, unless the log contains leader records that this node has not read.
 
         Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
         """
@@ -206,10 +206,10 @@ class Acts:
         return Appended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
-        """Read on, and check that the EPOCH of this node is the newest and that no earlier record is lost.
+        """Read further, and check that this node's EPOCH is the newest and that no earlier record is lost.
 
-        Raise `Unknown` if the engine does not answer, or `Halted` if a record is lost which this process has
-        read before.
+        Raise `Unknown` if the engine does not answer, or `Halted` if a record that this process has read is
+        lost.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -222,10 +222,10 @@ class Acts:
         return Confirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> Copied:
-        """Fetch the copy of another node; with `where`, a copy that reaches past this unreadable record.
+        """Fetch another node's copy; with `where`, fetch a copy that extends past this unreadable record.
 
-        Raise `Unknown` if the engine does not answer, `TooOld` if the cluster has a newer version,
-        `CopyRefused` if no node provides a copy, or OSError if the disk fails.
+        Raise `Unknown` if the engine does not answer, `TooOld` if this program does not support the cluster's
+        version, `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
         if found.epoch is not None:
@@ -247,4 +247,4 @@ CARRIED_OUT: Final[dict[Act, Callable[[Acts, Any], Input | None]]] = {
     Act.CONFIRM: Acts.confirm,
     Act.COPY: Acts.copy,
 }
-"""The method of each act."""
+"""The method that performs each act."""

@@ -1,17 +1,17 @@
-"""The evidence of accepted records in a node's copy: a state machine without I/O, clock or settings.
+"""Evidence that records in a node's copy were accepted: a state machine without I/O, clock or settings.
 
-A copy contains the accepted history up to an end. The file `evidence` (`services.cluster.evidence_file`)
-records the end of the history, the chain at the end, and the last folded record of a leader. With the
-evidence, a node detects an engine that has lost records or was restored from a backup. The bytes after the
-checkpoint remain on disk until the node has read the shared log past the evidence, and the log agrees with
-the evidence.
+A copy contains the accepted history up to an offset, the accepted end. The file `evidence`
+(`services.cluster.evidence_file`) records this end, the chain there, and the last leader record that was
+folded. The evidence lets a node detect that the engine has lost records or was restored from a backup. The
+bytes after the checkpoint stay on disk until the node has read the shared log past the evidence and found
+that the two agree.
 
     state      the copy                                      what ends it
     OPEN       has evidence that the fold has not reached    the evidence's record is read: AGREED, or HALT
     AGREED     holds nothing that the shared log lacks       -
 
-Before reading continues, `sharedlog.witness` looks up the record of the evidence in the engine. If the record
-is missing or was replaced, the node halts after some time.
+Before the node continues reading, `sharedlog.witness` looks up the record of the evidence in the engine. If
+the record remains missing or replaced, the node halts after some time.
 
 Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VERDICTS`):
 
@@ -20,14 +20,14 @@ Each accepted flush is compared with the bytes on disk at its offset (`FLUSH_VER
     no sound record      write: lost in a power cut            cut: no flush ended there
     another record       HALT: two histories                   set aside, then cut: it was never accepted
 
-The record of the evidence determines the state once the fold has taken or skipped this record
+Once the fold has taken or skipped the record of the evidence, the state is determined
 (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-Until the state is AGREED, a node may neither lead nor write new evidence. The copy of another node, or the
-whole shared log, may replace this copy only if the replacement covers the evidence (`REPLACEMENT_VERDICTS`):
+A node may neither lead nor write new evidence until the state is AGREED. Another node's copy, or the whole
+shared log, may replace this copy only if it covers the evidence (`REPLACEMENT_VERDICTS`):
 
     the other copy has read        chain at the evidence   record of the evidence   verdict
     past the evidence's record     same                    -                        take
@@ -37,9 +37,9 @@ whole shared log, may replace this copy only if the replacement covers the evide
     not so far                     -                       same                     take if all are there
                                    -                       anything else            refuse
 
-Cost: some comparisons for each record, and one read from disk for each flush after a checkpoint. Weak spot:
-after a power cut the evidence may be one second old, or ahead of the bytes (`evidence_file`), so the loss of
-records of the last second cannot be detected.
+Cost: a few comparisons for each record, and one disk read for each flush after a checkpoint. Weak spot: after
+a power cut, the evidence may be one second old, or may extend past the bytes in the log (`evidence_file`), so
+a loss of records from the last second cannot be detected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The accepted history that a node has read: `record` is the last folded record of a leader.
+    """The accepted history that a node has read; `record` is the last leader record that was folded.
 
     `end` and `chain` describe the history after that record, and `crc` is the CRC-32 of the record's bytes.
     """
@@ -66,7 +66,7 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The position of the evidence, as a part of a sentence."""
+        """A phrase that describes the position of the evidence, for use in a sentence."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
@@ -104,7 +104,7 @@ class ChainComparison(Enum):
 
 
 class Verdict(Enum):
-    """The action of a node after a comparison with the evidence."""
+    """The action that a node takes after a comparison with the evidence."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -124,7 +124,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): Verdict.HALT,
     (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
 }
-"""The action for a flush, by the bytes on disk and whether they are below the accepted end."""
+"""The action for a flush, by the comparison result and whether the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
@@ -136,7 +136,7 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The progress of a fold: the end and chain of the history, and the offset of the next record.
+    """The progress of a fold: the end of the history, the chain there, and the offset of the next record.
 
     `last` is the offset and the CRC-32 of the record that was taken last, or None before the first record.
     """
@@ -148,11 +148,11 @@ class FoldProgress(NamedTuple):
 
 
 class CopyProof:
-    """The evidence of one node's copy, and the state of the copy.
+    """The evidence for one node's copy, and the state of the copy.
 
     `claimed` is the evidence in the file, `checkpoint` is the start of the fold, and `trace` is the result of
-    comparing the evidence with the fold. Evidence of another cluster, as from before a restore, is ignored.
-    Raise `Halted` if the checkpoint is of another history.
+    comparing the evidence with the fold. Evidence from another cluster, for example from before a restore, is
+    ignored. Raise `Halted` if the checkpoint belongs to another history.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class CopyProof:
 
     @property
     def accepted_end(self) -> int:
-        """The log offset up to which the history is known to be accepted, or 0 without evidence."""
+        """The log offset up to which the history is known to be accepted, or 0 if there is no evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
         """Return the action for the bytes at `offset`, where the disk first differs from an accepted flush.
 
-        Raise `Halted` if the copy and the shared log have two histories.
+        Raise `Halted` if the histories of the copy and the shared log differ.
         """
         verdict = FLUSH_VERDICTS[in_place, offset < self.accepted_end]
         if verdict is Verdict.HALT:
@@ -187,10 +187,9 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Check the fold after it has taken a record; raise `Halted` if the fold contradicts the evidence.
+        """Check the fold after it has taken a record; raise `Halted` if it contradicts the evidence.
 
-        At the record of the evidence, the fold of a sound log has the state with which the evidence was
-        written.
+        After the record of the evidence, the fold of a sound log is in the state that the evidence describes.
         """
         claimed = self.claimed
         if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
@@ -204,7 +203,7 @@ class CopyProof:
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
         """Return new evidence for a copy that contains all bytes up to `end`, or None if nothing has changed.
 
-        `led` is the offset and the CRC-32 of the newest record of a leader that the fold has taken.
+        `led` is the offset and the CRC-32 of the newest leader record that the fold has taken.
         """
         if self.state is State.OPEN or led is None:
             return None
@@ -229,7 +228,7 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether a fold has not reached the record of the evidence yet."""
+    """Return whether a fold still has to read the record of the evidence."""
     return read.next_offset <= claimed.record
 
 
@@ -245,5 +244,5 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 
 
 def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
-    """Return whether another copy, or the whole shared log, may replace a copy with this evidence."""
+    """Decide whether another copy, or the whole shared log, may replace a copy that has this evidence."""
     return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

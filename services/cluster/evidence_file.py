@@ -1,7 +1,7 @@
 """The file `evidence`, which records the accepted history that a node has read (`services.cluster.evidence`).
 
-The file has three slots of 4,096 bytes each, so no two slots share a sector or a page. The fields of a slot
-are big-endian:
+The file has three slots of 4,096 bytes each, which do not share sectors or pages. The fields of a slot are
+big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -16,25 +16,26 @@ are big-endian:
     68     4      CRC-32 of the 68 bytes before
 
 Rules
-1. The leader and the followers write a slot, without a sync, after each flush and each BEAT that the shared
-   log has accepted, once the bytes up to `end` are in the log's files.
-2. Once a second, the node syncs the log's files and then this file, so the last written slot is on disk.
-3. A slot on disk is not overwritten until another slot is on disk: all writes between two syncs go to the
-   same slot, and all writes during a sync go to the third slot. Therefore, a power cut may damage two
+1. The leader and the followers write a slot after each flush and each BEAT that the shared log has accepted,
+   once the bytes up to `end` are in the log's files. This write is not synced.
+2. Once a second, the node syncs first the log's files and then this file, so that the last written slot is on
+   disk.
+3. A slot on disk is not overwritten until another slot is on disk: all writes between two syncs go to a
+   single slot, and all writes during a sync go to the third slot. Therefore, a power cut may damage two
    slots, but the third slot remains valid.
-4. Each opening writes a new file, syncs it, and renames it, because the last writes of a killed process may
-   be in memory only. A failed sync makes the copy void (`services.cluster.replica`), and the copy is opened
-   again.
+4. When a node opens its copy, it writes a new file, syncs it, and renames it, because the last writes of a
+   killed process may exist only in memory. A failed sync makes the copy void (`services.cluster.replica`), so
+   the node opens the copy again.
 
 Losses: a killed process loses only the flush in progress. A power cut loses the writes since the last sync,
-at most those of one second plus the duration of a sync. After a power cut, the evidence on disk
-may be too old. If the system wrote the slot before the log, the end in the evidence may be beyond the last
-sound record. In both cases, the damage is detected: bytes below the end of the evidence are written again
-from the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long as the
-engine still has all accepted records.
+that is, the writes of at most one second plus the duration of a sync. After a power cut, the evidence on disk
+may be outdated. If the operating system wrote the slot to disk before the log, the end in the evidence may be
+beyond the last sound record. Both cases are detected: bytes below the end in the evidence are rewritten from
+the shared log, and `cluster restore` reports missing bytes. No accepted record is lost as long as the engine
+still has all accepted records.
 
 Cost: one write of 72 bytes for each flush, and two syncs a second. Weak spot: if all slots are damaged, the
-accepted end is unknown, and the node halts (`EvidenceDamaged`), and a restore takes all sound records.
+accepted end is unknown, so the node halts (`EvidenceDamaged`), and a restore uses all sound records.
 """
 
 from __future__ import annotations
@@ -62,17 +63,17 @@ class EvidenceDamaged(Halted):
 
 
 class EvidenceFile:
-    """The file on `disk`, written anew with `evidence`; `write` and `sync` may run in two threads."""
+    """The file on `disk`, created anew with `evidence`; `write` and `sync` may run concurrently."""
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot of the next write. The previous slot is on disk, or is being synced."""
+        """The slot for the next write. The previous slot is on disk or is being synced."""
         self._is_unsynced = False
         """Whether the slot was written since the last sync; if not, the next sync has no effect."""
         self.written = evidence
-        """The evidence that was written last, or None if the file does not exist yet."""
+        """The last evidence that was written, or None if the file does not exist yet."""
         if evidence is not None:
             self._begin(evidence)
 
@@ -97,7 +98,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file. Raise `SyncFailed` on an error; the file must be opened again after an error."""
+        """Sync the file. Raise `SyncFailed` if the sync fails; the file must then be opened again."""
         with self._lock:
             if not self._is_unsynced:
                 return
@@ -105,7 +106,7 @@ class EvidenceFile:
         self._disk.sync(layout.EVIDENCE)
 
     def _begin(self, evidence: Evidence) -> None:
-        """Create the file durably and atomically; the process may be killed at any time."""
+        """Create the file durably and atomically, even if the process is killed at any time."""
         self._disk.delete(_FRESH)
         self._number, self._slot = self._number + 1, 0
         slot = encode(self._number, evidence).ljust(SLOT_BYTES, b"\0")

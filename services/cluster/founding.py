@@ -1,9 +1,10 @@
-"""Founding of a cluster on the store of a single broker, or of a node whose cluster was lost.
+"""Founding of a cluster on the store of a standalone broker, or on that of a node whose cluster was lost.
 
     store --its state, at its end--> GENESIS with that end --the shared log has it--> the store is a node's
 
-The GENESIS has the offset at which the history continues. Only this store has earlier data, so every other
-node first copies the store (`copies.transfer`), and the shared log is trimmed by the usual rules.
+The GENESIS record contains the offset at which the history continues. Only this store contains the earlier
+data, so every other node first copies the store (`copies.transfer`). The shared log is trimmed by the usual
+rules.
 
     create --from    the whole store of a single broker
     restore          a node's store: all sound records up to the end of its evidence; all sound records if the
@@ -15,15 +16,15 @@ node first copies the store (`copies.transfer`), and the shared log is trimmed b
 
 Rules
 1. The store is written before the log, and the node name is written to the store last. If the process is
-   killed before that, the store still belongs to a single broker, and a shared log without records is not a
-   cluster.
-2. The epoch continues from the epoch of the store, so handles of older epochs keep their meaning.
-3. A pending copy of another node (`copies.transfer`) replaces the store if its move has begun, or if the copy
-   is at least as long as the store. Otherwise, the pending copy is deleted. An order to refetch is also
-   deleted: no other copy may replace a restored store.
+   killed earlier, the store still belongs to a standalone broker, and a shared log without records does not
+   count as a cluster.
+2. The epoch continues from the epoch in the store, so handles from older epochs keep their meaning.
+3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
+   the copy is at least as long as the store. Otherwise, the pending copy is deleted. An order to refetch is
+   also deleted, because no other copy may replace a restored store.
 
-Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may take records that the cluster
-has never accepted.
+Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
+cluster has never accepted.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""The maximum number of damaged ranges in a sentence."""
+"""The maximum number of damaged ranges that an error message lists."""
 
 
 class FoundedCluster(NamedTuple):
@@ -75,10 +76,10 @@ class FoundedCluster(NamedTuple):
 class RemainingData(NamedTuple):
     """The part of the cluster's log that a node's store still has, as CommitLog offsets.
 
-    A restore takes all sound records up to `end`. A restore takes neither the damaged ranges, `damaged`, nor
-    the sound bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log
-    is known to be accepted up to `accepted_end`. Without evidence of the accepted end, `unproven` is the
-    reason, the real end may be higher, and all sound records are taken.
+    A restore includes all sound records up to `end`. It excludes the damaged ranges, `damaged`, and the sound
+    bytes from `end` to `beyond_end`. `checkpoint` is the offset of the newest checkpoint. The log is known to
+    be accepted up to `accepted_end`. If there is no evidence of the accepted end, `unproven` is the reason;
+    the real end may then be higher, and a restore includes all sound records.
     """
 
     checkpoint: int
@@ -89,25 +90,25 @@ class RemainingData(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """The number of damaged bytes in keep files, which hold the halves of segments deleted by retention."""
+    """The number of damaged bytes in keep files, which hold halves from segments deleted by retention."""
 
     @property
     def damaged_bytes(self) -> int:
-        """The number of damaged bytes in the log up to `end`, and in keep files."""
+        """The number of damaged bytes in the log up to `end` and in keep files."""
         return self.keep_bytes + sum(one.end_offset - one.first_offset for one in self.damaged)
 
     @property
     def missing_bytes(self) -> int:
-        """The number of bytes that are known to be accepted, and are missing or damaged in the store."""
+        """The number of bytes that are known to be accepted but are missing or damaged in the store."""
         return self.damaged_bytes + max(0, self.accepted_end - self.end)
 
     @property
     def unproven_bytes(self) -> int:
-        """The number of bytes that a restore takes without evidence that the cluster has accepted them."""
+        """The number of restored bytes without evidence that the cluster has accepted them."""
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that a restore reports as JSON."""
+        """Return the JSON object that a restore reports."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -149,13 +150,13 @@ class RemainingData(NamedTuple):
         return f"the log up to byte {self.end}: {'; '.join(parts)}"
 
     def acceptance_options(self) -> str:
-        """Return the options with which an operator accepts the loss."""
+        """Return the command options with which an operator accepts the loss."""
         of_damage = f" --accept-damaged {self.damaged_bytes}" if self.damaged_bytes else ""
         return f"--accept-loss-after {self.end}{of_damage}"
 
 
 class RestoredCluster(NamedTuple):
-    """A restored cluster: its id, the start of its log, the remaining data of the store, and its node."""
+    """A restored cluster: its id, the start of its log, the remaining data in the store, and its node."""
 
     cluster: bytes
     end: int
@@ -164,10 +165,10 @@ class RestoredCluster(NamedTuple):
 
 
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
-    """Found a cluster on the store of a single broker, which becomes the store of `node`.
+    """Create a cluster on the store of a standalone broker, which becomes the store of `node`.
 
     Raise `ClusterExists` if the shared log has a cluster, `Unknown` if the engine does not answer, a
-    `StoreError` if the store cannot be used, or `ConfigurationError` for a store with a virtual clock.
+    `StoreError` if the store cannot be used, or `ConfigurationError` if the store has a virtual clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
@@ -181,11 +182,11 @@ def restore_from(
     accepted_loss: int | None,
     accepted_damage: int | None = None,
 ) -> RestoredCluster:
-    """Found a cluster on the remaining data of a node's store, which becomes the store of `node`.
+    """Create a cluster from the surviving data in a node's store, which becomes the store of `node`.
 
-    If `node` is None, the store keeps the name of its node. Raise `LossNotAccepted` unless `accepted_loss` is
-    the offset after which all records are lost, and `accepted_damage` is the number of damaged bytes before
-    this offset. Raise a `StoreError` if the store cannot be used.
+    If `node` is None, the node keeps the name recorded in the store. Raise `LossNotAccepted` unless
+    `accepted_loss` equals the offset after which all records are lost, and `accepted_damage` equals the
+    number of damaged bytes before this offset. Raise a `StoreError` if the store cannot be used.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -210,7 +211,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the name of the node that owns a store; raise `ConfigurationError` if there is no name."""
+    """Return the name of the node that owns a store; raise `ConfigurationError` if it is not recorded."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -219,7 +220,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a description of the operator's numbers that differ from those of the store."""
+    """Return a description of the operator's numbers that do not match the store."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -229,7 +230,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return the reason why no cluster can be founded at the URL, or "" if there is no obstacle."""
+    """Return the reason why a cluster cannot be created at the URL, or "" if it can."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -238,7 +239,8 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log has a cluster, or an error if the engine does not answer."""
+    """Raise `ClusterExists` if the shared log has a cluster, or another error if the engine does not
+    answer."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -248,7 +250,7 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store and provide its disk during a block."""
+    """Lock a store during a block, and provide its disk."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -262,10 +264,10 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the remaining data of a node's store: all sound records that are known to be accepted.
+    """Return the surviving data in a node's store: all sound records that are known to be accepted.
 
-    Without evidence of the accepted end, all sound records count. This function reads the whole log. Raise a
-    `StoreError` if the store cannot be used, or OSError if the disk fails.
+    If there is no evidence of the accepted end, include all sound records. This function reads the whole log.
+    Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -293,14 +295,14 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Replace the store by a pending copy if its move has begun, or if the copy is at least as long."""
+    """Replace the store with a pending copy if this has already begun, or if the copy is at least as long."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
 
 
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store with the remaining data, cut the log after the data, and record the damage in `holes`.
+    """Recover a store from its remaining data, cut the log after this data, and record the damage in `holes`.
 
     Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
@@ -321,10 +323,10 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return the first bytes of the log as damage if they are missing and retention has not deleted them.
+    """Return the range of missing bytes at the start of the log as damage, unless retention has deleted them.
 
-    The checkpoint and later retention records determine the bytes that retention has deleted. If a power cut
-    lost a retention record but not the deletion, the deleted bytes are reported as damage.
+    The checkpoint and later retention records show which bytes retention has deleted. If a power cut has
+    undone a retention record but not the deletion, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -337,7 +339,7 @@ def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: i
 
 
 def _files_end(disk: Disk) -> int:
-    """Return the log offset at which the files end, or 0 if there are no files."""
+    """Return the log offset at which the log files end, or 0 if there are no files."""
     firsts = layout.segment_offsets(disk)
     return firsts[-1] + disk.size(layout.segment_path(firsts[-1])) if firsts else 0
 

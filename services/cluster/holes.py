@@ -1,23 +1,25 @@
-"""The file `holes`: damage of a node's log and keep files that an operator has accepted (`cluster restore`).
+"""The file `holes`: damage to a node's log and keep files that an operator has accepted (`cluster restore`).
 
-A restore also takes the sound records after damage. The damaged bytes remain unchanged in place, and the
-broker skips them like any damage (docs/damage.md). Because of this file, a node does not treat the known
-holes as new damage of its disk. New damage requires the copy of another node, but no node has the bytes of a
-hole.
+A restore also includes the sound records that follow damaged ones. The damaged bytes remain unchanged in
+place, and the broker skips them like any damage (docs/damage.md). Because of this file, a node does not treat
+known holes as new disk damage. New damage makes a node fetch another node's copy, but the bytes in a hole do
+not exist on any node.
 
     holes   JSON: log, a list of [first offset, end offset], ascending and apart; keep, the number of damaged
             bytes in keep files; then a line feed, and the CRC-32 of the JSON, 8 hex digits
 
 Rules
-1. Only a restore writes the file, before the new cluster begins. Each copy of the store contains the file.
-2. Damage outside of the holes makes the copy void.
-3. A read of a message or a queue entry reports one damaged place, and after a restore also the gap that a
-   hole has left in a queue. Therefore, the whole segment is read before the copy counts as damaged.
+1. Only a restore writes the file, before it creates the new cluster. Every copy of the store contains the
+   file.
+2. Damage outside the holes makes the copy void.
+3. When a message or a queue entry is read, one damaged location is reported; after a restore, a gap that a
+   hole has left in a queue is reported too. Therefore, the node reads the whole segment before it treats the
+   copy as damaged.
 
-Cost: one read of a small file for each opening and each copy, and one read of a segment for each damaged
-place that a read has found. Weak spot: lost timers and halves are reported, but do not make the node fetch a
-copy, even if only this node has lost them through a damaged timer file. A damaged
-`holes` file counts as empty: the node then needs a copy or another restore.
+Cost: one read of a small file whenever a store is opened or copied, and one read of a segment for each
+damaged location that a read has found. Weak spot: lost timers and halves are reported, but do not make the
+node fetch a copy, even if they were lost only on this node, through a damaged timer file. A damaged `holes`
+file is treated as empty, so the node then needs a copy or another restore.
 """
 
 from __future__ import annotations
@@ -33,19 +35,19 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The damaged ranges of the log, ascending, and the number of damaged bytes in keep files."""
+    """The damaged ranges of the log, in ascending order, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
 
     @property
     def has_any(self) -> bool:
-        """Whether the store has any damage that an operator has accepted."""
+        """Whether an operator has accepted any damage to the store."""
         return bool(self.log or self.keep_bytes)
 
 
 def read(disk: Disk) -> Holes:
-    """Return the holes of a store; the result is empty if the file is missing or damaged.
+    """Return the holes in a store, or no holes if the file is missing or damaged.
 
     Raise OSError if the file cannot be read.
     """
@@ -93,7 +95,7 @@ def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Dama
 
 
 def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
-    """Join adjacent damaged ranges, which a scan splits by segment, and return the ascending ranges."""
+    """Join adjacent damaged ranges, which a scan splits at segment boundaries; the order is ascending."""
     found: list[Damage] = []
     for one in damaged:
         if found and found[-1].end_offset >= one.first_offset:
@@ -103,9 +105,9 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return the damage of the log from `since` up to `end`, without the holes.
+    """Return the damage to the log from `since` to `end` that is outside the holes.
 
-    If no record begins at `since`, because the offset is of another history, the whole segment is read.
+    If no record begins at `since`, because the offset comes from another history, the whole segment is read.
     Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # `since` may be in a segment that retention has deleted

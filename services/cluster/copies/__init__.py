@@ -1,1 +1,1 @@
-"""Copies of a store between nodes: their announcement, transfer and verification, and operator commands."""
+"""Announcement, transfer and verification of store copies, and operator commands for copies."""

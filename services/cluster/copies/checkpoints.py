@@ -1,15 +1,14 @@
-"""Announcements of copies in the shared log: this node's own, and those of other nodes.
+"""Announcements of copies in the shared log, by this node and by other nodes.
 
     own copy   a checkpoint is on disk --read back, from the last announced position--> CHECKPOINT
     others'    the CHECKPOINTs in the shared log that are not trimmed (`sharedlog.holdings`)
 
 Rules
-1. An announced copy is sound: the node has read back the snapshot file, and every record of the log up to the
-   snapshot, and all of them match their CRCs. Records that were read for an earlier announcement are not read
-   again.
-2. An announcement is repeated if the log has a different announcement of this node, because a record may be
-   late or lost.
-3. A damaged copy is not announced. Instead, the node fetches the copy of another node (`StoreDamaged`, see
+1. An announced copy is sound: the node has read back the snapshot file and every log record up to the
+   snapshot, and all CRCs match. Records that were read for an earlier announcement are not read again.
+2. A node repeats its announcement if the log contains a different one from this node, because a record may be
+   delayed or lost.
+3. A damaged copy is not announced. Instead, the node fetches another node's copy (`StoreDamaged`, see
    `copying`).
 
 Cost: a worker thread reads back each byte of the log once, which takes 2 us for a record of 1 KB.
@@ -37,12 +36,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 TELL_AGAIN_MS: Final = 10_000
-"""The time after which an announcement is repeated if it is not in the log yet."""
+"""The time after which an announcement that has not appeared in the log is repeated."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """The copy of the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
+    """The copy on the node `name`, which other nodes fetch from the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -50,18 +49,19 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret that another node sends to get the copy; each process draws a new secret."""
+        """The secret that another node must send to fetch the copy; each process generates a new secret."""
         self._told: Holding | None = None
         self._told_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The number of the copy, so that the check of an abandoned copy does not apply to the next copy."""
+        """The number of the copy, by which a check of an abandoned copy is recognized and ignored."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return the record that announces the newest checkpoint, or None if the log has this record.
+        """Return a record that announces the newest checkpoint, or None if the log already has the record.
 
         A node without a checkpoint announces that it needs the whole log. A new checkpoint is read back
-        first. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
+        before it is announced. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk
+        fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -92,9 +92,9 @@ class OwnCopy:
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return the record that announces that this node has no copy, and will read on from `next_record`.
+        """Return a record announcing that this node has no copy, and will continue reading at `next_record`.
 
-        With `unreadable`, the announcement also reports which record this node cannot read without a copy.
+        With `unreadable`, the announcement also reports the record that this node cannot read without a copy.
         """
         with self._lock:
             self.number += 1
@@ -104,7 +104,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding of a node without a copy, which contains the HTTP address of the node."""
+        """Return the holding of a node without a copy, including the node's HTTP address."""
         return Holding(
             next_record,
             http=self._http,
@@ -114,20 +114,20 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return a record that repeats this node's holding, and reports that the node reaches no leader."""
+        """Return a record that repeats this node's holding and reports that the leader is unreachable."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return a record that repeats this node's holding, and reports which record the node cannot read."""
+        """Return a record that repeats this node's holding and reports an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
     def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on damage.
+        """Read back a checkpoint and the log since the last announcement; raise `StoreDamaged` on a mismatch.
 
-        Return False if newer checkpoints have replaced this checkpoint meanwhile.
+        Return False if newer checkpoints have replaced this checkpoint in the meantime.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -151,17 +151,17 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the facts that report an unreadable record, in addition to the holding of a node."""
+    """Return the facts that report an unreadable record; they are added to a node's holding."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """The facts in the shared log for a node without a fold.
+    """The contents of the shared log that are relevant to a node without a fold.
 
-    The field `first` is the number of the first record in the log. `copies` are those copies of other nodes
-    after which the log can be read on, the newest first. `epoch` is the newest EPOCH in the log, with the
-    current certificate of the leader. `finalized` is the version of the cluster according to the nodes with a
-    copy, and `own` is the holding of this node.
+    The field `first` is the number of the first record in the log. `copies` lists the copies on other nodes
+    after which the log still has all records, newest first. `epoch` is the newest EPOCH in the log, with the
+    leader's current certificate. `finalized` is the newest cluster version that the holdings report, and
+    `own` is this node's holding.
     """
 
     first: int
@@ -172,7 +172,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Return the facts in the shared log for the node `name`, which needs a copy past the record `beyond`.
+    """Read from the shared log the facts for the node `name`, which needs a copy past the record `beyond`.
 
     Raise `Unknown` if the engine does not answer.
     """
@@ -193,7 +193,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node for JSON, without secrets."""
+    """Return each node's holding as a JSON object, without secrets."""
     return {
         node: {
             "next_record": one.next_record,

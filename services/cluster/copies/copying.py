@@ -1,4 +1,4 @@
-"""A node's handling of copies: announcing its own, trimming the log, and fetching the copy of another node.
+"""A node's handling of copies: announcing its own, trimming the log, and fetching another node's copy.
 
     tell      a checkpoint was read back (`checkpoints`)  --> CHECKPOINT or HOLD in the shared log
     trim      all nodes have the records before one       --> the leader makes the engine trim them
@@ -9,18 +9,18 @@
                                                               sender's disk arrives with valid checksums
 
 Rules
-1. An announcement that the engine did not accept is repeated (`OwnCopy`), and a trim is retried at the next
-   look.
-2. Of several copies, the newest is requested first. As a copy may be damaged, each retry begins with the next
-   copy.
-3. A copy of a version that this program does not support is not fetched.
+1. If the engine does not accept an announcement, the node repeats it (`OwnCopy`). A failed trim is retried at
+   the next look.
+2. If several copies are announced, the newest is requested first. Because a copy may be damaged, each retry
+   begins with the next copy.
+3. A node does not fetch a copy in a version that its program does not support.
 4. A copy, or the log from its beginning, must cover the evidence of the copy that it replaces
    (`services.cluster.evidence`).
 
-All calls wait for the engine, the disk or another node, so they run in a worker thread, one at a time.
+All calls block on the engine, the disk or another node, so they run in a worker thread, one at a time.
 
-Cost: a copy is read twice and written once. The costs of announcing and sending a copy are described in
-`checkpoints` and `transfer`.
+Cost: a copy is read twice and written once. The modules `checkpoints` and `transfer` describe the costs of
+announcing and sending a copy.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""The number of log bytes before the evidence to be compared if a copy cannot check the chain."""
+"""The number of bytes to compare before the accepted end, if the copy's chain does not reach back so far."""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -66,20 +66,20 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class Copying:
-    """The copy on `disk` of the node `name`, and the copies of other nodes, as announced in `engine`."""
+    """The copy of the node `name` on `disk`, and the copies that other nodes have announced in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._tries, self._words = 0, Lock()
-        """The lock that prevents the announcement of an abandoned copy after that of its successor."""
+        """The lock that prevents an abandoned copy from being announced after its successor."""
         self._told_unreadable: tuple[int, int] | None = None
-        """The last reported unreadable record, and the epoch of the leader at that time."""
+        """The unreadable record that was reported last, and the epoch at the time of the report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
-        """The function that fetches the copy of another node.
+        """The function that fetches another node's copy.
 
-        The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
-        and a function that raises `CopyRefused` if the fetched copy must not replace the copy of this node.
+        The arguments are the URL, certificate and secret of the other node, the disk of this node, and a
+        function that raises `CopyRefused` if the fetched copy must not replace this node's copy.
         """
         self.trimmed_below = 0
         """The number of the record before which this node has trimmed the shared log."""
@@ -100,7 +100,7 @@ class Copying:
                     self._engine.note(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the records that every node has, according to the holdings in `fold`."""
+        """Trim the records that all nodes have according to the holdings in `fold`."""
         below = fold.holdings.trims_below
         if below > self.trimmed_below:
             with suppress(Unknown, Refused):
@@ -108,9 +108,9 @@ class Copying:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Return the facts in the shared log for a node without a copy.
+        """Read from the shared log the facts for a node without a copy.
 
-        With `where`, report the unreadable record once to each leader. Raise `Unknown` if the engine does not
+        With `where`, report the unreadable record once per epoch. Raise `Unknown` if the engine does not
         answer, or `TooOld` if this program does not support the version of the cluster.
         """
         beyond = -1 if where is None else where.record
@@ -126,7 +126,7 @@ class Copying:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch one of the announced copies, or start over with the whole log, and return the source.
+        """Fetch an announced copy, or prepare to read the log from its beginning, and return the source.
 
         Raise `CopyRefused` if no node provides a copy, `Unknown` if the engine does not answer, or OSError if
         the disk fails.
@@ -156,7 +156,7 @@ class Copying:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if `copy` lacks accepted records of this node.
+        """Raise `CopyRefused` if `copy` lacks records that this node has read as accepted.
 
         If `copy` is None, check the whole shared log instead.
         """
@@ -189,10 +189,10 @@ class Copying:
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
-        """Return whether the shared log has all accepted records that a copy lacks.
+        """Return whether the shared log contains all accepted records that a copy lacks.
 
-        All these records are read, because this node may have the only copy of a record that the engine has
-        lost.
+        The check reads all these records, because the engine may have lost a record that now exists only on
+        this node.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -203,7 +203,7 @@ class Copying:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a fetched copy when it is first opened; raise `StoreDamaged` if the copy is damaged."""
+        """Verify a fetched copy at its first opening; raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

@@ -1,4 +1,4 @@
-"""The options of an operator for the copy of a halted node, which can be kept, restored from, or replaced.
+"""The operator's options for a halted node's copy: keep it, restore a cluster from it, or replace it.
 
 refetch                     the file `refetch` is written; a copy that covers the evidence replaces this one
 refetch, loss accepted      evidence and copy are deleted at once; the offset must be the accepted end in the
@@ -31,7 +31,7 @@ _SEEN: Final = (
 
 
 def recovery_advice(disk: Disk) -> str:
-    """Return advice for the operator of a halted node, with the accepted end of the node."""
+    """Return advice for the operator of a halted node, including the node's accepted end."""
     claimed = _read_evidence(disk)
     return (
         AFTER_HALT
@@ -41,7 +41,7 @@ def recovery_advice(disk: Disk) -> str:
 
 
 def _read_evidence(disk: Disk) -> Evidence | None:
-    """Return the evidence of the node, or None if the file is missing or unreadable."""
+    """Return the node's evidence, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceDamaged, OSError):
@@ -49,7 +49,7 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch the copy of another node at its next start.
+    """Order the node to fetch another node's copy at its next start.
 
     Raise `LossNotAccepted` if `accepted_loss` is not the accepted end, or OSError if the disk fails.
     """

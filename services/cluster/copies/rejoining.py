@@ -1,16 +1,17 @@
-"""The reuse of a copy of a node's store (`store snapshot`) as a node, which reads on after the checkpoint.
+"""Rejoining a cluster with a snapshot of a node's store (`store snapshot`) and the later log records.
 
     the copy's checkpoint --next record: N--> the shared log --has N and all later records--> a node's store
 
-A snapshot opens as the store of a single broker, so it cannot be mistaken for the store of its node. The
-shared log, or a backup of the engine, has the records after the snapshot.
+A snapshot opens as the store of a standalone broker, so it cannot be mistaken for the original node's store.
+The shared log, or a backup of the engine, contains the records after the snapshot.
 
     the log begins after N     it was trimmed: the two cannot be joined (`Trimmed`)
     the log ends before N      the engine's backup is older than the snapshot (`Halted`)
     another cluster's          `Halted`
 
-Weak spot: another history of the same cluster is detected only when the node reads on, and the node then
-halts. Data of the copy after its checkpoint is ignored: the shared log has this data if it was accepted.
+Weak spot: a snapshot from a different history of the same cluster is detected only when the node reads
+further records; the node then halts. Data after the checkpoint of the snapshot is ignored, because the shared
+log contains all accepted data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Make a copy of a node's store the store of `node`, and return the number of the next record to read.
+    """Turn a copy of a node's store into the store of `node`, and return the number of the next record.
 
     If the copy and the shared log cannot be joined, raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or
     `Unknown`, and leave the store unchanged.

@@ -1,4 +1,4 @@
-"""Transfer of a node's newest checkpoint to another node, which uses it only if it is complete.
+"""Transfers a node's newest checkpoint to another node, which uses the copy only if it is complete.
 
     GET /api/cluster/copy   the files of the node's newest checkpoint, in sequence
 
@@ -13,8 +13,8 @@ The stream has these fields:
     length          the file's first bytes; zeros follow up to room_bytes
     16              BLAKE2b, as above
 
-The receiver stores the files in the folder `fetched` until all of them are on disk. Then the files replace
-the store, in steps that tolerate a kill or a power cut at any time:
+The receiver collects the files in the folder `fetched` until all of them are on disk. Then the files replace
+the store in steps that survive a kill or a power cut at any time:
 
     files 0, 1, ... --all synced--> fetched/whole --the old store is deleted--> fetched/moving --renamed, one
     by one--> the folder is deleted
@@ -26,17 +26,17 @@ the store, in steps that tolerate a kill or a power cut at any time:
     fetched/whole, damaged on disk        as without a marker: the store stays
     fetched/moving, damaged on disk       the store is deleted, as its missing files are not known
 
-Renames of an earlier attempt may be visible and yet not on disk, if the process was killed before the sync of
-the folder, or if the sync failed. Therefore, the node syncs the folder of an existing marker at startup.
-Before the node deletes the marker, it syncs all folders of the copy's files.
+Renames from an earlier attempt may be visible without being on disk if the process was killed before it
+synced the folder, or if the sync failed. Therefore, if a marker exists at startup, the node syncs the
+marker's folder. Before the node deletes the marker, it syncs every folder that contains files of the copy.
 
-The files of two nodes are never mixed. Queues and the key index are derived data, and are transferred only if
-a transfer is cheaper than a rebuild (`services.store.copying_derived`).
+A store never contains a mixture of files from two nodes. Queues and the key index are derived data, so they
+are transferred only if this is cheaper than a rebuild (`services.store.copying_derived`).
 
 Cost: the store is sent over the network once, and needs twice the space on disk until the transfer is
 complete. Weak spot: the checksums cover only the transfer, so data that was corrupted on the sender's disk is
-transferred too. The receiver verifies the log before use (`copies.copying`), deletes a damaged key index, and
-checks queues against the CRCs in the snapshot.
+transferred too. The receiver verifies the log before using it (`copies.copying`), deletes a damaged key
+index, and checks queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""The timeout of each read of data from the other node."""
+"""The timeout for each read from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -80,7 +80,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store, except for its identity and its evidence."""
+"""The files and folders of a store, except those with its identity and its evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -89,13 +89,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A complete copy that has not replaced the store yet; `paths` are the final paths of its files."""
+    """A complete copy that has not replaced the store yet; `paths` lists the final paths of its files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold in the checkpoint of the copy; raise `CopyRefused` if the fold is missing."""
+        """Return the fold from the copy's checkpoint; raise `CopyRefused` if it is missing."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -106,10 +106,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the copy and this store have equal log bytes before `end`, with at least one record.
+        """Return whether the logs of the copy and this store are equal before `end`, and not empty there.
 
-        The range that both logs have is compared, up to `bytes_max`. Return False if the logs have no common
-        range.
+        The comparison covers the range that both logs have, up to `bytes_max` bytes. Return False if the logs
+        have no common range.
         """
         theirs = {layout.segment_path(first): first for first in self._firsts}
         start = max(0, end - bytes_max, min(self._firsts, default=end))
@@ -128,12 +128,12 @@ class FetchedCopy:
 
     @property
     def _firsts(self) -> list[int]:
-        """The first offsets of the segments in the log of the copy."""
+        """The start offsets of the segments in the copy's log."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
     def _around(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start of this store's segment that contains `offset`, and the start of the next segment.
+        """Return the start offsets of this store's segment that contains `offset`, and of the next segment.
 
         If there is no next segment, the second value is `end`.
         """
@@ -154,7 +154,7 @@ class Source(Protocol):
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the stream of the newest checkpoint of the store in `root`.
+    """Yield the bytes of the stream for the newest checkpoint of the store in `root`.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -176,10 +176,10 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch the copy of the node whose HTTP interface is `url`; `install_copy` makes the copy the store.
+    """Fetch a copy from the HTTP interface at `url`; `install_copy` then replaces the store with the copy.
 
-    `certificate` is the certificate of the node if it serves HTTP over TLS; see `receive_copy` for `require`.
-    Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
+    `certificate` is the other node's certificate if it serves HTTP over TLS; for `require`, see
+    `receive_copy`. Raise `CopyRefused` if the copy is not available, or OSError if the disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
@@ -202,9 +202,9 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 
 
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Write a copy next to the store until the copy is complete.
+    """Receive a complete copy in a folder next to the store.
 
-    `require` raises `CopyRefused` for a copy that must not replace the store. Raise `CopyRefused` also if the
+    `require` raises `CopyRefused` for a copy that must not replace the store. Also raise `CopyRefused` if the
     copy is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
@@ -233,9 +233,9 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store by a complete copy, and return whether there was a copy.
+    """Replace the store with a complete pending copy, and return whether there was one.
 
-    Raise `StoreDamaged` if the list of files to be moved is damaged, or OSError if the disk fails.
+    Raise `StoreDamaged` if the list of files to move is damaged, or OSError if the disk fails.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
@@ -297,13 +297,13 @@ def is_moving(disk: Disk) -> bool:
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the end of the log of a complete copy that has not replaced the store, or -1 without a copy."""
+    """Return the log end of a complete copy that has not replaced the store, or -1 if there is none."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def delete_store(disk: Disk) -> None:
-    """Delete the store, so that the node starts empty. Raise OSError if the disk fails."""
+    """Delete the store; the node then starts without data. Raise OSError if the disk fails."""
     if is_moving(disk):  # complete an interrupted move first, as its remaining files would form a store
         with suppress(StoreDamaged):
             install_copy(disk)
@@ -312,7 +312,7 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete the marker and then the files of an unwanted copy, as a deletion may be interrupted."""
+    """Delete an unwanted copy: first its marker, and then its files, because deletion may be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -337,7 +337,7 @@ def _header(facts: dict[str, Any]) -> bytes:
 
 
 def _keep(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
-    """Write and sync one file of the copy, and verify the checksum of the file."""
+    """Write and sync one file of the copy, and verify its checksum."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
@@ -358,13 +358,13 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """A received stream, and the checksum of the received bytes."""
+    """A reader for the stream of a copy, with a running checksum of the received bytes."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header of the stream; raise `CopyRefused` if the header is damaged."""
+        """Return the next header in the stream; raise `CopyRefused` if it is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -374,7 +374,7 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes; raise `CopyRefused` if the stream ends earlier."""
+        """Return the next `count` bytes; raise `CopyRefused` if the stream ends before that."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
@@ -395,13 +395,13 @@ class _CopyReader:
 
 
 class _NetworkSource:
-    """An answer over the network, which raises `CopyRefused` for failures of the network."""
+    """An HTTP response that is read over the network; network failures raise `CopyRefused`."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes, or b"" at the end of the answer."""
+        """Return up to `count` bytes, or b"" at the end of the response."""
         try:
             return self._answer.read(count)
         except (OSError, HTTPException) as error:

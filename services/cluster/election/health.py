@@ -1,4 +1,4 @@
-"""The fitness of a node to lead: a correct clock, and free space on its disk.
+"""The fitness of a node to lead: its clock must be correct, and its disk must have free space.
 
     each follower --why it is unfit, or that it is fit--> leader (`followers`)
     the leader is unfit, and a follower is fit    the leader leaves, and names that follower
@@ -7,12 +7,11 @@
     unfit    its clock is off (`pace`)       the leader's clock determines when messages are delivered
              its disk has no room            a leader without room refuses new messages
 
-Other nodes never depose an unfit leader. An unfit leader hands over the lead only if a follower has reported
-that the follower is fit. If the clock of the engine is wrong, all nodes appear unfit, and the leader remains.
-An unfit follower stands for election later than fit followers (`silence`).
+An unfit leader is never deposed by other nodes. An unfit leader hands over its leadership only to a follower
+that has reported itself as fit. If the engine's clock is wrong, all nodes appear unfit, and the leader
+continues to lead. An unfit follower becomes a candidate later than fit followers (`silence`).
 
-Weak spot: if the clock of a leader steps, the leader delivers messages by the wrong clock until the
-hand-over.
+Weak spot: if a leader's clock jumps, the leader delivers messages by the wrong time until it hands over.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.pace import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""The time after which an unfit leader repeats a hand-over, as the previous hand-over may have failed."""
+"""The time after which an unfit leader repeats a hand-over, because the previous one may have failed."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
@@ -36,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Health:
-    """The fitness of one node: its clock, compared with the engine's (`pace`), and the space on its disk."""
+    """The fitness of one node, determined by its clock skew (`pace`) and its free disk space."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.pace = pace
@@ -44,13 +43,13 @@ class Health:
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
-        """Return the reason why this node should lead only if no other can, or "" if this node is fit."""
+        """Return the reason why this node should lead only as a last resort, or "" if this node is fit."""
         if self.pace.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if this node's clock has become wrong, or is right again."""
+        """Log a message if this node's clock has become wrong or has been corrected."""
         if self.pace.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

@@ -1,7 +1,7 @@
-"""The inputs of the election: answers to its acts, records that were read, ticks and orders.
+"""The inputs of the election: results of its acts, records of the shared log, ticks and orders.
 
-Each input is an immutable value from a worker thread or the loop. The machine does not use fields of type
-Any, which are for the node or for a later act.
+Each input is an immutable value from a worker thread or the event loop. The machine does not use fields of
+type Any, which are meant for the node or for a later act.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The progress of a node's reads, and the numbers of skipped records."""
+    """The progress of a node in reading the shared log, and the numbers of skipped records."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the progress of a fold, and the numbers of records that it has skipped."""
+    """Return the progress of a fold, including the numbers of skipped records."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class Opened(NamedTuple):
-    """OPEN: the epoch in the checkpoint (0 without one), its facts, the progress and the replica."""
+    """OPEN: the epoch in the checkpoint (0 if there is none), its facts, the progress and the replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,44 +41,44 @@ class Opened(NamedTuple):
 
 
 class ReadDone(NamedTuple):
-    """READ and CATCH_UP: the number of records (0 at the end of the log), and the state of the node."""
+    """READ and CATCH_UP: the number of records read (0 at the end of the log), and the state of the node."""
 
     records: int
     seen: ReadProgress
     is_founded: bool
     is_listed: bool
-    """Whether the shared log has the holding of this node."""
+    """Whether the shared log contains this node's holding."""
     unfit: str
-    """The reason why this node should lead only if no other can, or "" if this node is fit."""
+    """The reason why this node should lead only as a last resort, or "" if this node is fit."""
 
 
 class Appended(NamedTuple):
-    """APPEND_EPOCH: the candidate and the offset of its EPOCH, or None if the engine returns no offset."""
+    """APPEND_EPOCH: the candidate and the offset of its EPOCH, or None if the engine returned no offset."""
 
     candidacy: tuple[Any, int] | None
 
 
 class Confirmed(NamedTuple):
-    """CONFIRM: whether the EPOCH is the newest, or None until the EPOCH is read back."""
+    """CONFIRM: whether the EPOCH is the newest, or None if it has not been read back yet."""
 
     has_won: bool | None
 
 
 class Begun(NamedTuple):
-    """SERVE: the time at which the newest proven append began, by this node's monotonic clock."""
+    """SERVE: the start time of the newest proven append, by this node's monotonic clock."""
 
     proven_ms: int
 
 
 class Beaten(NamedTuple):
-    """BEAT: the append of the BEAT was proven."""
+    """BEAT: the BEAT was appended, and the append was proven."""
 
     proven_ms: int
     news: Mapping[str, Any] = NO_NEWS
 
 
 class LookDone(NamedTuple):
-    """LOOK: the state of the node, and for a leader a fit follower and complaints (node, (epoch, number))."""
+    """LOOK: the state of the node and, on a leader, a fit follower and complaints (node, (epoch, number))."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -89,7 +89,7 @@ class LookDone(NamedTuple):
 
 
 class ClientsAsked(NamedTuple):
-    """ASK_CLIENTS: whether any client answers this node, after a complaint of `node`."""
+    """ASK_CLIENTS: whether any client responded to this node, after a complaint from `node`."""
 
     node: str
     is_reached: bool
@@ -100,7 +100,7 @@ class Ended(NamedTuple):
 
 
 class CopiesFound(NamedTuple):
-    """COPY, in progress: the newest epoch in the log (0 without one), and the facts of its EPOCH."""
+    """COPY, in progress: the newest epoch in the log (0 if there is none), and the facts in its EPOCH."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -113,10 +113,10 @@ class Copied(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An act has failed with an error in FAILURES.
+    """An act has failed with one of the errors in FAILURES.
 
-    `recovery_advice` is a text for the operator if the log is inconsistent, and `where` is the record that
-    cannot be read.
+    `recovery_advice` is advice for the operator if the log is inconsistent, and `where` is the unreadable
+    record, if any.
     """
 
     act: Act
@@ -126,24 +126,24 @@ class Failed(NamedTuple):
 
 
 class RecordTaken(NamedTuple):
-    """The node has read a record, whose outcome is `step`."""
+    """The node has read a record and applied it with the outcome `step`."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """Time has passed; the tick of a leader contains the start of its newest proven append, and its news."""
+    """A tick; on a leader, it contains the start time of the newest proven append and the leader's news."""
 
     proven_ms: int = 0
     news: Mapping[str, Any] = NO_NEWS
 
 
 class ProofWanted(NamedTuple):
-    """An answer waits for a proof that this node leads."""
+    """A response to a client is waiting for proof that this node leads."""
 
 
 class SteppedDown(NamedTuple):
-    """An append was not proven, or the disk failed: the core is void."""
+    """The core is void, because an append was not proven or the disk failed."""
 
     error: Exception
 
@@ -153,13 +153,13 @@ class Leave(NamedTuple):
 
 
 class Move(NamedTuple):
-    """An operator moves the lead to the node `to`, or to any other node if `to` is empty."""
+    """An operator moves leadership to the node `to`, or to any other node if `to` is empty."""
 
     to: str
 
 
 class Order(NamedTuple):
-    """An operator's order, whose facts are written in a BEAT; only the node uses `written`."""
+    """An operator's order, which is written to the log as facts in a BEAT; only the node uses `written`."""
 
     facts: Mapping[str, Any]
     written: Any = None
@@ -180,7 +180,7 @@ AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
     SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
     **dict.fromkeys((Beaten, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
 }
-"""The stages in which an input is valid; an unlisted input is valid in all stages but HALTED and LEFT."""
+"""The stages in which each input is valid; other inputs are valid in all stages except HALTED and LEFT."""
 AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.OPEN: frozenset((Stage.OPENING,)),
     Act.READ: frozenset((Stage.READING,)),
@@ -189,4 +189,4 @@ AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
     Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
     **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
 }
-"""The stages in which the failure of an act is valid; a failure of LOOK is valid in all stages."""
+"""The stages in which the failure of each act is valid; a failure of LOOK is valid in all stages."""

@@ -1,6 +1,6 @@
-"""The state of the shared log's answers to a node, and warnings about changes of this state.
+"""The availability of the shared log as seen by a node, and warnings when it changes.
 
-This module performs no I/O, and all times are of a monotonic clock, in ms.
+This module performs no I/O; all times are in ms, from a monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _WARNINGS: Final = {
     "repeated_records": "the shared log has records twice: the second is equal, and was stepped over. Look "
     "at it: tidewheel cluster doctor URL",
 }
-"""The warnings for skipped records, by field of `ReadProgress`."""
+"""The warnings about skipped records, by the field of `ReadProgress` that counts the records."""
 
 
 class LogAnswers:
-    """The newest answer of the shared log; `say` writes a line to the node's log."""
+    """The outcome of the newest call to the shared log; `say` writes a line to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say, self._refused_ms = say, 0
         self.refusal = ""
-        """The reason of the last failure, or "" while the shared log answers."""
+        """The reason for the current failure, or "" while the shared log answers."""
         self.stood_in_vain = ""
-        """The reason why this node can read but has not become leader, or "" once any node leads."""
+        """The reason why this node can read but has failed to become leader, or "" once any node leads."""
         self.seen = ReadProgress()
 
     def note_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log gives no answer, and log the reason if it is new."""
+        """Record that the shared log does not answer, and log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -39,7 +39,7 @@ class LogAnswers:
         self.refusal = reason
 
     def note_answered(self, now_ms: int) -> None:
-        """Record that the shared log answers, and log the end of a failure."""
+        """Record that the shared log answers, and log a message if this ends a failure."""
         if self.refusal:
             self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""

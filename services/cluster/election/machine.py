@@ -1,4 +1,4 @@
-"""The election as a state machine, which determines the next act of a node from records and answers.
+"""The election as a state machine, which determines a node's next act from records and results.
 
     stage          act                           done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
@@ -14,27 +14,28 @@
     HALTED         none, until the process ends
 
 The table itself is data (`services.cluster.election.table`): (stage, event) -> (next stage, act). An input
-(`services.cluster.election.inputs`) is an answer to an act, a record that was read, a tick or an order. The
-methods of this module translate inputs to events, and return acts, log lines included. The node
-(`services.cluster.node`) or the simulation carries out the acts. The machine uses no clock, no file and no
-network.
+(`services.cluster.election.inputs`) is the result of an act, a record of the shared log, a tick or an order.
+The methods of this module translate inputs into events, and return the acts to perform, including log lines.
+The node (`services.cluster.node`) or the simulation performs the acts. The machine does not access any clock,
+file or network.
 
 Rules
-1. In every stage, either one act or one WAIT is in progress. The answer to an act is valid only in the stage
-   of the act, and is dropped in other stages. If a tick arrives early, the node acts early. Looks,
-   complaints, BEATs and questions to clients run concurrently.
+1. In every stage, exactly one act or one WAIT is in progress. The result of an act is valid only in the stage
+   of the act, and is discarded in other stages. An early tick only makes the node act early. Looks,
+   complaints, BEATs and questions to clients run concurrently with the act of the stage.
 2. Only the shared log decides which node leads. A node enters LEADING only after it has read back its own
-   EPOCH as the newest, and an unproven append ends the lead. The core is discarded after a lead (OPENING), as
-   it may contain records that were never accepted.
-3. A node repeats a call indefinitely if the engine gives no answer, but stops reading a log that contradicts
-   itself (HALTED). If a record is broken, the node needs a copy that reaches past the record (COPYING).
-4. An order to leave ends the node in the next stage without a right to lead, or immediately if the node
-   waits. A leader hands over the lead first, even if its own disk has failed, as it still leads.
-5. A node that is unfit to lead (`health`) stands for election later. A follower complains about a leader that
-   does not answer forwarded calls (`reach`).
+   EPOCH as the newest, and leaves LEADING after an unproven append. When a node stops leading, its core is
+   discarded (OPENING), because it may contain records that were never accepted.
+3. If the engine does not answer, a node repeats its call indefinitely. If the log contradicts itself, the
+   node stops reading it (HALTED). If a record is broken, the node needs a copy that extends past the record
+   (COPYING).
+4. An order to leave ends the node when it next enters a stage without the right to lead, or immediately if
+   the node is waiting. A leader first hands over its leadership, even if its own disk has failed.
+5. A node that is unfit to lead (`health`) becomes a candidate later than other nodes. A follower appends a
+   complaint to the shared log if the leader does not answer forwarded calls (`reach`).
 
-Cost: one lookup and a few comparisons for each input. Weak spot: the table contains only the consequences of
-an event; the conditions are in the methods of this module.
+Cost: one lookup and a few comparisons for each input. Weak spot: the table shows only the consequences of
+events; the conditions for events are in the methods of this module.
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ from sharedlog.holdings import Unreadable
 FAILURES: Final = (
     *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
 )
-"""The errors of acts that the machine handles (`Failed`); any other error is a bug of the node."""
+"""The errors of acts that the machine handles (`Failed`); any other error is a bug in the node."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Row(Stage.LEFT, Act.END)
 
 
 class Election:
-    """The state machine of the node `me`; all times are of one monotonic clock, in ms.
+    """The state machine of the node `me`; all times are in ms, from a single monotonic clock.
 
     `draw` returns a new random holder for each EPOCH.
     """
@@ -91,22 +92,22 @@ class Election:
         self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
         self.halted = self._ways_on = ""
-        """The reason why this node has halted, or "" if the node has not halted."""
+        """The reason why this node has halted, or "" if it has not."""
         self.copying = ""
-        """The reason why this node needs a copy, and why it has no copy yet."""
+        """The reasons why this node needs a copy and has not obtained one yet, or ""."""
         self.reopened = ""
-        """The reason why the replica was opened again, or "" once the node has read the whole log."""
+        """The reason why the replica was reopened, or "" once the node has read the whole log."""
         self.takeovers, self.is_leaving = 0, False
         self._must_check = True
         """Whether the next read must first verify that earlier records are still in the log."""
         self._why_stood, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_void = False
-        """Whether the core of this lead is void, which may happen even before clients are served."""
+        """Whether the leader's core is void, which may happen even before the node serves clients."""
         self._failure: Exception | None = None
-        """The failure of the copy or the log that a look has found, and that ends the current role."""
+        """The failure of the copy or the log that was found by a look and ends the current role."""
         self._where: Unreadable | None = None
-        """The record that could not be read, according to the last failure."""
+        """The unreadable record that the last failure has reported."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
@@ -176,7 +177,7 @@ class Election:
             self._apply_event(Event.CURRENT, holder)
 
     def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
-        """Start a look or a complaint if it is due; then read on, wait, or stand for election."""
+        """Start a look or a complaint if one is due; then continue reading, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -201,7 +202,7 @@ class Election:
             self._apply_event(Event.CAUGHT_UP)
 
     def _complain_if_due(self, now_ms: int) -> None:
-        """Append a complaint to the shared log if the leader does not answer the calls of clients."""
+        """Append a complaint to the shared log if the leader does not answer forwarded client calls."""
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)

@@ -1,13 +1,13 @@
-"""Detection of two processes with the same node name; the process that does not lead halts.
+"""Detects two processes with the same node name; the process that is not the leader halts.
 
-An EPOCH contains the name of its node, and a random holder that the candidate's process has drawn. Once a
-process has read the whole log, an append under its own name with an unknown holder comes from another
-process. The first appends with an unknown holder may still come from an earlier process of this node. If the
-engine had returned an old state, as a lagging standby does, many appends may be those of the earlier process.
-If an append arrives LIVES_MS after the first of them, the other process must be alive.
+An EPOCH contains the name of its node, and a random value, the holder, that the candidate's process has
+generated. Once a process has read the whole log, any append under its own name with an unknown holder comes
+from another process. The first such appends may still come from an earlier process of this node. There may be
+many such appends if the engine first returned an old state, as a lagging standby does. If an append with an
+unknown holder arrives LIVES_MS after the first one, the other process must be alive.
 
-All times are those of reads by this node, of a monotonic clock, in ms. Weak spot: two processes of the same
-name that both follow a third node are detected only once one of them leads.
+All times are times of reads by this node, in ms, from a monotonic clock. Weak spot: if two processes with the
+same name both follow a third node, they are detected only when one of them leads.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final
 from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
-"""The time for which appends of an ended process may still arrive; a live leader writes more often."""
+"""The time during which appends from an ended process may still arrive; a live leader writes more often."""
 
 
 class DuplicateNameCheck:
-    """The detection of appends by other processes with the name `node`."""
+    """A check for appends by other processes with the node name `node`."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -30,11 +30,11 @@ class DuplicateNameCheck:
         self._has_heard = False
 
     def record_own_holder(self, holder: bytes) -> None:
-        """Record a holder that this process has drawn."""
+        """Record a holder that this process has generated."""
         self._drawn.add(holder)
 
     def record_append(self, leader: str, holder: bytes, now_ms: int) -> None:
-        """Record an accepted append of the node `leader` after this process has read the whole log."""
+        """Record an accepted append by node `leader`; this process must have read the whole log before."""
         if leader != self._node or holder in self._drawn:
             return
         if self._first_ms is None:
@@ -42,7 +42,7 @@ class DuplicateNameCheck:
         self._has_heard = now_ms - self._first_ms >= LIVES_MS
 
     def check(self, address: str) -> None:
-        """Raise `DuplicateNodeName` if another process with the name of this node leads, at `address`."""
+        """Raise `DuplicateNodeName` if another process with this node's name leads at `address`."""
         if self._has_heard:
             raise DuplicateNodeName(
                 f"Another process is node {self._node} of this cluster too, and leads at {address}. Give one "

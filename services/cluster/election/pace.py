@@ -1,24 +1,24 @@
-"""A node's lag behind the shared log, and the skew of its clock against the engine's.
+"""A node's lag behind the shared log, and the skew between its clock and the engine's clock.
 
     lag in records    records in the engine less records read by this node; requested at most once in ASK_MS
     lag in ms         the age of the newest record that was read, zero once a read has found no more; plus
                       the time since that read
     skew              this node's clock less the engine's
 
-A record is written before any read that returns the record, and after the start of its append. Therefore, two
-times of a node bound the engine's time of a record. Both bounds are measured by the monotonic clock, and are
-the narrowest of the newest SAMPLES. The wall clock is read only when the skew is requested, so a step of the
-wall clock affects the skew immediately.
+A record is written after its append has started, and before any read returns the record. Therefore, the
+engine's timestamp of a record lies between two times that the node measures. Both bounds use the monotonic
+clock, and are the narrowest bounds of the newest SAMPLES records. The wall clock is read only when the skew
+is requested, so a jump of the wall clock affects the skew immediately.
 
     reads              time of the read less the engine's time: an upper bound of the skew
     own appends        start of the append less the engine's time: a lower bound of the skew
 
-A clock is off if the bounds prove a difference of more than OFF_MS. A follower does not append, so it cannot
-distinguish a fast clock from SAMPLES slow reads, and counts as off in both cases. Records that were appended
-before the node began to read are used to measure only the lag, and not the clock.
+A clock is considered off if the bounds prove a difference of more than OFF_MS. A follower does not append, so
+it cannot distinguish a fast clock from SAMPLES slow reads, and its clock is considered off in both cases.
+Records that were appended before the node began to read are used to measure only the lag, not the skew.
 
-Weak spot: there is no lag in bytes, as the size of unread records is not known. The clock of the engine is
-trusted, so if this clock steps, the clocks of all nodes are off, and no node is preferred as leader.
+Weak spot: the lag cannot be given in bytes, because the size of unread records is unknown. The engine's clock
+is trusted, so if it jumps, the clocks of all nodes are considered off, and no node is preferred as leader.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sharedlog.errors import Unknown
 ASK_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""The difference from the engine's clock above which a clock is off."""
+"""The difference from the engine's clock above which a clock is considered off."""
 
 
 class LagAndSkew:
-    """The lag and the clock skew of one node; `clock` is the wall time, and both clocks return ms."""
+    """The lag and the clock skew of one node; `clock` is the wall clock, and both clocks return ms."""
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
         self._clock, self._monotonic = clock, monotonic
@@ -50,7 +50,7 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The bounds of the difference between the monotonic clock and the engine's clock."""
+        """The bounds for the difference between the monotonic clock and the engine's clock."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
         """Record the result of a read; `end` returns the offset after the last record."""
@@ -69,7 +69,7 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update the bounds of a leader from the newest record, which was just read back.
+        """Update a leader's bounds from the newest record, which it has just read back.
 
         The last append of the leader began at `began_ms`.
         """
@@ -79,12 +79,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Drop the bounds from the node's appends, because the node no longer leads."""
+        """Drop the bounds that are based on appends, because the node no longer leads."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Publish the new bounds atomically to other threads."""
+        """Make the new bounds visible to other threads atomically."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -98,7 +98,7 @@ class LagAndSkew:
 
     @property
     def is_off(self) -> bool:
-        """Whether this node's clock differs from the engine's by more than OFF_MS."""
+        """Whether this node's clock differs from the engine's clock by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
             return False
@@ -109,7 +109,7 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew for JSON, with None for unknown values."""
+        """Return the lag and the skew as a JSON object, with None for unknown values."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

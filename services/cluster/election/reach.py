@@ -1,25 +1,25 @@
-"""Detection of a leader that reaches the shared log but no client, and the leader's decision to leave.
+"""Detection of a leader that can reach the shared log but no clients, and its decision to step down.
 
     clients --call--> follower --forwarded call--> leader        no answer for UNREACHED_MS
     follower --note: unreached, by its epoch--> shared log       a fact in the follower's holding
     leader --question--> every client that has a connection      no answer: it leaves, to that follower
 
-A leader that clients cannot reach still writes, so silence in the log does not reveal the failure. A
-complaint of a follower in the log does not change the right to lead, and older versions skip the complaint.
-Only the leader decides to leave, and asks its own clients first. Therefore, a follower that is partitioned or
-wrong cannot depose a leader that serves clients.
+A leader that clients cannot reach still writes to the log, so the failure does not appear as silence in the
+log. A follower's complaint in the log does not change the right to lead, and older versions skip it. Only the
+leader itself decides whether to step down, and it asks its own clients first. Therefore, a follower that is
+partitioned or mistaken cannot depose a leader that serves clients.
 
 Rules
-1. A follower complains only while clients call the follower: a complaint requires that a forwarded call has
-   failed within RECENT_MS.
-2. A leader checks a complaint once, and only in the epoch of the complaint. A follower repeats its complaint
-   as long as the leader does not answer.
-3. Two nodes that cannot reach each other could pass the lead back and forth while neither of them has
-   clients. Therefore, a node that has left the lead leaves again only after a pause, which doubles each time.
-   The pause is reset once the node has not left for CALM_PAUSES pauses.
+1. A follower complains only while clients are calling it: a complaint requires that a forwarded call has
+   failed within the last RECENT_MS.
+2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
+   complaint while the leader does not answer calls.
+3. Two nodes that cannot reach each other could pass leadership back and forth while neither has clients.
+   Therefore, a node that has stepped down because of a complaint does so again only after a pause, which
+   doubles each time. The pause is reset if the node has not stepped down for CALM_PAUSES pauses.
 
-All times are of the monotonic clock of one machine, in ms. Weak spot: clients that use only HTTP have no
-connection on which the leader can ask them, so the leader does not count such clients.
+All times are in ms, from the monotonic clock of one machine. Weak spot: the leader does not count clients
+that use only HTTP, because they have no connection on which the leader can ask them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHED_MS: Final = 3_000
-"""The time without answers of the leader after which a follower complains."""
+"""The time without a response from the leader after which a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
 """The time after which a follower repeats a complaint."""
@@ -43,16 +43,16 @@ class LeaderReachability:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The start of the period without answers, or None if no call has failed since the last answer."""
+        """The start of the period without responses, or None if the newest call was answered."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
     def record_answer(self, now_ms: int) -> None:
-        """Record that the leader has answered a call with any status."""
+        """Record that the leader has answered a call; the status does not matter."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Record that the leader of an epoch has not answered a call, which began at `began_ms`."""
+        """Record that the leader of an epoch has not answered a call that began at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -72,7 +72,7 @@ class LeaderReachability:
 
 
 class ComplaintFilter:
-    """The leader's choice of the complaints to check."""
+    """Selects the complaints that the leader must check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -82,7 +82,8 @@ class ComplaintFilter:
     def accept_complaint(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Record a complaint, and return whether the leader must check it.
 
-        A complaint is checked only once, and not during the pause after this node has left.
+        A complaint is checked only once, and is not checked during the pause after this node has stepped
+        down.
         """
         if self._heard.get(node) == complaint:
             return False
@@ -90,7 +91,7 @@ class ComplaintFilter:
         return self._left_ms is None or now_ms >= self._left_ms + self._pause_ms
 
     def record_departure(self, now_ms: int) -> None:
-        """Record that the leader leaves because of a complaint."""
+        """Record that the leader steps down because of a complaint."""
         if self._left_ms is not None:
             is_calm = now_ms >= self._left_ms + CALM_PAUSES * self._pause_ms
             self._pause_ms = PAUSE_MIN_MS if is_calm else min(2 * self._pause_ms, PAUSE_MAX_MS)

@@ -1,4 +1,4 @@
-"""The part of the election that handles the lead of a node: its BEATs, its looks and the end of the lead.
+"""The part of the election that applies while a node leads: its BEATs, its looks and its stepping down.
 
     an answer waits for a proof of leadership   a BEAT at once (`services.live.durability`)
     an operator's order waits                   a BEAT at once for each order, with its facts
@@ -8,8 +8,8 @@
     unfit, and a follower is fit                the lead is over: to that follower (`health`)
     a node complains, and no client answers     the lead is over: to that node (`reach`)
 
-At most one BEAT and one look are in progress. This module performs no I/O, and all times are of a monotonic
-clock, in ms.
+At most one BEAT and one look are in progress. This module performs no I/O; all times are in ms, from a
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DutyInput = ProofWanted | Order | Beaten
 
 
 class LeaderDuties:
-    """The lead of the node `name`; `put` receives acts with their arguments, and `say` lines for the log."""
+    """The duties of the leader `name`; `put` receives acts with their arguments, `say` receives log lines."""
 
     def __init__(self, name: str, put: Callable[[Act, Any], None], say: Say) -> None:
         self._name, self._put, self._say = name, put, say
@@ -43,11 +43,11 @@ class LeaderDuties:
 
     @property
     def is_proven(self) -> bool:
-        """Whether an append after the EPOCH of this lead was proven."""
+        """Whether an append after this leader's EPOCH was proven."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Begin a lead, whose EPOCH was proven by an append that began at `proven_ms`."""
+        """Start to lead; the EPOCH was proven by an append that began at `proven_ms`."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._orders.clear()
         self._is_beating = self._is_proof_wanted = False
@@ -56,13 +56,13 @@ class LeaderDuties:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Write a BEAT if it is due, and start a look if it is due."""
+        """Write a BEAT and start a look, if they are due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._beat_if_due(given.news, now_ms)
         self.look_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: DutyInput, now_ms: int) -> None:
-        """Apply a request for a proof, an order or a proven BEAT, and write the next BEAT if it is due."""
+        """Handle a request for a proof, an order or a proven BEAT, and write the next BEAT if it is due."""
         if isinstance(given, ProofWanted):
             self._is_proof_wanted = True
         elif isinstance(given, Order):
@@ -88,15 +88,15 @@ class LeaderDuties:
             self._put(Act.LOOK, has_read_all)
 
     def end_look(self, now_ms: int | None = None) -> None:
-        """Record that no look is in progress; if `now_ms` is given, restart the interval of looks."""
+        """Record that no look is in progress; if `now_ms` is given, restart the look interval."""
         self._is_looking = False
         if now_ms is not None:
             self._look_due_ms = now_ms + int(election_table.LOOK_SECONDS * 1000)
 
     def choose_successor(self, given: LookDone, now_ms: int) -> str:
-        """Return the name of a fit follower if this node is unfit to lead; else return "".
+        """Return the name of a fit follower if this node is unfit to lead; otherwise return "".
 
-        If another node complains about a fit leader, the leader's clients are asked.
+        If another node has complained about a fit leader, request that the leader's clients are asked.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
@@ -111,7 +111,7 @@ class LeaderDuties:
         return ""
 
     def leave_unless_reached(self, given: ClientsAsked, now_ms: int) -> bool:
-        """Return whether the lead ends because of a complaint: no client has answered this node either."""
+        """Return whether this node steps down after a complaint, because none of its clients has answered."""
         if not given.is_reached:
             self._say("warning", "leaves: no client answers here, and another node is called", to=given.node)
             self._complaints.record_departure(now_ms)

@@ -1,7 +1,6 @@
-"""The table of the election: the stages of a node, the act of each stage, and the next stage after each
-event.
+"""The transition table of the election: the act of each stage, and the next stage after each event.
 
-The module `machine` has the diagram, and the conditions under which an input is an event.
+The module `machine` contains the diagram, and the conditions under which an input causes an event.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ Event = Enum(
     "OPENED MORE CAUGHT_UP UNANSWERED SILENT CURRENT APPENDED WON LOST SERVED OVER CLOSED COPIED NO_COPY "
     "NEEDS_COPY VOID HALT TICK LEAVE",
 )
-"""The events that change the stage of the machine."""
+"""The events to which the machine reacts."""
 
 
 class Act(Enum):
-    """The acts of a node, each with a description and its argument."""
+    """The acts of a node; each value describes the act and its argument."""
 
     OPEN = "open the replica at its newest checkpoint"
     READ = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -60,11 +59,11 @@ class Act(Enum):
 
 
 BESIDE: Final = frozenset((Act.LOOK, Act.COMPLAIN, Act.BEAT, Act.ASK_CLIENTS))
-"""The acts that run concurrently with the act of the stage."""
+"""The acts that run concurrently with the act of the current stage."""
 
 
 class Wait(Enum):
-    """The reason of a WAIT."""
+    """The reason for a WAIT."""
 
     POLL = "for new records"
     BEHIND = "after a failure"
@@ -74,13 +73,13 @@ class Wait(Enum):
 
 SECONDS: Final = {Wait.POLL: 0.05, Wait.BEHIND: 0.5, Wait.COPY_AGAIN: 5.0, Wait.BEAT: BEAT_MS / 1000 / 3}
 LOOK_SECONDS: Final = 1.0
-"""The interval at which a node checks its copy, and a leader trims the log."""
+"""The interval at which every node checks its copy and a leader trims the log."""
 EPOCH_SECONDS: Final = 3.0
-"""The maximum time after which a candidate must have read back its EPOCH."""
+"""The maximum time for a candidate to read back its EPOCH."""
 
 
 class Row(NamedTuple):
-    """A row of the table: the next stage, the act of that stage, and the reason of a WAIT."""
+    """A row of the table: the next stage, the act of that stage, and the reason if the act is a WAIT."""
 
     stage: Stage
     act: Act
@@ -88,14 +87,14 @@ class Row(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An act to carry out, with its argument as in `Act`."""
+    """An act to perform, with the argument described in `Act`."""
 
     act: Act
     argument: Any = None
 
 
 class Line(NamedTuple):
-    """A line for the log of the node: its level, its text and its facts."""
+    """A line for the node's log: its level, its text and its facts."""
 
     level: str
     event: str
@@ -108,7 +107,7 @@ _AT_WORK: Final = (Stage.OPENING, Stage.READING, *STANDING, Stage.STARTING, Stag
 HOLDS_RIGHT: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may have a right to lead; a node that leaves completes these stages first."""
+"""The stages in which a node may have the right to lead; a node that leaves completes them first."""
 ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -124,7 +123,7 @@ _POLL: Final = Row(Stage.IDLE, Act.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Row) -> dict[tuple[Stage, Event], Row]:
-    """Return the same row for each of the stages, by stage and event."""
+    """Return a mapping from each stage, together with the event, to the same row."""
     return {(stage, event): row for stage in stages}
 
 

@@ -1,1 +1,1 @@
-"""Forwarding of client calls and HTTP requests by a node while another node leads."""
+"""Forwarding of client calls and HTTP requests to the leader by other nodes."""

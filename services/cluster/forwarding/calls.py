@@ -1,4 +1,4 @@
-"""Forwarding of client calls to the leader by a node that does not lead; each call is sent as bytes.
+"""Forwarding of client calls, as unchanged bytes, from a node that does not lead to the leader.
 
     client --call--> this node --the same bytes, once--> leader --reply--> this node --> client
 
@@ -9,25 +9,27 @@
                       stream, which begins with the kept state of the client (`presence`)
 
 Rules
-1. The leader authorizes calls and decides their outcomes; this node parses messages only to keep the state of
-   clients.
-2. A forwarded call is never forwarded again (FORWARDED). If each of two nodes assumes that the other node
-   leads, both answer UNAVAILABLE, and the node of the client retries.
-3. Only a call without an answer is repeated, and a repeated message is stored once, by id and content
-   (`services.broker.repeats`). A refusal by a leader only means that the refused attempt had no effect. An
-   earlier attempt may still be queued at an earlier leader, and a leader searches for the results of earlier
-   leaders only for sends. Therefore, the node reports to the client that the outcome is unknown.
-4. Telemetry and SyncLiteSubscription calls of a node's own clients are handled by this module also while the
-   node leads (`switch`), and are answered by the node's broker, `local`. Therefore, the stream of a client
-   remains open when its node steps down.
-5. The stream of a client ends when the leader ends the stream. A leader that steps down ends the streams of
-   other nodes with UNAVAILABLE, and these streams continue with the next leader. The status from the leader
-   takes precedence over the error of a write (`services.cluster.forwarding.leader_stream`).
-6. A leader behind a network that drops packets silently counts as unresponsive. A connection is closed, and
-   its calls are retried, if the peer sends no TCP acknowledgement or answer to keepalive pings for SILENT_MS.
+1. The leader authorizes calls and determines their results; this node parses messages only to keep track of
+   client state.
+2. A node never forwards a call that was already forwarded (FORWARDED). If two nodes each assume that the
+   other leads, both answer UNAVAILABLE, and the client's node retries.
+3. A call is repeated only if it was not answered. A repeated message is recognized by its id and content, and
+   stored once (`services.broker.repeats`). A leader's refusal means only that the refused attempt had no
+   effect. An earlier attempt may still be queued at an earlier leader, and only for sends does a leader
+   search for results from earlier leaders. Therefore, the node reports an unknown outcome to the client.
+4. Even while the node leads, this module handles Telemetry and SyncLiteSubscription calls from the node's own
+   clients (`switch`) and passes them to the node's broker, `local`. Therefore, a client's stream remains open
+   when the client's node steps down.
+5. A client's stream ends when the leader ends it. A leader that steps down ends the streams from other nodes
+   with UNAVAILABLE, and the other nodes continue these streams with the next leader. The status that the
+   leader sends takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
+6. A leader behind a network that silently drops packets is treated as unresponsive. If the peer sends neither
+   TCP acknowledgements nor replies to keepalive pings for SILENT_MS, the connection is closed and its calls
+   are retried.
 
-Cost: one round trip and some 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak spot: the
-leader limits connections by the address of the node, but clients by the address of the client (`vouching`).
+Cost: one round trip and about 300 us of CPU time for each call (`benchmarks/cluster.py`). Weak spot: the
+leader applies connection limits to the node's address, but client limits to the client's address
+(`vouching`).
 """
 
 from __future__ import annotations
@@ -68,13 +70,13 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field that marks a forwarded call, with the epoch of the leader."""
+"""The header field that marks a forwarded call; its value is the epoch of the called leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""The first and the maximum delay after failed attempts; a new EPOCH ends the delay."""
+"""The initial and the maximum delay after a failed attempt; a new EPOCH ends the delay early."""
 CALL_SECONDS: Final = 30.0
-"""The timeout of a call without a deadline."""
+"""The timeout for a call that has no deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -86,7 +88,7 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The statuses after which the leader may or may not have received the call."""
+"""The statuses that leave it unknown whether the leader received the call."""
 _PASSED_ON: Final = ("x-mq-", "authorization")
 """The prefixes of the header fields that are forwarded to the leader."""
 WRITES: Final = frozenset(
@@ -101,7 +103,7 @@ SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class Shape(NamedTuple):
-    """A method: its path, and whether its request and its reply are streams."""
+    """An RPC method: its path, and whether its request and its reply are streams."""
 
     path: str
     takes_stream: bool
@@ -109,7 +111,7 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the RPC in the broker's table."""
+        """The name of the RPC in the broker's method table."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
@@ -124,7 +126,7 @@ class LeaderChanged(Exception):
 
 @dataclass
 class Attempt:
-    """A call to the leader of an epoch: its channel, header fields and timeout.
+    """An attempt to call the leader of an epoch: its channel, header fields and timeout.
 
     `local` is the broker of this node if this node leads, or None otherwise.
     """
@@ -137,7 +139,7 @@ class Attempt:
     began_ms: int
     local: Serving | None = None
     may_be_done: bool = False
-    """Whether an earlier attempt may have carried out the call."""
+    """Whether the call may already have taken effect in an earlier attempt."""
     has_answered: bool = False
     """Whether the client has received a reply that another attempt would repeat."""
     not_its_own: str = ""
@@ -145,9 +147,9 @@ class Attempt:
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress failures of the block after which another attempt is allowed.
+        """Suppress a failure in the block if another attempt is allowed after it.
 
-        If the client has already received a reply, raise the failure.
+        If the client has already received a reply, do not suppress the failure.
         """
         try:
             yield
@@ -167,7 +169,7 @@ class Attempt:
 
 
 class ClientCall(NamedTuple):
-    """A call of a client at this node, and its time of arrival, in ms since 1970."""
+    """A client's call at this node, and its arrival time, in ms since 1970."""
 
     connection: Connection
     stream_id: int
@@ -177,10 +179,10 @@ class ClientCall(NamedTuple):
 
 
 class Forwarding:
-    """The service that answers the calls of all connections through the leader known to `node`.
+    """The service that answers calls on all connections through the leader that `node` knows.
 
-    `key` is the cluster's key of users' secrets, and is empty without authentication. `clock` returns the
-    wall time in ms.
+    `key` is the cluster's key for users' secrets, or empty if authentication is off. `clock` returns the
+    wall-clock time in ms.
     """
 
     def __init__(
@@ -196,12 +198,12 @@ class Forwarding:
         """The broker of this node, or None while this node does not lead."""
 
     def lead(self, serving: Serving) -> None:
-        """Answer calls through the broker of this node, and close the channels to the previous leader."""
+        """Answer calls through this node's broker, and close the channels to the previous leader."""
         self.local = serving
         self._channels.close_idle()
 
     def forward_again(self) -> None:
-        """Answer calls through the node that leads."""
+        """Answer calls through the leading node again."""
         self.local = None
 
     async def close(self) -> None:
@@ -219,7 +221,7 @@ class Forwarding:
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Forward a call whose request is one message."""
+        """Forward a call whose request is a single message."""
         shape = shape_of(call.method)
         asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
         forward = self._forward_receive if shape.gives_stream else self._forward_unary
@@ -239,7 +241,7 @@ class Forwarding:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call, and end it with a status if the service raises an error."""
+        """Serve a call; if the service raises an error, end the call with the corresponding status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -277,7 +279,7 @@ class Forwarding:
                     return
 
     async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Answer a SyncLiteSubscription from another node through the broker of this node."""
+        """Answer a SyncLiteSubscription that another node has forwarded, through this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
@@ -287,7 +289,7 @@ class Forwarding:
     # Presence of clients.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward the subscription of a client, and record the subscription if the leader accepts it."""
+        """Forward a client's subscription, and record it if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.presence.find(client_id)
         if kept is None:
@@ -310,7 +312,7 @@ class Forwarding:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Forward a stream in both directions, and continue the stream after a change of leaders."""
+        """Forward a stream in both directions, and continue it with the next leader after a leader change."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.presence.add_stream(client_id)
         said = ClientMessages(kept)
@@ -340,7 +342,7 @@ class Forwarding:
     ) -> None:
         """Send the client's messages to the leader and the leader's replies to the client.
 
-        Return when the leader has sent its last reply.
+        Return after the leader has sent its last reply.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.shape.path
@@ -358,7 +360,7 @@ class Forwarding:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: Attempt, asked: ClientCall, kept: ClientState) -> None:
-        """Send the subscriptions of a client to a leader until the leader has accepted all of them."""
+        """Send a client's subscriptions to a leader until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
         sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
@@ -375,7 +377,7 @@ class Forwarding:
     async def _forward_metrics(self, asked: ClientCall) -> None:
         """Forward a stream of client metrics to one leader.
 
-        After a change of leaders, the client opens a new stream.
+        After a leader change, the client must open a new stream.
         """
         said = ClientMessages(ClientState())
         hearing = asyncio.create_task(said.receive(asked.connection, asked.stream_id))
@@ -393,7 +395,7 @@ class Forwarding:
             hearing.cancel()
 
     async def _answer_telemetry(self, asked: ClientCall) -> None:
-        """Answer a stream from another node through the broker of this node.
+        """Answer a stream that another node has forwarded, through this node's broker.
 
         End the stream with UNAVAILABLE if this node steps down.
         """
@@ -432,7 +434,7 @@ class Forwarding:
     async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
         """Yield attempts to call the leader until the deadline is near; then raise TimeoutError.
 
-        With `stands`, the call continues with the next leader, so this node vouches for the client.
+        With `stands`, the call outlives a leader change, so this node vouches for the client.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -466,7 +468,7 @@ class Forwarding:
         raise TimeoutError
 
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
-        """Return the header fields of a call for the leader."""
+        """Return the header fields with which a call is sent to the leader."""
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
             *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
@@ -483,14 +485,14 @@ async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` if the reply is a refusal, because an earlier attempt may have carried out the call."""
+    """Raise `Refused` if the reply is a refusal, because an earlier attempt may have had an effect."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
-    """Return the answer of the leader, which may be this node, to a SyncLiteSubscription."""
+    """Return the reply to a SyncLiteSubscription from the leader, which may be this node."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.shape, message)
     connection, path = asked.connection, asked.shape.path
@@ -498,7 +500,7 @@ async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes)
 
 
 async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
-    """Return whether a leader has accepted a client's subscription."""
+    """Send a client's subscription to a leader, and return whether the leader has accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -510,7 +512,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the user name in the signature of a call, without verification, or "" without a signature."""
+    """Return the unverified user name in the signature of a call, or "" if there is no signature."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -526,18 +528,18 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether another attempt is allowed: the call has failed, but no leader has refused it."""
+    """Return whether the call has failed without being refused by a leader, so it may be retried."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Convert the error of a leader to the status for the client."""
+    """Convert an error from the leader into the status for the client."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
 def shape_of(method: Method) -> Shape:
-    """Return the shape of a method that this node has looked up."""
+    """Return the `Shape` of a method that this service has looked up."""
     assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
     return method.target
 

@@ -1,4 +1,4 @@
-"""The HTTP interface of a node: the node's own status and copy, and forwarded requests for the leader.
+"""The HTTP interface of a node: it serves the node's own status and copy, and forwards other requests.
 
 /livez /readyz /metrics      this node (while it leads, its broker)
 GET /api/cluster             this node
@@ -13,16 +13,16 @@ other paths                  the leader, once; its answer unchanged. A request w
 no leader, or no answer      503, with a sentence
 the caller disconnects       the request at the leader ends, too: so does a long poll there
 
-Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until it is answered, and further requests
-are refused. Therefore, a follower can forward only few long polls of HTTP at once, but many of gRPC
-(`calls.py`).
+Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until it is answered; if all threads are
+occupied, further requests are refused. Therefore, a follower can forward only a few HTTP long polls at once,
+but many gRPC long polls (`calls.py`).
 
-This node's own answers are behind the same gate as the HTTP interface of a broker (`services.ops.gate`). The
-gate uses the users and tokens in this node's copy, which may lag behind the leader for a moment. Requests
-between nodes bypass the gate, and are authenticated by a secret from the shared log. The gate of this node
-checks the host and the origin of a forwarded request, which refer to this node, but not the token. The
-request is forwarded byte for byte, because a decoded path may be a different path. The request keeps the
-token of its caller and gets no token of this node, so the leader authorizes it like a direct request.
+This node's own responses are protected by the same gate as a broker's HTTP interface (`services.ops.gate`).
+The gate uses the users and tokens in this node's copy, which may briefly lag behind the leader. Requests
+between nodes bypass the gate; they are authenticated by a secret from the shared log. For a forwarded
+request, this node's gate checks the host and the origin, which refer to this node, but not the token. The
+path is forwarded byte for byte, because decoding it could change its meaning. The request keeps its caller's
+token, and this node does not add its own, so the leader authorizes it like a direct request.
 """
 
 from __future__ import annotations
@@ -81,19 +81,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 LAST_WORD_SECONDS: Final[float] = 2.0
-"""The time for which an earlier leader may still answer after another node has begun to lead."""
+"""The time during which a former leader may still answer after another node has begun to lead."""
 COPIES_MAX: Final = 2
-"""The maximum number of nodes that may fetch a copy at the same time."""
+"""The maximum number of nodes that may fetch a copy concurrently."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""The header fields that are not forwarded: those about the host of this node, and the node's own field."""
+"""Header fields that are not forwarded: they refer to this node's host, or mark forwarded requests."""
 _ASK_AGAIN: Final = ("GET", "HEAD")
-"""The methods without effects, whose requests may be repeated at the next leader."""
+"""The methods without side effects; their requests may be repeated with the next leader."""
 _OWN: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """A request to be forwarded: the method, the target, the header fields of the caller, and the body."""
+    """A request to forward: its method, its target, the caller's header fields, and its body."""
 
     method: str
     target: str
@@ -102,7 +102,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClusterHttp:
-    """The HTTP application of a node whose store is in the folder `root`."""
+    """The HTTP application of a node that has its store in the folder `root`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request about this node that has passed the gate."""
+        """Respond to a request about this node that has passed the gate."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -167,9 +167,10 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens of this node's copy; raise `NoLeader` if there is no copy.
+        """Return the users and tokens in this node's copy; raise `NoLeader` if there is no copy.
 
-        A worker thread that applies records changes the tables concurrently; each check reads a table once.
+        Each check reads a table only once, because a worker thread that applies records may change the
+        tables.
         """
         replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
         if replica is None:
@@ -185,7 +186,7 @@ class ClusterHttp:
         )
 
     def _is_own_probe(self, path: str) -> bool:
-        """Return whether a probe is answered by the node, and not by the broker that runs on the node."""
+        """Return whether a probe is answered by the node itself, and not by the node's broker."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _OWN and (self.leading is None or is_waiting)
 
@@ -207,7 +208,7 @@ class ClusterHttp:
     # Orders of an operator.
 
     async def _handle_order(self, request: Request) -> Response:
-        """Carry out an order of an operator, or forward the order to the leader."""
+        """Execute an operator's order, or forward it to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -224,7 +225,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller with the secret."""
+        """Send this node's newest checkpoint to a caller that presents the secret."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -267,7 +268,7 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record the position of a follower, if the caller has the secret of the epoch."""
+        """Record a follower's position if the caller presents the secret of the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
@@ -287,7 +288,7 @@ class ClusterHttp:
     # Answers of the leader.
 
     async def _forward_one(self, request: Request) -> Response:
-        """Return the leader's answer to a request, or cancel the request if its caller disconnects."""
+        """Return the leader's response to a request; cancel the request if its caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
                 "This node does not lead, and the request was forwarded to it. Send it again."
@@ -345,10 +346,10 @@ class ClusterHttp:
     async def _while_leads(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's answer; raise OSError if another node leads and the called node does not answer.
+        """Return a leader's response; raise OSError if the node does not respond and another node leads.
 
-        If the process of a leader is paused, its connections remain open. A leader that was ordered to move
-        the lead has LAST_WORD_SECONDS to answer the order.
+        This check is necessary because the connections of a paused leader process remain open. A leader that
+        was ordered to move leadership has LAST_WORD_SECONDS to answer the order.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -371,11 +372,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """The items of a generator, which worker threads run one step at a time.
+    """An asynchronous iterator over a generator whose steps run in worker threads, one at a time.
 
-    A coroutine that waits for a step is cancelled when the peer disconnects, while the thread of the step
-    continues. Therefore,
-    the generator is closed only after the last step has ended.
+    If the peer disconnects, the coroutine that waits for a step is cancelled, but the thread that runs the
+    step continues. Therefore, the generator is closed only after the current step has ended.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -395,12 +395,12 @@ class Chunks:
 
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Move the lead to another node, and return the new leader."""
+    """Move leadership to another node, and return the new leader."""
     return {"leader": (await orders.move_lead(node, await node_name_in(request))).status_fields()}
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Forget a node, and return the name of that node."""
+    """Make the cluster forget a node, and return the node's name."""
     name = await node_name_in(request)
     if not name:
         raise InvalidOrder('Say which: {"node": NAME}.')
@@ -409,7 +409,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a version of the cluster, and return the version."""
+    """Finalize a cluster version, and return it."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -424,7 +424,7 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "" without a name; raise `InvalidOrder` if the body is invalid."""
+    """Return the node name in the body, or "" if it is missing; raise `InvalidOrder` for an invalid body."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidOrder('The body is {"node": NAME}, and no more.')
@@ -432,7 +432,7 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that the body may have, or `usual` if the field is missing.
+    """Return the only field that the body may contain, or `usual` if the field is missing.
 
     Raise `InvalidOrder` if the body is invalid or has other fields.
     """
@@ -447,19 +447,19 @@ async def read_only_field(request: Request, name: str, usual: Any) -> Any:
 
 
 def connection_failure_text(leader: Member, error: OSError) -> str:
-    """Return the error message for a failed connection to the leader."""
+    """Return the error message for a failed connection attempt to the leader."""
     return f"Node {leader.node} leads, and {leader.http} is not reached from here ({error}). Send it again."
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection, so that another thread stops waiting for its answer."""
+    """Shut down a connection to make another thread stop waiting for the response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to be forwarded, in the encoding of its caller."""
+    """Return the request to forward, with the path encoded as its caller has sent it."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -470,9 +470,9 @@ def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
 
 
 def send_request(connection: http.client.HTTPConnection, passed: ForwardedRequest, epoch: int) -> Response:
-    """Send a request to another node and return the answer.
+    """Send a request to another node, and return the response.
 
-    Raise OSError or HTTPException if there is no answer.
+    Raise OSError or HTTPException if there is no response.
     """
     try:
         connection.putrequest(passed.method, passed.target, skip_accept_encoding=True)

@@ -1,15 +1,15 @@
-"""A stream to the leader that ends with the leader's status, and not with the error of a failed write.
+"""A stream to the leader that ends with the leader's status instead of the error of a failed write.
 
     the leader ends the stream --> a write fails --> gRPC reports INTERNAL instead of the leader's status
                                                  --> here the leader's status counts
 
-A leader that steps down ends the stream with UNAVAILABLE, and the stream of the client continues with the
-next leader. The status INTERNAL would end the stream of the client, and the kept state of the client would be
-lost. gRPC for asyncio reports its own status before or after the status from the leader
-(github.com/grpc/grpc/issues/36066), so this class records each status.
+A leader that steps down ends the stream with UNAVAILABLE, and the client's stream continues with the next
+leader. The status INTERNAL would end the client's stream, and the client state that the node keeps would be
+lost. gRPC for asyncio may report its own status before or after the leader's status
+(github.com/grpc/grpc/issues/36066), so `LeaderStream` examines every reported status.
 
-Weak spot: the status of gRPC itself is recognized by its text. If no other status arrives, the call is
-retried.
+Weak spot: a status that originates in gRPC itself is recognized by its text. If no other status arrives, the
+call is retried.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any, Final, NamedTuple, cast
 import grpc
 
 WORD_SECONDS: Final = 1.0
-"""The time for which the leader's status may still arrive after a failed write."""
+"""The maximum time to wait for the leader's status after a failed write."""
 NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The status of an ended call."""
+    """The status of a call that has ended."""
 
     code: grpc.StatusCode
     details: str
@@ -63,7 +63,7 @@ class LeaderStream:
             self._call.cancel()
 
     async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
-        """Send the messages until the leader ends the call; the reader receives the status of the call."""
+        """Send the messages until the leader ends the call, whose status is handled by the reader."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
@@ -84,12 +84,12 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether gRPC itself has reported the status, because a write has failed."""
+    """Return whether the status comes from gRPC itself and reports a failed write."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
 def result_without_waiting(asked: Any) -> Any:
-    """Return the result of a coroutine that ends without waiting, like those of an ended call."""
+    """Return the result of a coroutine that completes without waiting, such as `code()` of an ended call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -1,9 +1,9 @@
-"""The pool of gRPC channels to other nodes, which opens as many channels as the open calls need.
+"""A pool of gRPC channels to other nodes, which grows with the number of open calls.
 
-A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC queues further calls
-silently. A send that is queued after long polls and Telemetry streams of many clients, which rarely end,
-would wait forever. Therefore, a channel carries at most `CALLS_MAX` calls, and then the pool opens another
-channel.
+A connection is limited to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
+calls. A send that is queued behind long polls and Telemetry streams from many clients could wait forever,
+because these calls rarely end. Therefore, the pool opens another channel when a channel has `CALLS_MAX` open
+calls.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""The idle time before a keepalive ping to the leader, slightly above the minimum that a broker allows."""
+"""The idle time before a keepalive ping to the leader, slightly above the minimum for a broker."""
 SILENT_MS: Final = 3_000
-"""The maximum time for the answer to a ping, or for the acknowledgement of sent data."""
+"""The maximum time for a reply to a ping, or for an acknowledgement of sent data."""
 OPTIONS: Final = [
     ("grpc.enable_http_proxy", 0),  # nodes connect directly, even if the environment names a proxy
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -47,17 +47,17 @@ Key = tuple[str, str, Identity]
 
 @dataclass
 class PooledChannel:
-    """A channel, and the number of open calls on the channel."""
+    """A channel and its number of open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """The channels of a node: the channels to the last called node, and all channels with open calls.
+    """A node's channels: those to the node that was called last, and all other channels with open calls.
 
-    gRPC keeps reconnecting an unused channel while its peer is down, or has another certificate. Therefore,
-    channels to earlier leaders, or for outdated certificates, are closed.
+    gRPC keeps trying to reconnect an unused channel while its peer is down or has another certificate.
+    Therefore, channels to former leaders, and channels with outdated certificates, are closed.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Provide a channel for one call during a block."""
+        """Provide a channel for one call, which lasts as long as the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -84,7 +84,7 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls, because this node leads and calls no other node."""
+        """Close all channels without open calls, because this node leads and does not call other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:

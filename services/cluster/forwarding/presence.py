@@ -1,31 +1,32 @@
-"""The state of clients that each node keeps, and sends to the next leader on behalf of the clients.
+"""The client state that each node keeps, and sends to the next leader on behalf of its clients.
 
     a client's Telemetry stream is open at this node --> a new leader's EPOCH
         --> a stream to that leader, which begins with the client's settings (`ClientMessages`)
         --> its subscriptions to lite topics, as one SyncLiteSubscription each (`ClientState`)
 
 Rules
-1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower.
-   The state of a client is dropped with its last stream, so no disconnected client is reported.
-2. The node repeats the last settings that a client has sent on the stream. The node does not repeat a
-   client's answers: the leader that sent the question is gone, and another question may have the same nonce.
-3. Topics to which the client has sent count as declared: the Python client declares no topics, and only
-   declared producers of a topic get check-backs. The node then sends the unchanged settings, and the leader
-   stores the unchanged settings.
-4. Subscriptions to lite topics are sent as the whole accepted set, without the topics that the leader has
-   revoked. The action COMPLETE_ADD does not affect other clients. Positions (`OffsetOption`) are not
-   repeated, because the offsets of the group are in the log.
-5. A subscription that was not accepted is sent again after `REPEAT_SECONDS` while the stream is open.
+1. A client is present while its Telemetry stream is open at a node, which may be the leader or a follower. A
+   node drops a client's state when the client's last stream ends, so disconnected clients are never reported.
+2. The node resends the last settings that a client has sent on the stream. The node does not resend a
+   client's answers, because the leader that asked no longer leads, and a new question may have the same
+   nonce.
+3. The node also declares the topics to which the client has sent messages, because the Python client does not
+   declare topics, and only declared producers of a topic receive check-backs. After these extended settings,
+   the node sends the original settings, and the leader keeps the original settings.
+4. Subscriptions to lite topics are sent as the complete accepted set, without the topics that the leader has
+   revoked. These requests use the action COMPLETE_ADD, which does not affect other clients. Positions
+   (`OffsetOption`) are not resent, because the group's offsets are in the log.
+5. While the stream is open, a subscription that was not accepted is resent every `REPEAT_SECONDS`.
 
-No other state is repeated. The leader renews leases as long as a stream is open, even without heartbeats
-(`services.rpc.clients.clients`), so there is no periodic traffic under a stable leader. Heartbeats add
-nothing to settings, except those of the Java client before 5.0.4, which sends a heartbeat every 10 s. Waiting
-receives are retried with the next leader (`services.cluster.forwarding.calls`).
+A node does not resend any other state. The leader renews leases as long as a stream is open, even without
+heartbeats (`services.rpc.clients.clients`), so a stable leader does not cause periodic traffic. Heartbeats
+contain no information beyond the settings, except heartbeats from the Java client before 5.0.4, which sends
+one every 10 s. Waiting receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
-Cost: parsing the first bytes of each SendMessage, and for each client the memory for its settings,
-`TOPICS_MAX` names and its lite topics, which are limited to `KEPT_BYTES_MAX` for each node. Weak spot: the
-next leader detects a client without a Telemetry stream only at the client's next call. The next leader gets
-lite topics beyond the limit when the client repeats them, within 30 s.
+Cost: parsing the first bytes of each SendMessage and, for each client, memory for its settings, `TOPICS_MAX`
+names and its lite topics. The lite topics are limited to `KEPT_BYTES_MAX` per node. Weak spot: a client
+without a Telemetry stream is unknown to the next leader until the client's next call. Lite topics beyond the
+limit reach the next leader only when the client resends them, within 30 s.
 """
 
 from __future__ import annotations
@@ -49,46 +50,46 @@ from tidewheel.errors import IllegalTopic
 
 REPEAT_SECONDS: Final = 5.0
 TOPICS_MAX: Final = 64
-"""The maximum number of recorded topics to which a client has sent messages."""
+"""The maximum number of topics that are recorded per client."""
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""The approximate size of a lite topic in addition to its name."""
+"""The approximate memory overhead of a lite topic, in bytes, in addition to its name."""
 _SAID_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The tag of field 1 of a message, if that field is a message."""
+"""The protobuf tag of field 1 if the field is a message."""
 
 
 class ClientState:
-    """The kept state of one client while the client has a Telemetry stream at this node."""
+    """The state that is kept for a client while the client has a Telemetry stream at this node."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
     def __init__(self) -> None:
         self.streams = 0
         self.topics: dict[bytes, None] = {}
-        """The topics to which the client has sent, in wire format (`Resource`)."""
+        """The topics to which the client has sent messages, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
-        """The lite topics of the client, by user, group and topic."""
+        """The client's lite topics, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """The lock that serializes the client's subscriptions, so that all nodes have the same order."""
+        """The lock that serializes the client's subscriptions, to keep the order the same on all nodes."""
 
 
 class Presence:
-    """The kept state of all clients of a node."""
+    """The state that a node keeps for all its clients."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new stream of a client, and create the client's state at its first stream."""
+        """Count a new stream from a client; for the first stream, create the client's state."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream, and drop the client's state after its last stream."""
+        """Count the end of a stream; after the last stream, drop the client's state."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -100,7 +101,7 @@ class Presence:
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
-        """Record the topic of a client's SendMessage."""
+        """Record the topic to which a client has sent a SendMessage."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -134,7 +135,7 @@ class Presence:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove lite topics that the leader revokes on the client's stream."""
+        """Remove a lite topic if the leader revokes it with a message on the client's stream."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -146,7 +147,7 @@ class Presence:
 
 
 class ClientMessages:
-    """The messages of a client on a Telemetry stream, for successive leaders."""
+    """The messages from a client on a Telemetry stream, to be sent to successive leaders."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
@@ -155,7 +156,7 @@ class ClientMessages:
         self._is_over = self._was_told = False
 
     async def receive(self, connection: Connection, stream_id: int) -> None:
-        """Receive the client's messages until the client ends the stream."""
+        """Read messages from the client until the client ends the stream."""
         async for message in connection.messages(stream_id):
             if is_settings(message):
                 self._settings = message
@@ -164,7 +165,7 @@ class ClientMessages:
         await self._said.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader, starting with the client's settings after a change of leaders."""
+        """Yield the messages for a leader; after a leader change, start with the client's settings."""
         if self._was_told:
             while not self._said.empty():
                 self._said.get_nowait()
@@ -179,7 +180,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the settings of a client, preceded by settings that also declare all topics it has used."""
+    """Return a client's settings, preceded by settings that also declare all topics the client has used."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -194,7 +195,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request that replaces all subscriptions of a client under a topic."""
+    """Return the request that replaces all lite subscriptions of a client under a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -210,7 +211,7 @@ def is_accepted(reply: bytes) -> bool:
 
 
 def is_settings(message: bytes) -> bool:
-    """Return whether a client's message contains the settings of the client."""
+    """Return whether a client's message contains its settings."""
     try:
         return bool(TelemetryCommand.FromString(message).HasField("settings"))
     except DecodeError:
@@ -218,7 +219,7 @@ def is_settings(message: bytes) -> bool:
 
 
 def is_topic(resource: bytes) -> bool:
-    """Return whether the bytes of a `Resource` contain a valid topic name."""
+    """Return whether an encoded `Resource` contains a valid topic name."""
     try:
         return bool(stored_name(Resource.FromString(resource)))
     except (DecodeError, IllegalTopic):
@@ -231,9 +232,9 @@ def size_of(lite_topics: Iterable[str]) -> int:
 
 
 def first_topic(message: bytes) -> bytes:
-    """Return the topic of the first message in a SendMessage, if the topic is the first field.
+    """Return the topic of the first message in a SendMessage if it is the first field of the message.
 
-    Return b"" for any other order of fields, which protobuf allows but no client uses.
+    Return b"" for other field orders, which protobuf allows but clients do not use.
     """
     try:
         at = 1

@@ -1,7 +1,8 @@
-"""Dispatch of the calls at a node's port: to its broker while the node leads, else to the leading node.
+"""Dispatches calls at a node's port to its broker while the node leads, and otherwise to the leading node.
 
-Connections remain open when the leader changes, and each call is dispatched when it arrives. Telemetry and
-SyncLiteSubscription calls always go through `Forwarding`, which keeps the client's state for the next leader.
+Connections remain open when the leader changes, because each call is dispatched when it arrives. Telemetry
+and SyncLiteSubscription calls always go through `Forwarding`, which keeps the client's state for the next
+leader.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class Switch:
-    """The service of a node's port."""
+    """The service that answers calls at a node's port."""
 
     def __init__(self, forwarding: Forwarding) -> None:
         self._forwarding = forwarding
@@ -27,12 +28,12 @@ class Switch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Answer further calls through the broker of this node."""
+        """Answer subsequent calls through this node's broker."""
         self._service = serving
         self._forwarding.lead(serving)
 
     def forward(self) -> None:
-        """Answer further calls through the node that leads."""
+        """Answer subsequent calls through the leading node."""
         self._service = self._forwarding
         self._forwarding.forward_again()
 
@@ -41,7 +42,7 @@ class Switch:
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call whose request is one message."""
+        """Answer a call whose request is a single message."""
         name = call.method.target.name
         if name == SEND:
             self._presence.record_topic(call.head.get("x-mq-client-id"), call.message)
@@ -60,13 +61,13 @@ class Switch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether `service` has looked up the method of a call."""
+        """Return whether the method of a call was looked up by `service`."""
         return isinstance(call.method.target, Shape) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Return the method of a call in `service`, or end the call if `service` has no such method."""
+        """Look up the method of a call in `service`; end the call if `service` does not have the method."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,19 +1,19 @@
-"""Signed statements of a node about the origin and the arrival time of a call that the node forwards.
+"""Signed statements by a node about the origin and the arrival time of calls that it forwards.
 
-A client signs the date of a call, and the signature is valid for some minutes (`services.auth.signature`).
-The Telemetry stream of a client is open for days, and the node opens it again at each new leader with the
-client's original signature. Therefore, the node adds a statement with the arrival time of the call and the
-current time, which is signed with the key of the cluster and means that the client still waits. The leader
-compares the date in the client's signature with the arrival time, and refuses a statement older than
+A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
+client's Telemetry stream may be open for days, and the node reopens it at each new leader with the client's
+original signature. Therefore, the node adds a statement that the client is still waiting. The statement
+contains the arrival time of the call and the current time, and is signed with the cluster's key. The leader
+compares the date in the client's signature with the arrival time, and rejects statements older than
 `WINDOW_MS`.
 
-The client's signature is verified as usual, so a user with an invalid secret is refused. An eavesdropper can
+The client's signature is verified as usual, so users with an invalid secret are rejected. An eavesdropper can
 replay the header within the window, so nodes on untrusted networks must use TLS (`services.cluster.peers`).
 
-With each call, a node also sends the client's address and connection (ORIGIN), by which the leader counts
-clients (`services.rpc.clients.client_room`). The proof uses the key of the cluster or, without --auth-key,
-the cluster id from the shared log. A call without a valid proof is counted by the connection on which it
-arrives at the leader.
+With each call, a node also sends the client's address and connection (ORIGIN), which the leader uses to count
+clients (`services.rpc.clients.client_room`). This field is signed with the cluster's key or, without
+--auth-key, with the cluster id from the shared log. A call without a valid signature is counted under the
+connection on which it arrives at the leader.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the header value with the address of a client and the connection of the client at a node."""
+    """Return the header value with a client's address and its connection at a node."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
 
 def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
-    """Return the origin of a forwarded call, or None if the proof of the node is missing or invalid."""
+    """Return the origin of a forwarded call, or None if the node's signature is missing or invalid."""
     said, _, proof = fields.get(ORIGIN, "").rpartition(" ")
     host, _, connection = said.partition(" ")
     if not connection:
@@ -48,14 +48,14 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
-    """Return the header value that vouches for a call with these fields."""
+    """Return the header value with which a node vouches for a call with these fields."""
     return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
     """Return the time at which a call arrived at the forwarding node, in ms since 1970.
 
-    Return None if the proof is missing, invalid or too old.
+    Return None if the node's statement is missing, invalid or too old.
     """
     came, _, rest = fields.get(VOUCHED, "").partition(".")
     said, _, proof = rest.partition(".")
