@@ -1,1 +1,2 @@
-"""The broker's core: the log, queues, wheel, and transactions, without I/O of its own or a clock."""
+"""The broker's core: the log, queues, timers, and transactions. The core reads no clock and does no network
+I/O."""

@@ -1,16 +1,17 @@
-"""The broker's core: parts over one log, in which each verb of the product is a method of one part.
+"""The broker's core: parts that share one log. Each operation of the product is a method of one part.
 
-The state is a fold over the log. A verb makes a decision and appends a record, which becomes visible (queued,
-armed, or ready for commit or rollback) when its flush is durable. After a restart, reading the same records
-in order restores the same state. Calls run to completion in one thread. The time is an argument, and effects
-are returned as values (`services.broker.spine.values`), which the shell carries out.
+The state is a fold over the log. An operation appends a record of its decision. When the flush of the record
+is durable, the decision becomes visible: a message is queued, a timer is armed, or a half message can be
+committed or rolled back. After a restart, reading the same records in order restores the same state. Calls
+run to completion in one thread. The current time is passed as an argument, and side effects are returned as
+values (`services.broker.spine.values`) for the shell to perform.
 
     verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: visible to all
     recovery, follower: the same records --> `_apply`, `_publish`
 
-State that is in no record, such as messages in flight and ready messages, is derived, and is rebuilt at
-startup. A change that bypasses the log is lost at the next startup, and only tests with a restart detect the
-loss.
+State that no record contains, such as the messages in flight and the ready messages, is derived state, which
+is rebuilt at startup. A change that bypasses the log is lost at the next startup, and only a test that
+restarts the broker detects the loss.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The key in a snapshot for the state of a shared log, which the core treats as opaque."""
+"""The snapshot key for the state of a shared log, which is opaque to the core."""
 
 
 class Part(Protocol):
@@ -115,7 +116,7 @@ class Part(Protocol):
 
 
 class Broker:
-    """A broker over an open store, which is opened with `Broker.open` and used by the verbs of its parts."""
+    """A broker on an open store. `Broker.open` creates a broker, and its parts provide the operations."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
@@ -125,17 +126,18 @@ class Broker:
         self.damaged: list[Damage] = []
         self.made_anew: list[str] = []
         self.unsound: list[str] = []
-        """Messages about small files of the store that were damaged, and their repair at startup."""
+        """Messages about damaged small files of the store and about their repair at startup."""
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether the deliveries of the last tick reached the limit."""
+        """Whether the last tick made the maximum number of deliveries."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The log offsets of the newest checkpoint and of the newest checkpoint on disk."""
+        """The log offset of the newest checkpoint, and the log offset of the newest checkpoint on disk."""
         self.shared_in_checkpoint: Any = None
-        """The state of a shared log in the newest checkpoint on disk, or None without such a state."""
+        """The state of a shared log in the newest checkpoint on disk, or None if the checkpoint contains
+        none."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -156,7 +158,7 @@ class Broker:
         self.store.close_open_records = self.groups.open_records.close
 
     def _create_storing_parts(self, settings: BrokerSettings, now_ms: int) -> None:
-        """Create the parts that receive and hold messages: timers, halves, schedules, and housekeeping."""
+        """Create the parts that accept and store messages, such as timers, half messages, and schedules."""
         store, statistics = self.store, self.statistics
         self.timers = Timers(self._disk, store, settings, statistics, now_ms)
         self.mending = TimerRepair(store, self.timers)
@@ -181,7 +183,7 @@ class Broker:
         )
 
     def _create_delivering_parts(self, settings: BrokerSettings, subscriptions: LiteSubscriptions) -> None:
-        """Create the parts that deliver messages: leases of groups, lite topics, and dead letters."""
+        """Create the parts that deliver messages: group leases, lite topics, and dead letters."""
         store, topics, groups = self.store, self.topics, self.groups
         lending = MessageLeasing(store, groups, settings.broker_name)
         self._reading = reading = Reading(store)
@@ -202,7 +204,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._burying, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts that have state in a snapshot, by their names in the snapshot."""
+        """Return the parts whose state is included in snapshots, keyed by their names in a snapshot."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -216,7 +218,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply the facts of appended records, by type of fact."""
+        """Return the methods that apply the facts of appended records, keyed by fact type."""
         return {
             **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
@@ -230,14 +232,14 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply deliveries given as columns, with the same result as single records (`test_apply_run`)."""
+        """Apply deliveries stored in columns, with the same result as single records (`test_apply_run`)."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish the facts of durable records, by type of fact."""
+        """Return the methods that publish the facts of durable records, keyed by fact type."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -253,11 +255,12 @@ class Broker:
     def open(
         cls, disk: Disk, settings: BrokerSettings, now_ms: int, acknowledged_offset: int | None = None
     ) -> Broker:
-        """Recover the store on `disk`, and begin to serve.
+        """Recover the store on `disk`, and return a broker that is ready for use.
 
-        After a failed sync or flush, pass the acknowledged end of the log as `acknowledged_offset`, up to
-        which the log is then recovered. Unreadable parts below that offset are listed in `damaged`. Raise a
-        `StoreError` if the store cannot be recovered, or OSError if its disk fails.
+        After a failed sync or flush, pass the end offset of the acknowledged records as
+        `acknowledged_offset`. The log is then recovered up to this offset. Unreadable parts of the log below
+        `acknowledged_offset` are listed in `damaged`. Raise a `StoreError` if the store cannot be recovered,
+        or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -274,11 +277,12 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk` for a core that then follows a leader (`take_in`) or begins (`begin`).
+        """Recover the store on `disk`. The core can then follow a leader (`take_in`) or start serving
+        (`begin`).
 
-        `shared` is an additional part whose state is stored in the core's snapshots. With `keeps_tail`, the
-        bytes after the end of the log stay in its files, and the caller clears them before the first append.
-        Raise `AssertionsOff` under `python -O`.
+        `shared` is an additional part whose state is stored in the core's snapshots. If `keeps_tail` is true,
+        any bytes beyond the end of the log remain in its files, and the caller must clear these bytes before
+        the first append. Raise `AssertionsOff` under `python -O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -320,9 +324,9 @@ class Broker:
     def begin(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore leases from their records, and start the timers that are due soon.
 
-        The caller must call `begin` once, before any verb. No recorded lease ends before `leases_until_ms`,
-        unless a takeover has lengthened the lease earlier. A takeover sets `leases_until_ms`, and then calls
-        `receiving.record_lengthened`.
+        The caller must call `begin` once, before any other operation. Recorded leases are extended at least
+        to `leases_until_ms`, except those that an earlier takeover has extended. A takeover sets
+        `leases_until_ms`, and then calls `receiving.record_lengthened`.
         """
         self._ticked_ms = now_ms
         self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
@@ -337,12 +341,13 @@ class Broker:
 
     @property
     def segment_bytes(self) -> int:
-        """The size of each file of the log, and of the reserve, in bytes."""
+        """The size of each log segment, and of the reserve, in bytes."""
         return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
-        """The end of the visible log, which is on disk or, with asynchronous flushes, is being written."""
+        """The end offset of the visible log, which is on disk or, if flushes are asynchronous, being
+        written."""
         return self._log.durable_offset
 
     @property
@@ -352,7 +357,7 @@ class Broker:
 
     @property
     def synced_offset(self) -> int:
-        """The end offset of the log on disk."""
+        """The end offset of the synced part of the log."""
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
@@ -378,10 +383,11 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do a bounded part of the work due by `now_ms`. The next call is due at `next_due_ms`.
+        """Perform a bounded amount of the work that is due by `now_ms`. The next call is due at
+        `next_due_ms`.
 
-        Timers come first and dead letters last, because the end of a lease in this tick may end the last
-        attempt.
+        Timers are processed first and dead letters last, because a lease that ends in this tick may end the
+        last delivery attempt for its message.
         """
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
@@ -406,7 +412,7 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return the time of the next tick in ms since 1970, or None if nothing is pending.
 
-        Each source of work keeps its next due time, so a call costs 2 us.
+        Each source of work stores its next due time, so a call takes only 2 us.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
@@ -417,11 +423,11 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._ticked_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a schedule is due whose message need not wait for the disk."""
+        """Return whether a due schedule can send its message without waiting for the disk."""
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
-        """Adopt the result of a worker's job on timer files. Messages read ahead are delivered when due."""
+        """Process the result of a worker's job on timer files. Timers that were read ahead fire when due."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
             self.mending.complete_job(job)
@@ -430,7 +436,7 @@ class Broker:
             self.timers.near.schedule(timer_offset, due_ms)
 
     def read_ahead_failed(self, job: TimersJob) -> None:
-        """Schedule another attempt at a read that failed in a worker."""
+        """Schedule a retry of a job on timer files that failed in a worker."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.read_ahead_failed(job)
         else:
@@ -438,7 +444,7 @@ class Broker:
             self.mending.requeue_job(job)
 
     def repair_files(self, now_ms: int) -> None:
-        """Check or repair some files synchronously for a repair tool, without delivering messages."""
+        """Check or repair some timer files synchronously, for a repair tool, without delivering messages."""
         job = self.mending.next_job()
         if job is not None:
             job.run(self._disk)
@@ -447,10 +453,10 @@ class Broker:
         self.mending.allow_check()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Record a step of the clock, before the next call with a time.
+        """Record a step of the clock. Call this method before the next call that passes a time.
 
-        The remaining time of each lease stays the same. Timers that are due within the step count as delayed
-        by the step.
+        The remaining time of each lease does not change. If a timer was due within the step, its delay is
+        attributed to the step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -458,11 +464,11 @@ class Broker:
             self._delivery.record_clock_jump(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Check the free disk space next at `until_ms`, so that a virtual clock can jump to that time."""
+        """Postpone the next disk space check to `until_ms`, so that a virtual clock can jump to that time."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if there is no flush or enough flushes are in progress.
+        """Return the next flush to write, or None if there is none or too many flushes are in progress.
 
         The open records of groups are closed first, so the flush contains all decisions made so far.
         """
@@ -470,18 +476,19 @@ class Broker:
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries to write before a call of `entries_written`, or None if there are none."""
+        """Return new queue entries, to be written before calling `entries_written`, or None if there are
+        none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
-        """Adopt the result of a write of queue entries, and return whether all entries could be written."""
+        """Process the result of writing queue entries, and return whether all entries were written."""
         return self.store.dispatch.written()
 
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a durable flush visible, and return the notifications for receivers.
 
-        Records in queues are published in batches, which saves most of the work per message. No batch extends
-        across a record without a queue, since records become visible in the order of the log.
+        Records that belong to queues are published in batches, which avoids most of the work per message. A
+        batch ends at a record without a queue, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -514,7 +521,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due, because the log has grown since the last one or a part needs one."""
+        """Whether a checkpoint is due because the log has grown since the last one or a part needs one."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -523,17 +530,18 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends should wait for a checkpoint, since too many records follow the last one."""
+        """Whether appends should wait for a checkpoint because the log has grown too far since the last
+        one."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
-        """Make a checkpoint due, regardless of the number of records since the last checkpoint."""
+        """Make a checkpoint due, regardless of the growth of the log since the last checkpoint."""
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the state to write. All appended records must be durable.
+        """Return a checkpoint of the current state, to be written. All appended records must be durable.
 
-        The rows of large tables are copied later (`Checkpoint.take`), while the core continues to work.
+        The rows of large tables are copied later (`Checkpoint.take`), while the core continues to run.
         """
         assert self.is_quiet, "a snapshot must not hold what is not durable"
         assert self._checkpoint_offset <= self._log.durable_offset, "a snapshot is of before the last one"
@@ -569,10 +577,10 @@ class Broker:
         self.store.dispatch.unmark_again()  # on a follower this is the only call
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Schedule another attempt at a checkpoint that could not be written, for example on a full disk.
+        """Schedule a retry of a checkpoint that could not be written, for example because the disk is full.
 
-        After a failed sync (`SyncFailed`), this core must not continue, because its writes since the last
-        sync would be synced again and wrongly trusted. The store must be reopened.
+        After a failed sync (`SyncFailed`), this core must not continue, because a later sync would appear to
+        succeed even if writes before it were lost. The store must be reopened.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
@@ -584,7 +592,8 @@ class Broker:
             self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync for a worker to run before `synced`, or None if no sync is pending."""
+        """Return the next sync, which a worker runs before `synced` is called, or None if no sync is
+        pending."""
         return self._log.take_sync()
 
     def synced(self, sync: Sync) -> None:
@@ -592,19 +601,19 @@ class Broker:
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Complete a retirement, the writing of a keep file or a deletion of segments, that a worker has run.
+        """Complete a retirement that a worker has run (it wrote a keep file or deleted segments).
 
-        Return False while work remains; the caller must then call this method again, after other calls. Raise
-        OSError if the disk fails.
+        Return False while work remains; the caller must then call this method again, possibly after other
+        calls. Raise OSError if the disk fails.
         """
         return self.housekeeping.retired(retirement, now_ms)
 
     def abandon_retirement(self) -> None:
-        """Schedule another attempt at a retirement that did not run to its end."""
+        """Schedule a retry of a retirement that was not completed."""
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
-        """Restore a snapshot, and the state derived from the log up to the snapshot."""
+        """Restore a snapshot, and the derived state for the log up to the snapshot."""
         self._checkpoint_offset = self.written_offset = scan.first_offset
         if start is None:
             derived.drop(self.store)
@@ -694,8 +703,8 @@ class Broker:
     def _apply(self, appended: Appended) -> None:
         """Apply the facts of a record to every part except the store.
 
-        The result must not depend on a clock, a setting, or the disk, since recovery may apply the record
-        years later, on another machine.
+        The result must not depend on a clock, a setting, or the disk, because recovery may apply the record
+        years later on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
             self.topics.infer_topic(*appended.queue)  # the send of a `NewMessage` has created the topic
@@ -724,7 +733,7 @@ class Broker:
         return self._log.sink.appends_max
 
     def write_to(self, sink: LogSink) -> None:
-        """Send flushes to another sink. All appended records must be durable."""
+        """Write future flushes to another sink. All appended records must be durable."""
         assert self._log.is_quiet, "a flush is under way to the sink before"
         self._log.sink = sink
 
@@ -733,11 +742,11 @@ class Broker:
         self.housekeeping.delete_covered()
 
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records of another broker at their offsets in its log, and apply and publish the records.
+        """Append records from another broker at the same log offsets, and apply and publish the records.
 
-        Call this in a worker thread, because many queue entries are written at once, as in recovery.
-        `end_offset` is the end of the log after the records, and `now_ms` is the time of their arrival. Raise
-        OSError if the disk fails, after which the core is unusable.
+        Call this method in a worker thread, because it writes many queue entries at once, as recovery does.
+        `end_offset` is the end of the log after the records, and `now_ms` is the time at which they arrived.
+        Raise OSError if the disk fails, after which the core is unusable.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -760,7 +769,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Apply and publish a durable record, as an append and its flush do, without waking a receiver."""
+        """Apply and publish a durable record as its append and flush would, but without waking receivers."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.prepare_queue(found.record)
         self.store.apply(durable)

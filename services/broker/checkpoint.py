@@ -1,19 +1,20 @@
-"""Checkpoints, which write the state of the core as a new starting point when all records are durable.
+"""Checkpoints store the core's state as a new starting point for recovery once all records are durable.
 
 The files become durable in this order: the log, the derived files, the snapshot that names them, and the mark
-by which recovery trusts the queue files. If the mark were written before the snapshot, it would accompany an
-older snapshot, which may have the same log offset and name other files.
+by which recovery trusts the queue files. If the mark were written before the snapshot, a crash between the
+two writes would leave the mark with an older snapshot, which may have the same log offset but name other
+files.
 
-A queue file that cannot be written or synced does not prevent the snapshot, since all queues can be rebuilt
+A queue file that cannot be written or synced does not prevent the snapshot, because all queues can be rebuilt
 from the log. After such a failure, the mark is removed permanently before the snapshot is written
 (`Dispatch.doubt`), so a later successful sync of the queue file is not trusted. A failed sync of any other
-file ends the checkpoint and the core.
+file aborts the checkpoint and stops the core.
 
     begun   the loop copies references; nothing is written yet
     take    the loop copies the rows of large tables in batches; a row that changes is copied first
     write   a worker writes and syncs
 
-A tool writes its checkpoints at once, because its core does not run concurrently.
+A tool writes each checkpoint in a single step, because its core does not run in the meantime.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Checkpoint:
     may_be_marked: bool = False
     """Whether a write of the mark was attempted, successfully or not."""
     failed: dict[str, OSError] = field(default_factory=dict)
-    """The errors of queue files that cannot be written or synced, by path."""
+    """The errors for queue files that could not be written or synced, keyed by path."""
 
     def take(self, count: int) -> bool:
         """Copy up to `count` rows of the state at the checkpoint, and return whether all rows are copied."""
@@ -67,7 +68,8 @@ class Checkpoint:
     def _mark(self, disk: Disk) -> None:
         """Mark the queue files as valid, so that recovery does not rebuild them.
 
-        The loop may find damage in the meantime, and remove the mark. Raise `SyncFailed` if a sync fails.
+        If the event loop finds damage in the meantime, the mark is deleted again. Raise `SyncFailed` if a
+        sync fails.
         """
         if self.failed or not self.wants_mark():
             return
@@ -83,7 +85,7 @@ class Checkpoint:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync the queue files, and remove the mark if the sync of a queue file fails.
+        """Sync the queue files, and delete the mark if the sync of a queue file fails.
 
         Raise OSError if the sync of any other file fails.
         """
@@ -99,7 +101,7 @@ class Checkpoint:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Remove the mark of the queue files, or if that fails, raise the error of one queue file."""
+        """Delete the mark of the queue files. If that fails, raise the error for one of the queue files."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -109,9 +111,9 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the checkpoint, in a worker once all rows are copied.
+        """Write and sync the checkpoint. A worker calls this method after all rows have been copied.
 
-        Raise OSError if the disk fails. A failed checkpoint costs only time.
+        Raise OSError if the disk fails. A failed checkpoint loses no data.
         """
         if self.log_sync is not None:
             self.log_sync.run(disk)

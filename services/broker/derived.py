@@ -1,7 +1,7 @@
 """Data derived from the log: the queues and the key index, which are adopted at startup.
 
-The queues and the key index are adopted as named by the snapshot, or else rebuilt from the log up to the
-snapshot. The replay of later records then adds these records to the queues and the key index.
+Files named by the snapshot are adopted if they are intact. Otherwise, the queues or the key index are rebuilt
+from the log up to the snapshot. The replay then adds the later records to the queues and the key index.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot with which the queue files were begun (`consumequeue.dispatch`)."""
+"""The log offset of the snapshot at which the queue files were created (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The recorded lowest offsets of queues that begin at a higher offset."""
+"""The recorded first offsets of those queues that now begin at a higher offset."""
 KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the state of the queues for a snapshot, to which the key index later adds its state."""
+    """Return the state of the queues for a snapshot. The state of the key index is added when it is
+    written."""
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),
@@ -34,7 +35,7 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The parts that were rebuilt at startup, with reasons, and the damage to the log below the snapshot.
+    """The data rebuilt at startup, with reasons, and the damaged ranges of the log below the snapshot.
 
     Queues have gaps in place of damaged records, and readers skip the gaps.
     """
@@ -48,8 +49,8 @@ def adopt(
 ) -> AdoptionResult:
     """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
-    Files of the key index that other snapshots name are kept. The files of the queues of `read_topics`, which
-    are read at startup, are verified here, while the queues can still be rebuilt.
+    Files of the key index that other snapshots name are kept. The queue files of `read_topics` are read at
+    startup, so they are verified here, while the queues can still be rebuilt.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -78,7 +79,7 @@ def adopt(
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[Found], object]:
     """Return a function that adds a record to its queue.
 
-    `firsts` contains the first offsets that queues (topic, queue id) have in a complete log. If damage has
+    `firsts` maps (topic, queue id) to the first offset of the queue in an undamaged log. If damage has
     destroyed the first records, the queue begins with a gap.
     """
 
@@ -93,6 +94,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete the queues and the key index, since recovery without a snapshot replays the whole log."""
+    """Delete the queues and the key index, because recovery without a snapshot replays the whole log."""
     store.dispatch.drop()
     store.keys.drop()

@@ -1,20 +1,20 @@
-"""The control of disk space, by the deletion of segments and the refusal of new messages.
+"""Disk space control: the deletion of old segments, and the refusal of new messages on a full disk.
 
-Disk space is checked every `housekeeping_ms`. Retention first requests snapshots, because a segment is
-deleted only when the older of the two kept snapshots covers its end, so that recovery can begin with either
-snapshot. The deletion follows in this order:
+Disk space is checked every `housekeeping_ms`. Retention first requests snapshots. A segment is deleted only
+when the older of the two kept snapshots covers the end of the segment, so recovery can begin with either
+snapshot. A deletion then has these steps:
 
     needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
                                                              --durable, published--> the files are deleted
 
 A worker deletes the segments and the empty queue files, because each deletion syncs a folder and may take as
-long as the timeout of the device. Reads of queues use none of these files during the deletion.
+long as the device timeout. Queues are read without these files during the deletion.
 
 The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
-that loses entries, and the messages that groups had not received. At startup, files below a recorded cut are
-deleted in the same way. An earlier record, the request for a second snapshot, moves the end of the log, so
-that the second snapshot has a later offset than the first snapshot. The request also marks the limit of legal
-deletions for recovery: missing records above the limit are damage.
+that loses entries, and the counts of messages that groups missed. At startup, files below a recorded cut are
+deleted in the same way. An earlier record requests a second snapshot. This record moves the end of the log,
+so the second snapshot has a higher offset than the first. Recovery reports missing records as damage if they
+are above the offset in the request.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
@@ -23,24 +23,25 @@ deletions for recovery: missing records above the limit are damage.
                 transactions, recalls and deliveries continue
     full        the same, on the reserve: an empty segment whose deletion makes room for a new one
 
-New messages may also be stopped for another reason (`stopped`), with the same effects as a disk that is 90 %
-full.
+New messages can also be refused for another reason (`stopped`). The effects are then the same as for a disk
+that is 90 % full.
 
 The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has
 "queues", a list of [topic, queue, new lowest offset], "places", the log offset of each of these queue
-offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages lost to a group
-that lagged too long. `services.broker.groups.missed_messages` adds up the lost messages, and when the last
-record of a cut is durable, one line per group is logged. Queues are processed in batches, so that thousands
-of queues do not block the event loop. One pass before a cut finds the messages that groups wait for, and
-another pass makes the cut with one record per batch, between which other records may be appended. The last
-record of a cut is "done" and cuts the log. A queue with a damaged file is left out of a cut, and the next
-startup rebuilds the queue and finds its beginning. A record with a "cut_offset" of 0 then contains the
-beginnings of rebuilt queues and the messages that groups missed in them. Until a rebuilt queue has such a
-record, groups keep their positions in the queue, including in snapshots.
+offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages that a group missed
+because it lagged too long. `services.broker.groups.missed_messages` counts the missed messages, and one line
+per group is logged when the last record of a cut is durable. Queues are processed in batches, so that
+thousands of queues do not block the event loop. A first pass finds the oldest message that a group still
+needs. A second pass makes the cut and appends one record per batch, and other records may be appended between
+these records. In the last record of a cut, "done" is true, and this record cuts the log. A queue with a
+damaged file is omitted from a cut, and the next startup rebuilds the queue and determines its first offset. A
+record with a "cut_offset" of 0 then contains the first offsets of rebuilt queues and the counts of messages
+that groups missed in these queues. Until such a record exists for a queue, groups keep their positions in the
+queue, even in snapshots.
 
-Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk is filled
-faster, the reserve is used, and no data is lost. A cut processes a queue with all of its groups in one step,
-which takes 6 us per group.
+Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk fills up
+between two measurements, the reserve is used, and no data is lost. A cut processes a queue with all of its
+groups in one step, which takes 6 us per group.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ _NOWHERE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A retention scan for messages that groups wait for, with the remaining queues and the lowest offset.
+    """A scan for the oldest message that a group needs: the remaining queues and the lowest offset found.
 
-    Groups that wait for messages below `young_offset` have lagged too long, and are ignored.
+    A group whose next message is below `young_offset` has lagged too long and is ignored.
     """
 
     keys: deque[tuple[str, int]]
@@ -86,7 +87,8 @@ class RetentionScan:
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record for some queues: their lowest offsets and the skipped messages."""
+    """The contents of a retention record for some queues: their lowest offsets and counts of skipped
+    messages."""
 
     queues: list[tuple[str, int, int]]
     """Rows of (topic, queue id, lowest offset)."""
@@ -95,7 +97,7 @@ class CutContents:
 
 
 class Housekeeping:
-    """Retention and disk space of one broker."""
+    """The retention and disk space control of a broker."""
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class Housekeeping:
         """The remaining queues of the running cut."""
         self._waiting: RetentionScan | None = None
         self._deletable_offset = 0
-        """The offset of a durable cut, below which nothing reads the log, or 0 after the deletion."""
+        """The offset of a durable cut, below which the log is no longer read, or 0 after the deletion."""
         self._wished_offset = 0
         self.disk_used = 0.0
         self.free_bytes = 0
@@ -126,11 +128,12 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        """The number of messages missed by each (group, topic) in durable records since the last report."""
+        """The number of missed messages per (group, topic) in the records that are durable but not yet
+        reported."""
         self.missed_reports: list[str] = []
         """Lines for the operator's log about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
-        """The error that refuses new messages for a reason other than disk space, or None."""
+        """The error for new messages that are refused for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
@@ -143,7 +146,7 @@ class Housekeeping:
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return the error that refuses new messages if the disk is nearly full, or None."""
+        """Return the error for new messages if the disk is nearly full, or None."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -180,13 +183,13 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether `continue_scan` has work: a scan, or queues whose beginnings are not yet recorded."""
+        """Whether `continue_scan` has work: a scan, or queues whose first offsets are not yet recorded."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for messages that groups wait for, and return the `Keeping` after the last queue.
+        """Scan more queues for the messages that groups need, and return the `Keeping` after the last queue.
 
-        Before the scan, record the beginnings of queues that are not yet recorded, one batch per call.
+        Before the scan, record the first offsets of queues that are not yet recorded, one batch per call.
         """
         if is_checkpointing:
             self._waiting = None  # `check_space` begins a new scan
@@ -207,9 +210,9 @@ class Housekeeping:
         return self._running
 
     def _scan_next(self, waiting: RetentionScan) -> int:
-        """Scan for one more group, or begin one more queue, and return the cost as a number of queues.
+        """Process one more group, or begin one more queue, and return the cost as a number of queues.
 
-        File bytes that were read and verified count as one queue per `CUT_QUEUE_BYTES`.
+        Every `CUT_QUEUE_BYTES` bytes that are read and verified count as one more queue.
         """
         if not waiting.groups:
             waiting.groups.extend(self._groups.receiving_keys(*waiting.keys.popleft()))
@@ -259,7 +262,7 @@ class Housekeeping:
         return offset in outcomes.open or offset in outcomes.expired
 
     def retired(self, done: Retirement, now_ms: int) -> bool:
-        """Cut the log after a `Keeping`, with one batch of queues per call, or complete a `Deletion`.
+        """Cut the log after a `Keeping`, one batch of queues per call, or complete a `Deletion`.
 
         Return False while queues remain; the caller must then call this method again, possibly after other
         calls. The last record cuts the log, and the keep file is read from then on. A `Keeping` is in
@@ -287,13 +290,14 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of the groups of a topic's queue, each of which may miss messages."""
+        """Return the cost, in queues, of counting the messages that the groups of a topic miss in one
+        queue."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
         self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
     ) -> CutContents:
-        """Return the contents of the record for queues that are to begin at (topic, queue id, offset).
+        """Return the record contents for queues with new first offsets, given as (topic, queue id, offset).
 
         The queues begin at these offsets because the log begins at `log_offset`.
         """
@@ -311,7 +315,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Keep the needed records below another broker's cut before the cut is applied, or raise OSError."""
+        """Before another broker's cut is applied, copy needed records to a keep file, or raise OSError."""
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
@@ -320,7 +324,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut once both snapshots cover the cut, or raise OSError."""
+        """Delete the segments below a cut if both snapshots cover the cut, or raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -328,11 +332,11 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def abandon_retirement(self) -> None:
-        """Abandon a failed or partial retirement, which the next `check_space` attempts again."""
+        """Abandon a failed or partial retirement, which the next `check_space` retries."""
         self._running = self._uncut = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log, and move the beginnings of queues and groups to the cut."""
+        """Cut the log, and advance queues and groups to the cut."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.rise(cut.queues, cut.places)
@@ -342,7 +346,8 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Record durable cuts, and schedule the next `check_space`, which deletes their files, at once."""
+        """Record durable cuts, and schedule an immediate `check_space`, which deletes the files below
+        them."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -362,10 +367,10 @@ class Housekeeping:
             self._unreported.clear()
 
     def follow(self) -> None:
-        """Move queues and groups up to the start of the log, and find the files that are still to be deleted.
+        """Advance queues and groups to the start of the log, and find the files that remain to be deleted.
 
-        Groups move only in queues whose start is recorded. `continue_scan` then records the starts of rebuilt
-        queues.
+        Groups advance only in queues whose first offset is recorded. `continue_scan` then records the first
+        offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -376,11 +381,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that the disk was full and that a segment has used the reserve."""
+        """Record that the disk was full and that the reserve was used for a segment."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
-        """Measure the disk, and create a missing reserve if there is room."""
+        """Measure the disk usage, and create the reserve if it is missing and there is room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -412,7 +417,7 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset`, and request a missing snapshot."""
+        """Return whether both kept snapshots cover `cut_offset`; if not, request another snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True

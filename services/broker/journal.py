@@ -1,15 +1,16 @@
-"""The journal: operators' acts, recorded as messages of the broker's own topic `TW_SYS_JOURNAL`.
+"""The journal records operators' actions as messages in the broker's own topic `TW_SYS_JOURNAL`.
 
     act --> its records, durable --> `add_entry` --> durable --> the answer of the act
 
-1. An act that has been answered is in the journal, also after a restart and on another leader, because its
-   entry is in the log like any other message. An act that a crash interrupts before its entry gets no answer.
+1. The journal contains every action that has received a response, even after a restart or on another leader,
+   because the entry is in the log like any other message. If a crash interrupts an action before its entry is
+   durable, the action receives no response.
 2. The body of an entry is JSON (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of the entry is its
-   store time. Entries have no key, so no search for messages finds an entry.
+   store time. Entries have no key, so message searches do not find them.
 3. Retention deletes entries together with the segments that contain them.
 
-Cost: an act takes a record of about 300 bytes. A page reads one record per entry, newest first, and examines
-at most `LOOKED_AT_MAX` entries.
+Cost: each action appends a record of about 300 bytes. A page reads one record per entry, newest first, and
+examines at most `LOOKED_AT_MAX` entries.
 """
 
 from __future__ import annotations
@@ -77,9 +78,9 @@ class Journal:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: Entry, now_ms: int) -> int:
-        """Append an entry, whose texts are cut to their maximum length.
+        """Append an entry, with its fields truncated to the maximum length.
 
-        Return the offset that must be durable before the answer is sent.
+        Return the offset that must be durable before the response is sent.
         """
         short = Entry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
@@ -87,9 +88,10 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest entries.
+        """Return up to `count_max` entries below the offset `before`, or the newest entries if `before` is
+        None.
 
-        `about` selects the entries that contain that text in any field. Entries that damage has destroyed are
+        If `about` is given, return only entries that contain this text in any field. Unreadable entries are
         omitted.
         """
         found: list[StoredEntry] = []

@@ -1,4 +1,4 @@
-"""Repeated sends: a message with a known id and content is stored only once and gets the first receipt.
+"""Repeated sends: if a message has a known id and content, return the first receipt and store nothing.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -6,33 +6,32 @@
     else --> stored: another message with a colliding id (two forked producers draw the same ids)
 
 Rules
-1. `broker.spine.same_message` determines whether two messages are the same, by their meaning and not by their
-   bytes.
-2. The id of each record that a client's send wrote is in `Store.ids` (`broker.spine.recent_ids`) from its
-   append on. `apply` adds the id on the leader and on each follower, so a takeover begins with a filled
-   table. At startup, the table is filled from columns of the key index before messages are accepted, and the
-   index is not read later.
-3. An id is recent for WINDOW_MS by the clock of the process that applied the record, which stores the end of
-   the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, when there are no
-   periods yet, store times are used (`broker.spine.store_times`). In a cluster, store times may come from
-   clocks of several machines, an hour apart, so a node begins with the last TAKEOVER_BYTES of the log and
-   uses its own clock from then on. Clients give up sooner, for example after three attempts of 3 s. A message
-   that is repeated later is stored again.
-4. Timers and half messages have separate id tables, which keep ids much longer but expire by the clock. For
-   WINDOW_MS after a startup or a takeover, the ids of timers and half messages are therefore also looked up
-   here.
-5. A refusal means that nothing is stored, so `broker.sending` looks for a first attempt before refusing a
-   message.
+1. `broker.spine.same_message` compares two messages by their meaning instead of their bytes.
+2. `Store.ids` (`broker.spine.recent_ids`) contains the id of each record that a client's send has appended.
+   `apply` adds the id on the leader and on each follower, so the table of a new leader is already filled. At
+   startup, the table is filled from columns of the key index before messages are accepted, and the index is
+   not read afterwards.
+3. An id is recent for WINDOW_MS by the clock of the process that applied the record, which stores the end
+   offset of the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, no
+   periods exist yet, so store times are used (`broker.spine.store_times`). In a cluster, store times come
+   from the clocks of several machines, which may differ by an hour, so a node begins with the last
+   TAKEOVER_BYTES of the log and then uses its own clock. Clients stop retrying sooner, for example after
+   three attempts of 3 s. A message that is repeated after this time is stored again.
+4. Timers and half messages have separate id tables, which keep ids much longer but use store times to expire
+   them. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages are also
+   looked up in this table.
+5. A refusal guarantees that the message is not stored, so `broker.sending` searches for an earlier attempt
+   before it refuses a message.
 6. Only one period begins at a time, even if its first flush is late, because a forward step of the clock
-   looks like an idle broker, and messages stored before the step must stay known. After a backward step, the
-   current period ends at most TURN_MS later.
-7. If the table cannot be filled because a file of the key index is damaged, the damage is reported, and the
-   index is also read for each id until all recent ids have been added since startup.
+   cannot be distinguished from an idle time, and messages stored before the step must remain known. After a
+   backward step, the current period ends at most TURN_MS later.
+7. If the table cannot be filled because a file of the key index is damaged, the damage is reported. The index
+   is then also read for each id until all recent ids have been added after startup.
 
-A send costs one probe of `broker.spine.recent_ids` and the hash of the id, which the key index needs as well.
-A repeat costs a read of the log for each record with the same id, and at most SAME_ID_READ_MAX reads. Weak
-spots: a repeat is stored again if more than SAME_ID_READ_MAX later messages have the same id. While rule 7
-applies, a repeat whose index entry is damaged is also stored again.
+A send costs one probe of `broker.spine.recent_ids` and the hash of the id, which the key index also needs. A
+repeat costs one log read per record with the same id, up to SAME_ID_READ_MAX reads. Weak spots: a repeat is
+stored again if more than SAME_ID_READ_MAX later messages have the same id. While rule 7 applies, a repeat
+whose index entry is damaged is also stored again.
 """
 
 from __future__ import annotations
@@ -62,11 +61,11 @@ TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """The minimum time for which an id is known."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""A number of bytes of the log, more than a leader writes in WINDOW_MS."""
+"""A log size in bytes, larger than the amount that a leader writes in WINDOW_MS."""
 
 
 class Repeats:
-    """The periods of recent ids, and the search for the first attempt of a repeated send."""
+    """Track the periods of recent ids, and find the first attempt of a repeated send."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
@@ -106,7 +105,7 @@ class Repeats:
     def pass_time(self, now_ms: int) -> None:
         """Begin the next period if the current period is over.
 
-        The method is called with each flush, and after the clock was set back. Records appended since the
+        This method is called at each flush, and after the clock has been set back. Records appended since the
         last call belong to the previous period, so their ids are kept longer than necessary. A period ends at
         most TURN_MS from now, even if the clock was set back.
         """
@@ -118,7 +117,8 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and halves may have old times, or may have expired because of them."""
+        """Return whether recent timers and half messages may have outdated times, or may thus have
+        expired."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
@@ -155,7 +155,7 @@ class Repeats:
             yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
 
     def _offset_at(self, store_ms: int) -> int:
-        """Return a lower bound of the offsets of all records stored at or after a time."""
+        """Return a lower bound for the offsets of all records stored at or after `store_ms`."""
         if self._store.last_store_ms < store_ms:
             return self._store.log.end_offset
         found = self._store.times.offset_at(store_ms)

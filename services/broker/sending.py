@@ -5,9 +5,10 @@ A repeated message with the same id and content is not stored, and its sender ge
 of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but other content
 is a different message.
 
-A client may send a message several times, and treats the last answer as the result. A refusal must therefore
-mean that no attempt has stored the message, so conditions that change (space, clock, settings, and topics)
-lead to a refusal only for messages that are not repeats. An illegal message was illegal in every attempt.
+A client may send a message several times, and treats the last response as the result. A refusal must
+therefore guarantee that no attempt has stored the message. For this reason, a condition that can change (disk
+space, clock, settings, or topics) causes a refusal only if the message is not a repeat. An illegal message is
+refused at once, because it was illegal in every attempt.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Sending:
         self.repeats = Repeats(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store messages independently, and return a receipt or an error for each message."""
+        """Store messages independently of each other, and return a receipt or an error for each message."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -238,14 +239,14 @@ class Sending:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a message of a schedule, whose template was checked when the schedule was set."""
+        """Store a schedule's message. Its template was checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Return the queue id of a message by priority, message group, or lite topic, or else round-robin.
+        """Choose a message's queue by its priority, message group, or lite topic, or else by round-robin.
 
         Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the topic has too
         many.
@@ -274,7 +275,7 @@ class Sending:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer with the key `keyed` that a message replaces, or None.
+        """Return the pending timer with the key `keyed` that a message is to replace, or None.
 
         Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
         pending.
@@ -307,7 +308,7 @@ class Sending:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt of a message whose record is known."""
+    """Return the receipt of a message that was stored as the record `found`."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 

@@ -39,7 +39,7 @@ def report_startup_damage(
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damage above the cut of retention, below which segments may still exist."""
+    """Return the damage above a retention cut. Segments below the cut may not have been deleted yet."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 

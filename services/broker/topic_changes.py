@@ -1,4 +1,4 @@
-"""Operators' changes of a topic (alter, purge, and delete), and the use of a topic that they would affect.
+"""Operators' changes to a topic (alter, purge, and delete), and the use of the topic before a change.
 
     verb      records, in one turn                            refused while
     alter     `TopicSet`                                      messages of the old settings would be lost or
@@ -7,18 +7,19 @@
     delete    the same, a `GroupLeft` per group, and last     timers, halves or schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
-1. A message is unfinished while a group that receives the topic has not finished it. Without any group, every
-   message counts as unfinished. `use` returns the counts of messages, and each verb checks these counts when
-   it is executed.
-2. A purge moves the beginning of each queue to its end, and so covers exactly the messages that were durable
-   at the time of the decision. The records remain in the log until retention deletes their segments.
-3. After a crash during a deletion, the log contains a prefix of its records: the topic is empty and has fewer
-   groups, and a repeated call completes the deletion.
-4. Queue offsets of a deleted topic are never used again. A new topic with the same name continues after these
-   offsets, so a receipt of the old topic cannot acknowledge a message of the new topic.
+1. A message is unfinished while a group that receives the topic has not finished it. If no group receives the
+   topic, every message counts as unfinished. `use` returns the message counts, and each change checks these
+   counts when it is executed.
+2. A purge moves the first offset of each queue to the end of the queue, and so discards exactly the messages
+   that were durable when the purge was executed. The records remain in the log until retention deletes their
+   segments.
+3. After a crash during a deletion, the log may contain only the first of its records. The topic is then empty
+   and has fewer groups, and a repeated call completes the deletion.
+4. Queue offsets of a deleted topic are never reused. A new topic with the same name continues after these
+   offsets, so a receipt handle of the old topic cannot acknowledge a message of the new topic.
 
-Cost: `use` examines each queue for each group, and each open half message. Weak spot: the next offset of each
-queue of a deleted topic remains in memory and in snapshots (about 100 bytes per queue).
+Cost: `use` examines every queue of the topic once per group. Weak spot: the next offset of each queue of a
+deleted topic remains in memory and in snapshots (about 100 bytes per queue).
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import is_system
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups, whose assignment to queues depends on the number of queues."""
+"""The topic types with message groups. The queue of a message group depends on the number of queues."""
 _NAMES_MAX: Final = 10
-"""The maximum number of names in a refusal."""
+"""The maximum number of names listed in an error."""
 
 
 class GroupUse(NamedTuple):
@@ -85,7 +86,7 @@ class TopicChange(NamedTuple):
 
 
 class TopicChanges:
-    """The operators' verbs on topics."""
+    """The operations with which operators change topics."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class TopicChanges:
     def alter(
         self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
     ) -> TopicChange:
-        """Change the type or the number of queues of a topic, of which None leaves a setting unchanged.
+        """Change the type or the number of queues of a topic. None leaves a setting unchanged.
 
         Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
         `TopicInUse` if the change is not possible now.
@@ -159,7 +160,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, end_offset)
 
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Move the beginning of each queue to its end, and return the offset that must be durable first."""
+        """Move the first offset of each queue to its end, and return the offset that must become durable."""
         queues = [
             (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
         ]
@@ -169,7 +170,7 @@ class TopicChanges:
         return self._store.append(record_of(cut), now_ms).end_offset
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether a topic has appended messages or halves that are not durable and in no count."""
+        """Return whether a topic has appended messages or halves that are not yet durable or counted."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -189,7 +190,7 @@ class TopicChanges:
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
-        """Raise `ClientMistake` or `TopicInUse` unless the topic may have this type from now on."""
+        """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to this type now."""
         old, name = use.topic.message_type, use.topic.name
         if message_type is old:
             return
@@ -209,7 +210,7 @@ def _check_alterable(name: str) -> None:
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:
-    """Raise `ClientMistake` or `TopicInUse` unless the topic may have this number of queues from now on."""
+    """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to this number of queues now."""
     name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
     if new == old:
         return
@@ -253,7 +254,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """Return the groups with unfinished messages, as text."""
+    """Return, as text, the groups that have unfinished messages."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"
