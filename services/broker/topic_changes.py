@@ -239,7 +239,7 @@ def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> No
     if use.schedules:
         names = ", ".join(use.schedules[:_NAMES_MAX])
         more = f" and {len(use.schedules) - _NAMES_MAX} more" if len(use.schedules) > _NAMES_MAX else ""
-        found.append(f"the schedules {names}{more} (tidewheel schedule delete NAME)")
+        found.append(f"the schedules {names}{more} (tidewheel schedule rm NAME)")
     if found:
         raise TopicInUse(f"{name!r} is the topic of {'; '.join(found)}. End them first.")
 

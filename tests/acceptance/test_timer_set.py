@@ -11,7 +11,7 @@ from tidewheel.testing.process import BrokerProcess
 CSV = """topic,body,in,timer_key,keys,tag,properties.shop,unique
 reminders,hello,1h,a,k1 k2,red,7,
 reminders,"he said ""hi""
-on two lines",2h,b,,,,true
+on two lines",2h,b,,,,
 ,no topic,1h,c,,,,
 reminders,no time,,d,,,,
 reminders,wrong time,soon,e,,,,
@@ -36,9 +36,22 @@ def test_rows_of_a_csv_file_are_set_and_bad_ones_reported(broker: BrokerProcess,
             assert said in done.stderr, said
     found = [one for one in timers(broker) if one["topic"] == "reminders"]
     assert {one["timer_key"] for one in found} == {"a", "b"}
-    assert len(found) == 2, "a repeated file sets no timer again"
+    assert len(found) == 2, "a repeated row replaces the timer of its key"
     topic = tidewheel("timer", "set", "--from", file, "--topic", "default", "--http", broker.http)
     assert "3 timers were set" in topic.stdout, topic.stderr
+
+
+def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "again.csv"
+    file.write_text("body,in,timer_key\nx,1h,z1\ny,1h,\n")
+    for _ in range(2):
+        done = tidewheel("timer", "set", "--from", file, "--topic", "again", "--http", broker.http)
+        assert "2 timers were set" in done.stdout, done.stderr
+        found = [one for one in timers(broker) if one["topic"] == "again"]
+        assert sorted(str(one["timer_key"]) for one in found) == ["", "z1"]
+        tidewheel("timer", "cancel", "--topic", "again", "--key", "z1", "--http", broker.http)
 
 
 def test_json_lines_and_many_rows(broker: BrokerProcess, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ def journal(
     if as_json:
         output.print_json(entries)
         return
+    if not entries and about:
+        output.say(f"no act contains {about!r}")
+        return
     if not entries:
         output.say("no acts yet; one is noted by:  tidewheel topic alter orders --queues 8")
         return

@@ -7,8 +7,10 @@
    cell counts as missing.
 2. A bad row is reported with its line, and the other rows are set. The broker refuses a batch with a row of
    the wrong shape whole, so the batch is sent again without this row.
-3. A row without `idempotency_key` gets one that is derived from its line and its fields. If the command is
-   repeated within ten minutes, for example after a lost answer, rows that were set are not set again.
+3. A row with a `timer_key` replaces the pending timer with this key, so a repeated command sets it again. A
+   row with neither `timer_key` nor `idempotency_key` gets an idempotency key that is derived from its line
+   and its fields. If the command is repeated within ten minutes, for example after a lost answer, such a row
+   is not set twice.
 
 Cost: one batch in memory, at most `BATCH_ROWS` rows or some `BATCH_BYTES`.
 """
@@ -178,7 +180,7 @@ def checked(row: Row, topic: str) -> Row:
     fields = ({"topic": topic} if topic else {}) | row.fields
     if not any(fields.get(name) is not None for name in TIMES):
         return row._replace(problem=f"The row has no time: give one of {', '.join(TIMES)}.")
-    if "idempotency_key" not in fields:
+    if "idempotency_key" not in fields and not fields.get("timer_key"):
         content = json.dumps([row.line, fields], sort_keys=True).encode()
         fields["idempotency_key"] = sha256(content).hexdigest()[:32].upper()
     return row._replace(fields=fields)
