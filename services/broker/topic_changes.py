@@ -72,7 +72,7 @@ class TopicUse(NamedTuple):
 
     @property
     def unfinished(self) -> int:
-        """The number of messages that a purge would discard."""
+        """The number of unfinished messages, each counted once for each group that has not finished it."""
         counts = [one.unfinished for one in self.groups]
         return sum(counts) if counts else self.messages
 
