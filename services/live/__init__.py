@@ -1,1 +1,1 @@
-"""The running broker: one asyncio loop owns the core, flushes its log, and ticks when timers are due."""
+"""Runs the broker in one asyncio loop, which owns the core, flushes its log, and ticks for due timers."""

@@ -1,11 +1,12 @@
-"""Users, rights and tokens for callers in the loop. The core stores sealed secrets; this module has the key.
+"""Manages users, rights and tokens for callers in the event loop.
 
-A secret is generated here, returned once, and kept decrypted in memory from its first use. Only the hash of a
-token is stored. Answers are based on durable records. The key is read when a secret is sealed or opened, so a
-broker without users needs no key.
+The core stores sealed secrets, and this module has access to the key. A secret is generated in this module,
+returned once, and kept decrypted in memory after its first use. Only the hash of a token is stored. A change
+is confirmed once its record is durable. The key is read only when a secret is sealed or opened, so a broker
+without users needs no key.
 
-A waiting call may outlast the right of its caller. The callbacks in `watching` therefore check the right
-again when a change of rights is appended, because rights apply from then on.
+A caller may lose a right while its call is waiting. The callbacks in `watching` therefore recheck the right
+as soon as a change of rights is appended to the log, which is when the change takes effect.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ Dismiss = Callable[[str], None]
 
 
 def no_key(may_make: bool) -> bytes:
-    """Raise `ConfigurationError`, because the broker has no key file."""
+    """Raise `ConfigurationError` because the broker has no key file."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
 
 def ignore_user(user: str) -> None:
-    """Disconnect no client, for a broker without a client port."""
+    """Do nothing, because a broker without a client port has no clients to disconnect."""
 
 
 def noop() -> None:
-    """Ignore new rules, for a broker without producers."""
+    """Do nothing when rules change, because the broker has no producers."""
 
 
 class LiveAccess:
-    """The users of a broker. Methods raise `ResultUnknown` and the `TidewheelError`s of the core."""
+    """A broker's users and their rights. Methods raise `ResultUnknown` or a `TidewheelError` of the core."""
 
     def __init__(self, core: Callable[[], Access], call: Callable[..., Awaitable[int]], clock: Clock) -> None:
         self._core, self._call, self._clock = core, call, clock
@@ -60,21 +61,24 @@ class LiveAccess:
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss_callback: Dismiss = ignore_user
         self.is_asked = False
-        """Whether callers must authenticate. Users and rules may be added before callers must do so."""
+        """Whether callers must authenticate.
+
+        Users and rules may be added before authentication is required.
+        """
         self._rules_callback: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
-        """Functions that are called at each change of users, rules and tokens."""
+        """Functions that are called whenever users, rules or tokens change."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after rules were set or removed."""
+        """Register `changed`, which is called after rules are set or removed."""
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
-        """Call `dismiss` to disconnect the clients of a user whose secret is void."""
+        """Register `dismiss`, which disconnects the clients of a user whose secret is no longer valid."""
         self._dismiss_callback = dismiss
 
     def set_key_source(self, key: Key) -> None:
-        """Seal and open secrets with a key."""
+        """Set the source of the key that seals and opens secrets."""
         self._key = key
 
     def open_all(self) -> None:
@@ -93,11 +97,11 @@ class LiveAccess:
         return secret if sealed == user.sealed else self._open(user)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Return whether a user has a right; a removed user has no rights."""
+        """Return whether a user has a right. A removed user has no rights."""
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user may use a verb on at least one topic or group."""
+        """Return whether a user may perform an operation on at least one topic or group."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -123,13 +127,13 @@ class LiveAccess:
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user and its rules, refuse its next call, end its streams, and release its leases."""
+        """Remove a user and its rules, reject its next call, end its streams, and release its leases."""
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss_callback(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Store rules, which apply from the next call on."""
+        """Store rules, which take effect at the next call."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._rules_callback()
@@ -149,7 +153,7 @@ class LiveAccess:
         return self._core().find_token(text, self._clock.now_ms())
 
     def check_token(self, token: Token) -> None:
-        """Raise `Unauthorized` if a token that was valid is no longer valid."""
+        """Raise `Unauthorized` if a token is no longer valid."""
         self._core().check_token(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
@@ -167,18 +171,18 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. The next call with the token is refused, and its long polls end."""
+        """Revoke a token. The next call with the token is rejected, and long polls that use the token end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Call a verb that may revoke a right, check waiting calls, and return when the change is durable."""
+        """Make a change that may revoke a right, recheck waiting calls, and return once it is durable."""
         calling = self._call(verb, *arguments)
         self.check_waiting_calls()
         await calling
 
     def check_waiting_calls(self) -> None:
-        """Check waiting calls at once, after a right was revoked or the clock was advanced."""
+        """Recheck the rights of waiting calls after a right is revoked or the clock is advanced."""
         for look in tuple(self.watching):
             look()
 

@@ -3,16 +3,17 @@
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events run in the order of their due times, each at its own due time. After an append the clock stops until
-  the record is durable, because the record may set the next due time.
-- The clock offset is on disk before the records that were appended at this offset (`services.live.clock`).
-- The clock also stops while the next timers are read from the disk.
+- Events run in order of due time, with the clock set to the due time of each event. After an append, the
+  clock stops until the record is durable, because the record may determine the next due time.
+- The clock offset is written to disk before the records that are appended at that offset
+  (`services.live.clock`).
+- The clock also stops while the next timers are being read from disk.
 - A producer that gets a check-back during an advance has `ANSWER_SECONDS` of real time to answer. Without
-  this wait, ten check-backs would be sent before the producer could answer the first.
+  this delay, the producer would get ten check-backs before it could answer the first.
 - A half whose topic has no producer waits for a producer (`txn.checkback`) and does not delay the advance.
 - Leases of connected clients are renewed during the advance; all other leases expire on time.
 - Housekeeping is not an event, and is postponed to the target time.
-- Advances run one at a time; further advances wait for their turn.
+- Only one advance runs at a time, and further advances are queued.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SILENT_STEPS_MAX = 100
 
 
 class Owner(Protocol):
-    """The owner of the core."""
+    """The component that owns the core."""
 
     @property
     def core(self) -> Broker:
@@ -49,11 +50,11 @@ class Owner(Protocol):
         """Return when the next due timers have been read from the disk."""
 
     def reschedule_tick(self) -> None:
-        """Reschedule all calls that were scheduled by the old time."""
+        """Reschedule all calls that were scheduled for the previous clock time."""
 
 
 class Advancing:
-    """Advances of a virtual clock, with the due work of the owner's core."""
+    """Advances a virtual clock and runs the work that becomes due in the owner's core."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -74,12 +75,12 @@ class Advancing:
                 self._owner.reschedule_tick()
 
     def expect_answer(self, transaction_id: str) -> None:
-        """Give a producer time to answer a check-back, if an advance is under way."""
+        """Give a producer time to answer a check-back if an advance is in progress."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for a producer that has answered a check-back with any outcome."""
+        """Stop waiting for a producer once it has answered its check-back, regardless of the outcome."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -92,8 +93,8 @@ class Advancing:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # Steps in which a wheel only cascades settle once in `SILENT_STEPS_MAX` steps, to let other tasks
-            # run.
+            # Steps that only cascade timers within a wheel are made durable once per `SILENT_STEPS_MAX`
+            # steps, to let other tasks run.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._make_step_durable()
@@ -101,7 +102,7 @@ class Advancing:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the offset of the next event or of the target, or None at the target if nothing is due."""
+        """Return the clock offset of the next event or target, or None if nothing is due at the target."""
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
         if due_ms is not None and due_ms <= real_ms + target_ms:
@@ -109,7 +110,7 @@ class Advancing:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for the answers to the check-backs of that step."""
+        """Make the last step durable, and wait for answers to the check-backs that were sent in that step."""
         try:
             self._clock.keep()
         except OSError as error:

@@ -1,7 +1,7 @@
-"""One alarm for all due work. The alarm fires at the earliest due time and is then set again.
+"""Schedules one alarm for all due work, which fires at the earliest due time and is then set again.
 
-An alarm that is early enough is kept. Without due work no alarm is set, so an idle broker sleeps. A later
-alarm fires after `LOOK_AGAIN_MS` at most, because wall time may jump during the sleep.
+An alarm that is early enough is kept. Without due work no alarm is set, so an idle broker sleeps. Any alarm
+fires after at most `LOOK_AGAIN_MS`, because the wall clock may jump during the sleep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Fire at wall time `due_ms` or earlier. Do nothing if `due_ms` is None."""
+        """Set the alarm to fire at wall time `due_ms` at the latest. Do nothing if `due_ms` is None."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -48,7 +48,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Stop the alarm; later calls of `set` have no effect."""
+        """Stop the alarm permanently, which makes later calls of `set` ineffective."""
         self._is_closed = True
         self.stop()
 

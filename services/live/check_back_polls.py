@@ -1,23 +1,23 @@
-"""Producers without a stream get their check-backs by long polls.
+"""Delivers check-backs by long poll to producers that have no stream.
 
     poll of topics --> open --> check-back for a half of a topic   --> answered with the half
                             --> timeout, or the broker stops       --> answered without halves
 
 Rules:
 - A poll is queued for each of its topics while it has fewer than `count_max` check-backs, with less than
-  RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll, which takes more check-backs until its
-  task runs.
-- Check-backs of a topic rotate over the polls of the topic: after a check-back the poll moves to the end of
-  the queue.
-- The first poll of a topic starts the check-backs of halves that wait for a producer; each check-back then
-  starts the next check-back.
-- Check-backs that are not sent yet hold at most COMMANDS_WAITING_ALL_BYTES_MAX and one message. If this limit
-  held back a half, the check-backs of its topic are restarted when there is room.
-- A producer answers a check-back with an ordinary end of the transaction. A check-back of an aborted poll
-  is repeated at the check-back times of its topic.
+  RECEIVE_BYTES_MAX of messages. The first check-back wakes the poll, which accepts further check-backs until
+  its task runs.
+- The check-backs of a topic rotate over the topic's polls, because each check-back moves its poll to the end
+  of the queue.
+- The first poll of a topic triggers the check-backs of halves that are waiting for a producer, and each
+  check-back triggers the next check-back.
+- Unsent check-backs hold at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message in memory. If this
+  limit delays a half, the check-backs of its topic are restarted when memory becomes available.
+- A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, its
+  check-backs are repeated according to the check-back times of the topic.
 
-Between two polls a producer gets no check-backs. A half that becomes due between two polls waits, without a
-timer, for the next poll. Cost: an entry for each topic of an open poll.
+A producer gets no check-backs between two polls. A half that becomes due between two polls waits for the next
+poll without a timer. An open poll costs one entry for each of its topics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Return a half message with times of callers, or None if the message is damaged."""
+"""Return a half message with its times converted for callers, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +48,7 @@ class PolledHalf:
 
 @dataclass(slots=True, eq=False)
 class CheckBackPoll:
-    """An open poll with its check-backs."""
+    """An open poll and its pending check-backs."""
 
     client_id: str
     count_max: int
@@ -63,14 +63,14 @@ class CheckBackPoll:
 
 
 class CheckBackPolls:
-    """Open polls by topic. The function `came` is called with a topic at the first poll of the topic."""
+    """Open polls by topic. `came` is called with the topic when a topic gets its first open poll."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
         self._lines: dict[str, dict[CheckBackPoll, None]] = {}
         self._held_bytes = 0
         self._short = dict[str, None]()
-        """Topics with an open poll and with a half that exceeded the limit of `_held_bytes`."""
+        """Topics with an open poll and a half that did not fit into the limit for `_held_bytes`."""
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
@@ -92,19 +92,19 @@ class CheckBackPolls:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the number of bytes that a poll's check-backs hold in memory, which is 0 after the answer."""
+        """Set the number of bytes that a poll's check-backs hold in memory, or 0 after the answer is sent."""
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
         assert self._held_bytes >= 0, "more bytes were released than held"
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # else the next poll of the topic is its first poll
+                if topic in self._lines:  # otherwise the next poll of the topic is its first poll
                     with suppress(StoreUnwell, BrokerBroken):
                         self._came(topic)
 
     def add_check_back(self, question: CheckBack, read: Read) -> str:
-        """Give a check-back to the topic's next poll. Return the poll's client id, or "" without a poll."""
+        """Give a check-back to the topic's next poll. Return the poll's client id, or "" if there is none."""
         line = self._lines.get(question.topic, {})
         if line and self._is_full:
             self._short[question.topic] = None

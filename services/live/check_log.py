@@ -1,7 +1,8 @@
-"""The latest check-backs and the answers of producers, kept in memory.
+"""Keeps the latest check-backs and the producers' answers in memory.
 
-The list shows an operator why a half is still open. No decision depends on the list: check-backs are counted
-in the log (`txn.checkback`), and the end of a half is a record. After a restart the list is empty.
+The list shows an operator why a half is still open. No decision depends on the list, because check-backs are
+counted in the log (`txn.checkback`) and the end of a half is stored as a record. After a restart the list is
+empty.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NOBODY = ""
 
 @dataclass(slots=True)
 class CheckBackEntry:
-    """A check-back. `client_id` is `NOBODY` without a producer; `answer` is empty without an answer."""
+    """A check-back. `client_id` is `NOBODY` if no producer got it. `answer` is empty until it arrives."""
 
     transaction_id: str
     topic: str

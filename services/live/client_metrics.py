@@ -1,16 +1,16 @@
-"""The store of the latest metrics of clients, and of their sums by topic and group.
+"""Stores the latest client metrics and their sums by topic and group.
 
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which remain when it leaves
 
-Clients report totals since their start, so the increase is the difference from the last report. The first
-report of a series older than the broker process adds 0, because an earlier process has counted the series.
-The last report of a client that left is kept for a while, so a client that returns is not counted twice, and
-a report that a client sends on leaving is counted.
+Clients report totals since their start, so the increase is the difference from the previous report. The first
+report of a series that is older than the broker process adds 0, because an earlier process has already
+counted the series. The last report of a departed client is kept for a while, so a client that returns is not
+counted twice. A report that a client sends while disconnecting is counted.
 
-Only the six metrics of official clients are stored, with at most `CLIENT_SERIES_EACH_MAX` series for each
-client and `CLIENT_SERIES_MAX` series in all; clients that left are evicted first. Histograms use the bounds
-of `BOUNDS_MS`: a count for a different bound is added to the next higher bound.
+Only the six metrics of the official clients are stored, with at most `CLIENT_SERIES_EACH_MAX` series for each
+client and `CLIENT_SERIES_MAX` series in all. Departed clients are evicted first. Histograms use the bounds in
+`BOUNDS_MS`, and a count for a different bound is added to the next higher bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""Upper limit of a plausible measurement, with which sums of accepted values stay finite."""
+"""Upper limit for plausible measurements, which keeps sums of accepted values finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
@@ -38,7 +38,10 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 
 
 class Key(NamedTuple):
-    """Key of a series. `topic` and `group` are names of the store; `status` is success, failure, or empty."""
+    """Key of a series.
+
+    `topic` and `group` are names in the store, and `status` is success, failure or empty.
+    """
 
     name: str
     topic: str
@@ -66,7 +69,7 @@ Series = dict[Key, Value]
 class ReportedSeries(NamedTuple):
     """One series of a report. `began_ms` is the wall time at which the series was 0, or 0 if it is unknown.
 
-    If `is_new` is true, the value is the increase since the last report.
+    If `is_new` is true, `value` is the increase since the previous report.
     """
 
     key: Key
@@ -106,7 +109,7 @@ class ClientMetrics:
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
-        """Keep the last report of a client that left, to compare it with the next report."""
+        """Keep the last report of a departed client for comparison with its next report."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop_series(series, [key for key in series if key.name in GAUGES])
@@ -164,7 +167,7 @@ def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
 
 
 def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
-    """Return the increase since `before`, or all of `now` if the client has restarted."""
+    """Return the increase from `before` to `now`, or the whole of `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))

@@ -1,4 +1,4 @@
-"""Connected clients and the requests that operators can send to them."""
+"""Describes connected clients and the requests that operators can send to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.live.errors import ClientNotFound
 
 @dataclass(slots=True, frozen=True)
 class ClientView:
-    """A client. `kind`, such as PRODUCER, is empty until the settings arrive; `seen_ms` is wall time.
+    """A client. `kind`, such as PRODUCER, is empty until the settings arrive. `seen_ms` is a wall time.
 
     If `can_be_asked` is true, the client has an open Telemetry stream.
     """
@@ -45,7 +45,7 @@ class ClientRequests(Protocol):
 
 
 class NoClients:
-    """The empty list of clients of a broker without a client port."""
+    """The empty client list of a broker without a client port."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

@@ -1,18 +1,20 @@
-"""The broker's time is real time or, with a virtual clock, real time plus an offset that only grows.
+"""The broker's time is real time or, with a virtual clock, real time plus an offset that never decreases.
 
-The core uses the broker's time; callers use real time, also for due times. A virtual clock therefore converts
-absolute times at the border. The times of requests (the times of a message, and the new due time of a timer)
-are shifted by the offset, and the times of answers are shifted back. The table `_CHANGES` lists the types
-with times. A message sent "in 60 seconds" is due in 60 seconds, however far the clock was advanced. Durations
-(leases, long polls) are not converted. Cron schedules run on the broker's clock. An occurrence has `at_ms` in
-the time of callers, like every other time, and `local`, the local time on the schedule's own clock.
+The core uses the broker's time, whereas callers use real time, even for due times. A virtual clock therefore
+converts absolute times between callers and the core. The times in requests (the times of a message, and the
+new due time of a timer) are shifted by the offset, and the times in answers are shifted back. The table
+`_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
+later, regardless of the offset of the clock. Durations (leases, long polls) are not converted. Cron schedules
+run on the broker's clock. In an occurrence, `at_ms` is converted for callers like every other time, but
+`local` remains the local time on the clock of the schedule.
 
-Real time is the system clock, which may be set. The system clock is compared with a monotonic clock
-(`counted_ms`), and each step is reported (`set_step_callback`) before a time after the step is used. The
-length of a lease is therefore elapsed time.
+Real time is the time of the system clock, which may be changed at any time. The system clock is compared with
+a monotonic clock (`counted_ms`), and each step is reported (`set_step_callback`) before any later time is
+used. The length of a lease is therefore measured in elapsed time.
 
-The offset is a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep` makes the
-offset durable before any record that depends on it, so a restart never finds records from the future.
+The offset is stored in a file of the store (`commitlog.layout`). `move` changes the offset in memory. `keep`
+makes the offset durable before any record that depends on it, so a restart never finds records from the
+future.
 """
 
 from __future__ import annotations
@@ -73,7 +75,10 @@ class KeptOffset:
 
 
 def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
-    """Return the offset of a store's clock, or None for real time. Raise `WrongClock` if the kind differs."""
+    """Return the clock offset of a store, or None for real time.
+
+    Raise `WrongClock` if the clock kinds differ.
+    """
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
     if kind == "real":
@@ -94,10 +99,10 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """The time of the core and of callers, and the conversion between them.
+    """Clock for the core and its callers, which converts between their times.
 
-    `counted_ms` is a monotonic clock in ms; without `counted_ms`, `real_ms` is taken as monotonic. Only
-    `begin` is thread-safe.
+    `counted_ms` is a monotonic clock in ms. If it is None, `real_ms` is assumed to be monotonic. Only `begin`
+    is thread-safe.
     """
 
     def __init__(
@@ -115,19 +120,19 @@ class Clock:
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the broker's time. Steps of the system clock after this call are reported."""
+        """Return the broker's time. Steps of the system clock are reported from this call onwards."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
-        """The lead of real time over the monotonic clock at the last `begin`, in ms."""
+        """The lead of real time over the monotonic clock at the last call of `begin`, in ms."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the clock is virtual, and can be advanced."""
+        """Whether the clock is virtual and can therefore be advanced."""
         return self._kept is not None
 
     @property
@@ -136,7 +141,7 @@ class Clock:
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the broker's time, after reporting a step of the system clock."""
+        """Return the broker's time, after reporting any step of the system clock."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
             real_ms = self.real_ms()  # the step was measured after the first read
@@ -157,16 +162,19 @@ class Clock:
             self._kept.keep()
 
     def inward(self, given: Told) -> Told:
-        """Convert a caller's value to the broker's time. A bare number is not converted."""
+        """Convert the times in a caller's value to the broker's time. A bare number is not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def outward(self, told: Told) -> Told:
-        """Convert a value of the core to the time of callers."""
+        """Convert the times in a value from the core to the time of callers."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
 def _shift_times(value: Any, by_ms: int) -> Any:
-    """Return a value, or each item of a list, with shifted times. Return a value without times unchanged."""
+    """Return a value, or a list of values, with shifted times.
+
+    Values without times are returned unchanged.
+    """
     if type(value) in (list, tuple):
         return type(value)(_shift_times(one, by_ms) for one in value)
     changes = _CHANGES.get(type(value))
@@ -180,7 +188,7 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Shift the times in these fields and in the message. The values 0 and None mean no time."""
+    """Shift the times in the named fields and in the message. The values 0 and None mean no time."""
 
     def changes(value: Any, by_ms: int) -> Changes:
         found = {name: at_ms + by_ms for name in names if (at_ms := getattr(value, name))}
@@ -191,7 +199,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
-    """Shift the times inside these fields."""
+    """Shift the times inside the named fields."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Connected consumers, as the client port reports them to the interfaces."""
+"""Describes the connected consumers that the client port reports to the interfaces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class ConsumerView:
     """A client of a consumer group. `kind` is the type of the client, such as PUSH_CONSUMER.
 
     `language` is the language of the client library. If `is_connected` is true, the client has an open
-    Telemetry stream. `receives` is the number of open receives of the client, such as long polls. `seen_ms`
-    is the wall time of the client's last call.
+    Telemetry stream. `receives` is the number of the client's open receive calls, such as long polls.
+    `seen_ms` is the wall time of the client's last call.
     """
 
     client_id: str
@@ -28,9 +28,9 @@ class ConsumerView:
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
 """Yield the consumers of a group, or of all groups if the name is empty, in any order.
 
-Yield None for each client that does not match, so that the caller may pause."""
+Yield None for each client that does not match, so the caller can pause."""
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:
-    """Yield no consumer, for a broker without a client port."""
+    """Yield nothing, because a broker without a client port has no consumers."""
     return iter(())

@@ -1,13 +1,13 @@
-"""Dead letter tasks redrive or purge the dead letters of a group, by the rules of `services.live.tasks`.
+"""Dead letter tasks redrive or purge a group's dead letters under the rules of `services.live.tasks`.
 
     count -> page -> matching dead letters -> slice -> flush -> pause for the rate -> ... -> done
 
 A dead letter that is redriven and dead-lettered again gets an offset of at least `end_offset`, so a task
-never handles a message twice. With a rate, a slice contains the dead letters of a tenth of a second, so
-receivers of the target see no bursts. A dead letter that was redriven or purged by another call meanwhile is
-counted under TW-152.
+never handles a message twice. If a rate is set, a slice contains the dead letters for a tenth of a second, so
+receivers of the target see no bursts. A dead letter that another call has redriven or purged in the meantime
+is counted under TW-152.
 
-Cost: two reads of every dead letter of the group, and one page in memory for each running task.
+A task reads every dead letter of its group twice, and holds one page in memory while it runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SLICES_PER_SECOND = 10
 
 
 class DeadLetterVerb(Enum):
-    """The action of a task on each dead letter."""
+    """The action that a task performs on each dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"
@@ -40,10 +40,10 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterOrder:
-    """The order for a task, which purges dead letters or redrives them to the topic `target`.
+    """An order for a task that purges dead letters or redrives them to the topic `target`.
 
-    If `target` is empty, a dead letter returns to its original topic, for its own group only. The rate is at
-    most `per_second` dead letters a second; 0 sets no limit.
+    If `target` is empty, a dead letter returns to its original topic, where only its own group receives it.
+    The rate is at most `per_second` dead letters per second, where 0 means no limit.
     """
 
     verb: DeadLetterVerb
@@ -69,12 +69,12 @@ DeadLetterTask = Task[DeadLetterOrder]
 
 
 class DeadLetterTasks(Tasks[DeadLetterOrder]):
-    """The tasks over dead letters."""
+    """The tasks that process dead letters."""
 
     what = "dead letters"
 
     def check(self, order: DeadLetterOrder) -> None:
-        """Refuse a missing group or target, because a misspelt name must not create a group or a topic."""
+        """Reject an unknown group or target, because a misspelt name must not create a group or a topic."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -97,7 +97,7 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
                 await self._slice(task, found[first : first + order.slice_count])
 
     async def _slice(self, task: DeadLetterTask, found: list[DeadLetter]) -> None:
-        """Carry out the verb on a slice, wait until the slice is durable, and then pause for the rate."""
+        """Perform the operation on a slice, wait until the slice is durable, and pause to limit the rate."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))
         back = self._back(task.order)
@@ -112,10 +112,10 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
         return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 
     async def _verb(self, order: DeadLetterOrder, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Carry out the verb on a dead letter. Return the verdict or the error code.
+        """Perform the operation on a dead letter. Return the verdict or the error code.
 
-        `back` is the set of topics to which a dead letter may return, or None if the order returns no dead
-        letters.
+        `back` is the set of topics to which a dead letter may return, or None if the order does not return
+        dead letters.
         """
         try:
             if order.verb is DeadLetterVerb.PURGE:

@@ -1,8 +1,9 @@
-"""Reads of many dead letters do not block the loop, because they yield after each page.
+"""Reads dead letters in pages, and yields to the event loop after each page.
 
-The dead letters of a group are ordered by the time of dead-lettering. Dead letters have no index, so a filter
-scans every dead letter from its start. One request scans at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead
-letters. Pages are short, because each body may have the maximum size.
+The dead letters of a group are ordered by the time at which they were dead-lettered. Dead letters have no
+index, so a filtered read scans every dead letter from its starting offset. One request scans at most
+`limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters. Pages are short, because each body may have the maximum
+size.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class DeadLetterFilter:
     """A filter of dead letters. A dead letter must match every given condition.
 
     `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
-    an error. The window applies to the time of dead-lettering.
+    an error. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
     """
 
     key: str = ""
@@ -89,7 +90,7 @@ def check_group(live: LiveBroker, group: str) -> None:
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives, to which its dead letters can return.
+    """Return the topics from which a group still receives, and to which its dead letters can return.
 
     Raise `GroupNotFound` if the group does not exist.
     """
@@ -97,7 +98,7 @@ def find_return_topics(live: LiveBroker, group: str) -> set[str]:
 
 
 def check_return(live: LiveBroker, group: str, topic: str) -> None:
-    """Raise `GroupNotFound` if the group no longer receives the topic of a dead letter."""
+    """Raise `GroupNotFound` if the group no longer receives from the topic of a dead letter."""
     if topic not in find_return_topics(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -117,7 +118,7 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters, without their bodies.
 
-    If the scan reached its limit, the page has fewer dead letters and the offset to continue from.
+    If the scan reaches its limit, the page contains fewer dead letters and the offset at which to continue.
     """
     found: list[DeadLetter] = []
     looked_at = 0

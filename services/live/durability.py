@@ -1,21 +1,21 @@
-"""Answers that wait for the log. Each answer is sent once the log is durable up to the offset of the answer.
+"""Sends each answer once the log is durable up to the offset that the answer depends on.
 
-Answers are queued in order of decision. A flush releases all answers whose records it made durable. An answer
-that depends on older records than its predecessor is sent together with the predecessor.
+Answers are queued in the order in which they were decided. A flush releases all answers whose records it made
+durable. An answer that depends on older records than the answer before it is sent together with that answer.
 
-A cluster leader may have been paused while another node took over. The leader's answers about *past* events,
-which depend on a record that the cluster accepted, are true nevertheless. Answers about *current* state (not
-found, not leased, empty) need a proof of leadership, which is an accepted record whose append began after the
-call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases all answers that waited
-for it. A refusal needs a proof, too, because it implies that no earlier call has stored the message. If the
-node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack of resources
-therefore waits OWN_MS, and then reports the cause and an unknown result.
+A cluster leader may have been paused while another node took over. Answers of a paused leader about *past*
+events remain true, because they depend on a record that the cluster accepted. Answers about *current* state
+(not found, not leased, empty) need a proof of leadership, which is an accepted record whose append began
+after the call. `prove` requests a proof, and `confirm_leadership` reports a proof and releases all answers
+that waited for it. A refusal also needs a proof, because a refusal implies that no earlier call has stored
+the message. If the node lacks resources (OWN_MEANS), proofs may fail for the same reason. A refusal for lack
+of resources therefore waits at most OWN_MS, and then reports the cause and an unknown result.
 
 A leader must not confirm any call while its shared log has lost a record that no other node has. `hold`
-refuses all waiting answers, and later answers each time that the log moves, until `release` is called.
+refuses all waiting answers. Later answers are refused whenever the log advances, until `release` is called.
 
-Cost: one deque entry for each waiting answer. An answer that depends on durable records waits only for a
-proof, and only in a cluster.
+Each waiting answer costs one deque entry. An answer that depends only on durable records waits for a proof in
+a cluster, and otherwise does not wait.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 OWN_MEANS: Final = -1
-"""Offset of a refusal for lack of the node's own resources, which waits OWN_MS at most for a proof."""
+"""Offset of a refusal for lack of the node's own resources, which waits at most OWN_MS for a proof."""
 _HELD: Final = OWN_MEANS - 1
 """The durable end while answers are held, which is below the offset of every answer."""
 OWN_MS: Final = 1_000
-"""Maximum wait of a refusal for lack of own resources; a proof takes some ms."""
+"""Maximum wait in ms of a refusal for lack of the node's own resources. A proof takes a few ms."""
 
 
 class AnswerReceiver(Protocol):
@@ -46,7 +46,7 @@ class AnswerReceiver(Protocol):
 
 
 class LeadershipProofs(NamedTuple):
-    """A clock (ms), and a function that requests a proof of leadership.
+    """A clock in ms, and a function that requests a proof of leadership.
 
     The proof is reported to `Answers.confirm_leadership`.
     """
@@ -56,14 +56,14 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_own_refusal() -> None:
-    """Do nothing, so that refusals for lack of own resources wait without a limit."""
+    """Do nothing, which lets refusals for lack of the node's own resources wait without a limit."""
 
 
 class Answers:
     """The durable end of the log, and the answers that wait for it.
 
-    The function `own_waits` is called when a refusal for lack of own resources begins to wait. `own_waits`
-    schedules a call of `fail_own_refusals`.
+    `own_waits` is called when a refusal for lack of the node's own resources begins to wait, and schedules a
+    call of `fail_own_refusals`.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Answers that need no record, with the times (ms) after which a proof of leadership must begin."""
+        """Answers that need no record, each with the time (ms) after which a proof must begin."""
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Refusals for lack of own resources, with the times (ms) after which a proof must begin.
+        """Refusals for lack of own resources, each with the time (ms) after which a proof must begin.
         """
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
@@ -115,8 +115,9 @@ class Answers:
             self._proving.prove()
 
     def fail_own_refusals(self, error: TidewheelError) -> bool:
-        """Fail the refusals in `_own` that have waited OWN_MS with `error`. Return whether refusals still
-        wait.
+        """Send `error` for refusals in `_own` that have waited OWN_MS.
+
+        Return whether any refusal still waits.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -124,15 +125,13 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse answers that need a proof, now and later, because there will be no more proofs."""
+        """Refuse all present and future answers that need a proof, because no more proofs will arrive."""
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Move the durable offset and send all answers up to this offset, or refuse them while answers are
-        held.
-        """
+        """Advance the durable offset and send all answers up to it, or refuse them while answers are held."""
         if self._held is not None:
             self.hold(self._held)
             return
@@ -151,11 +150,11 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error of all answers while answers are held, else None."""
+        """The error with which all answers are refused while answers are held, or None."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:
-        """Refuse waiting answers with `error`, and later answers at each call of `hold` or `advance`."""
+        """Refuse waiting answers with `error`, and refuse later ones at each call of `hold` or `advance`."""
         self._held = error
         self.refuse(error, _HELD)
 
@@ -179,7 +178,7 @@ def required_offset(error: Exception) -> int:
 
 
 class WaitingCoroutine:
-    """A coroutine that waits for an answer and may be cancelled meanwhile."""
+    """A coroutine that waits for an answer and may be cancelled while it waits."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

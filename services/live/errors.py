@@ -73,5 +73,5 @@ class WrongClock(StoreError):
 
 
 def make_read_error(error: OSError) -> StoreUnwell:
-    """Return the error for a read of the store that failed on the disk and changed nothing."""
+    """Return the error for a read of the store that failed because of the disk and changed nothing."""
     return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
