@@ -1,1 +1,1 @@
-"""A log shared by several machines: its records, their interpretation by readers, and leadership."""
+"""A log shared by several machines, with its record format, its readers, and the election of a leader."""

@@ -1,15 +1,15 @@
-"""The interface of a shared log, implemented by a Kafka partition and by a PostgreSQL table.
+"""The interface of a shared log, with implementations for a Kafka partition and a PostgreSQL table.
 
-    append_if       adds records if the head of the log equals the writer's head, or else adds nothing
-    note            adds a record without an epoch, such as the holding of a node, at an unchanged head
-    read            returns records from an offset on, in the same order for every reader
-    bounds          returns the offset of the first remaining record, and the offset after the last record
+    append_if       appends records if the head of the log equals the writer's head, and otherwise nothing
+    note            appends a record without an epoch, such as a node's holding, and keeps the head
+    read            returns records starting at an offset, in the same order for every reader
+    bounds          returns the first remaining offset, and the offset that follows the last record
     trim            deletes the records before an offset
     check_settings  reports settings under which accepted records could be lost
 
-An engine keeps accepted records when any one of its machines is lost. The engine may answer late, twice or
-never, and `Unknown` is raised if the outcome of a call is not known. Offsets are ascending, but may have gaps
-if the engine is not dense.
+An engine loses no accepted record if any one of its machines fails. The engine may respond late, twice or
+not at all, and a call raises `Unknown` if its outcome is not known. Offsets increase, but may have gaps
+unless the engine is dense.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder of the next record, and the position after which the record must be written."""
+    """The epoch and holder of the next record, and the position that the record must follow."""
 
     epoch: int
     holder: bytes
@@ -29,7 +29,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A record in the engine: its offset, its bytes, and the time of its append in ms since 1970."""
+    """A stored record with its offset, its bytes, and the time of its append in ms since 1970."""
 
     offset: int
     stored: bytes
@@ -41,30 +41,31 @@ class Engine(Protocol):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether offsets are contiguous, so that a gap means a lost record."""
+        """Return whether offsets are contiguous, in which case a gap means that a record is lost."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append contiguous records if the head is `head`, and set the head to `following`.
+        """Append records at contiguous offsets if the head equals `head`, and set the head to `following`.
 
         Return the offset of the last record, or None if the engine returns no offset or cannot confirm that
         the records are contiguous. Raise `Refused` if nothing was added, or `Unknown` if that is uncertain.
-        An engine that cannot compare heads always appends, and the fold decides by the order in the log.
+        An engine that cannot compare heads always appends, and the fold uses the order in the log to decide
+        which records are valid.
         """
 
     def note(self, stored: bytes) -> None:
-        """Append a record without a change of the head.
+        """Append a record without changing the head.
 
         Raise `Refused` if nothing was added, or `Unknown` if the outcome is not known.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is later.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
-        Return at least one record if there is any. Raise `Unknown` if the engine cannot answer.
+        Return at least one record if any exists. Raise `Unknown` if the engine cannot answer.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset, and the offset after the last record.
+        """Return the first remaining offset, and the offset that follows the last record.
 
         Raise `Unknown` if the engine cannot answer.
         """
@@ -73,7 +74,7 @@ class Engine(Protocol):
         """Delete the records before `offset`. Raise `Unknown` if the engine cannot answer."""
 
     def check_settings(self) -> list[str]:
-        """Return a sentence for each setting under which records may be lost, with a command to change it.
+        """Return a message for each setting that could cause a loss of records, with a command to change it.
 
-        The check does not wait for appends. Raise `Unknown` if the engine cannot answer.
+        The check does not wait for appends in progress. Raise `Unknown` if the engine cannot answer.
         """

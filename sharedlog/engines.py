@@ -1,10 +1,10 @@
-"""Engines by URL, and the creation of a cluster in an engine.
+"""Selects the engine that a URL specifies, and creates a cluster in an engine.
 
-postgresql://USER@HOST:PORT/DATABASE?log=NAME    tables NAME_head and NAME_record (`sharedlog.postgres`);
+postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
 kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optional: USER:PASSWORD@
                                                  before the hosts, and `KAFKA_SETTINGS` after the ?
-?password_file=PATH                              both: the file with the password, read for each connection
+?password_file=PATH                              for both engines: a password file, read for each connection
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
-"""An engine that can be given by a URL."""
+"""An engine that a URL can specify."""
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine for a URL.
+    """Return the engine that a URL specifies.
 
-    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if its driver is not installed.
+    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the engine's driver is missing.
     """
     try:
         parts = urlsplit(url)
@@ -76,7 +76,7 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the parameters of a URL, and return the file, or None if it is absent."""
+    """Remove the password file from the parameters of a URL and return it, or None if there is none."""
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
 
@@ -137,7 +137,7 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Create a shared log with its GENESIS, at the newest version, and return the cluster id.
+    """Create a shared log with a GENESIS record of the newest version, and return the cluster id.
 
     Raise `ClusterExists` if the log exists, or `Unknown` if the engine cannot answer.
     """
@@ -150,18 +150,18 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """The id of the cluster of a shared log, and the facts of its GENESIS."""
+    """The cluster id of a shared log, and the contents of its GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster of a shared log from its GENESIS, or from a CHECKPOINT if the GENESIS was trimmed.
+    """Return the cluster id and the GENESIS contents, from a CHECKPOINT if the GENESIS was trimmed.
 
     Records before a GENESIS are ignored, because nodes of a deleted cluster may write to a topic that was
-    deleted and created again. Raise `NoCluster` if neither record exists, or `Unknown` if the engine cannot
-    answer.
+    deleted and created again. Raise `NoCluster` if the log contains neither a GENESIS nor a CHECKPOINT, or
+    `Unknown` if the engine cannot answer.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -187,7 +187,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Return a URL without its password, where everything before the last @ counts as credentials."""
+    """Return a URL without its password. Treat all text before the last @ as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -195,5 +195,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Assemble a URL from its parts. Keep the // if the host is empty, as libpq requires it."""
+    """Assemble a URL from its parts. Keep the // if the host is empty, because libpq requires it."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

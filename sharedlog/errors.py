@@ -25,7 +25,7 @@ class LogDamaged(Halted):
     def __init__(self, detail: str = "", record: int | None = None) -> None:
         super().__init__(detail)
         self.record = record
-        """The number of the damaged record, or None if it is the next record that was to be read."""
+        """The number of the damaged record, or None if the next record to be read is damaged."""
 
 
 class Refused(TidewheelError):

@@ -1,7 +1,8 @@
-"""Faults of shared log records, found by reading the records again.
+"""Finds faulty records of a shared log by reading the records again.
 
-    another node cannot read past record N     --> the leader reads N, and its own record before (`fault_at`)
-    a pass through the log                     --> `find_fault` in each record (`sharedlog.scrub`)
+    another node cannot read past record N     --> the leader reads N and the last leader record before N
+                                                   (`fault_at`)
+    a scrub of the whole log                   --> `find_fault` checks each record (`sharedlog.scrub`)
 
     record                                               fault
     a leader's record that this node has applied         missing, or changed, or a duplicate that differs
@@ -11,13 +12,13 @@
     a row that the engine cannot read                    the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads the records in order, so the faulty record is at N, or is the leader's record before N. If both
-records match the records that this node has applied, the log is valid there, and the disk or memory of the
-other node is faulty.
+A node reads the records in order, so the faulty record is either N or the last leader record before N. If
+both records match the records that this node has applied, this part of the log is valid, and the disk or
+memory of the other node is faulty.
 
-Cost: some reads of READ_BYTES. Weak spot: if the engine is not dense, the loss of a record that is older than
-the records in `sharedlog.led` is not detected. In this case, this node has a later checkpoint, which the
-other node can fetch.
+Cost: a few reads of up to READ_BYTES. Weak spot: if the engine is not dense, the loss of a record that is
+older than the records in `sharedlog.led` is not detected. In that case, the other node can fetch the later
+checkpoint of this node.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from sharedlog.led import LeaderRecord
 from sharedlog.record import Foreign, Garbled, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""The size limit of one read, since an append may wait for the read."""
+"""The maximum size of one read, which is limited because an append may have to wait for the read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
@@ -60,13 +61,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return the fault of different rows with the same record number, or "" if all rows are equal."""
+    """Return a fault if rows with the same record number differ, or "" if all rows are equal."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return the fault of a leader's record that this node has applied, or "" if it is valid or trimmed."""
+    """Return the fault in a leader record that this node has applied, or "" if it is valid or was trimmed."""
     try:
         rows = _read_rows(engine, led.offset)
     except LogDamaged as error:
@@ -96,12 +97,12 @@ def _read_rows(engine: Engine, record: int) -> list[Stored]:
 
 
 def describe_unreadable(record: int, error: LogDamaged) -> str:
-    """Return the fault of a record that the engine cannot read."""
+    """Return a sentence about a record that the engine cannot read."""
     return error.detail if error.record == record else f"Record {record} or one behind it: {error.detail}"
 
 
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return the fault of a record, or "" if the record matches its CRC or does not belong to the cluster.
+    """Return the fault in a record, or "" if the record matches its CRC or does not belong to the cluster.
 
     A mismatch is confirmed by a second read.
     """

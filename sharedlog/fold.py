@@ -1,20 +1,21 @@
-"""The state machine over the shared log: the same code in every reader, including the leader.
+"""The state machine that each reader of the shared log runs, including the leader.
 
 A reader applies the records of the log in order. Each record changes the right to write, extends the history,
-or is ignored. Readers do not communicate, but two readers that have read up to the same record have equal
+or is ignored. Readers do not communicate, but two readers that have read up to the same record have the same
 state.
 
     right to write    the holder of the newest EPOCH; later records of other writers are dead
     acceptance        BYTES of that holder, in order; a flush is accepted when its last record has been read
-    halt              a record that no legitimate writer can have appended after the records read: the engine
-                      has lost, duplicated or changed a record, or two histories meet. The fold does not guess
+    halt              caused by a record that no legitimate writer can have appended after the records read,
+                      because the engine has lost, duplicated or changed a record, or two histories meet.
+                      The fold does not guess which record is correct
 
     kind    older epoch   ours          ours, other holder   next epoch   beyond it
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS is
-    already had if it has the same beginning (a cluster id is drawn only once), and otherwise halts the fold
+    GENESIS, CHECKPOINT and HOLD have no epoch, and are noted (`sharedlog.holdings`). A second GENESIS has
+    the outcome "already had" if its beginning is the same (cluster ids are unique), or else halts the fold
 
     BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
             begin there, chain wrong                        HALT: two histories
@@ -33,18 +34,19 @@ state.
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 The positions of the last `POSITIONS_MAX` records are kept in memory, and those of the last
-`FROZEN_POSITIONS_MAX` records in a checkpoint. A record with an older position was in flight for longer than
-any engine retries a call.
+`FROZEN_POSITIONS_MAX` records in a checkpoint. A record with an older position has been in flight for longer
+than any engine retries a call.
 
-If an engine returns two records with the same offset, the second record is skipped if its CRC-32 is equal,
+When an engine returns two records with the same offset, the second record is skipped if its CRC-32 is equal,
 and halts the fold if its CRC-32 differs. A record with a lower offset than the last record halts the fold.
 
 Foreign records are skipped and counted. A record of this cluster that does not match its CRC is read again,
 and halts the fold at the fourth mismatch. A halted fold accepts no further records.
 
-Cost: BLAKE2b of every byte, and about 5 us for each record. Memory: 1 MB of positions, and an unfinished
-flush. Weak spot: no reader can distinguish records lost at the end of the log from records never written. The
-loss is detected by the next BEAT, or when a candidate reads the last record again before leading.
+Cost: a BLAKE2b hash of all bytes, and about 5 us for each record. Memory: 1 MB for positions, plus the
+unfinished flush. Weak spot: no reader can distinguish records lost at the end of the log from records that
+were never written. Such a loss is detected by the next BEAT, or when a candidate rereads the last record
+before it leads.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 TOLD_ANEW: Final = ("certificate",)
-"""The facts of the EPOCH that a leader may replace by a BEAT."""
+"""The fields of the EPOCH that a leader may update with a BEAT."""
 READS_MAX: Final = 4
 """The number of reads after which a record that does not match its CRC halts the fold."""
 
@@ -96,7 +98,7 @@ class Outcome(Enum):
 
 
 _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
-"""The outcomes of records with a chain that matches the history."""
+"""The outcomes of leader records whose chain matches the history."""
 
 
 class EpochRelation(Enum):
@@ -110,7 +112,7 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """The outcome of a record. With ACCEPTED, `flush` and `offsets` describe all records of the flush."""
+    """The outcome of a record. If it is ACCEPTED, `flush` and `offsets` describe all records of the flush."""
 
     outcome: Outcome
     record: SharedRecord | None = None
@@ -126,7 +128,7 @@ class Position(NamedTuple):
 
 
 class FlushStart(NamedTuple):
-    """The state before the last accepted flush. `next_offset` is the offset of the flush's first record."""
+    """The state before the last accepted flush, whose first record is at `next_offset`."""
 
     end: int
     chain: int
@@ -140,30 +142,30 @@ class Fold:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """The end of the accepted history as a CommitLog offset, and the chain at the end."""
+        """The end of the accepted history as a CommitLog offset, and the chain at that offset."""
         self.next_offset = 0
-        """The offset of the next record in the log of the engine."""
+        """The offset of the next record in the engine's log."""
         self.last_read: tuple[int, int] | None = None
         """The offset and the CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
         """The offset and the CRC-32 of the last valid leader record, which exists in no other history."""
         self.led = LeaderRecords()
-        """The newest records of leaders."""
+        """The newest records from leaders."""
         self.leads: dict[str, Any] = {}
-        """The facts of the newest EPOCH, updated by the BEATs of its leader."""
+        """The contents of the newest EPOCH, updated with the BEATs from its leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """The cluster's finalized version."""
         self.holdings = Holdings()
-        """The copy of the store on each node."""
+        """The copies of the store on the nodes."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """The number of skipped duplicates of the engine."""
+        """The number of records that were skipped as duplicates from the engine."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._led_from = 0
-        """The end of the history at the beginning of the newest epoch, before all records of its leader."""
+        """The end of the history at the start of the newest epoch, before any record from its leader."""
         self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
@@ -174,20 +176,20 @@ class Fold:
 
     @property
     def gathered(self) -> Position:
-        """Return the position after the gathered part of an unfinished flush, or the end of the history."""
+        """Return the end of the BYTES gathered for an unfinished flush, or else the end of the history."""
         if not self._gathered:
             return Position(self.end, self.chain)
         return Position(self._gathered[-1].end, self._gathered[-1].chain)
 
     @property
     def gathered_count(self) -> int:
-        """Return the number of gathered records of an unfinished flush."""
+        """Return the number of records gathered so far for an unfinished flush."""
         return len(self._gathered)
 
     def take(self, offset: int, stored: bytes) -> Step:
-        """Apply the next record, which is at `offset` in the engine's log. Raise `Halted` if it is illegal.
+        """Apply the next record, which is at `offset` in the engine's log.
 
-        If the outcome is READ_AGAIN, the state does not change.
+        If the outcome is READ_AGAIN, the state does not change. Raise `Halted` if the record is illegal.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -214,10 +216,10 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return the state for a checkpoint. A restored fold continues before an unfinished flush.
+        """Return the state for a checkpoint. A restored fold resumes before the unfinished flush, if any.
 
-        With `before_flush`, a restored fold continues before the last accepted flush, which is valid only
-        directly after the acceptance of the flush.
+        If `before_flush` is set, a restored fold resumes before the last accepted flush. Set it only
+        immediately after this flush was accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -238,7 +240,7 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore a fold from a checkpoint. Raise `TooOld` if its version is not supported."""
+        """Restore a fold from a checkpoint. Raise `TooOld` if the checkpoint's version is not supported."""
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
             raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
@@ -255,7 +257,7 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position up to the end belongs to this history, or None if it was discarded."""
+        """Return whether this history contains a position up to the end, or None if it was discarded."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
@@ -329,7 +331,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add BYTES to the flush, which is accepted with its last record."""
+        """Add BYTES to the flush, which is accepted when its last record is added."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -387,7 +389,7 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether a record is from the leader. Halt if the EPOCH of the writer is missing."""
+        """Return whether a record is from the leader. Halt if the writer's EPOCH is missing."""
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
             missing = f"it is of epoch {record.epoch} ({relation.value}): an EPOCH is missing"
@@ -395,7 +397,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt at a record whose start is beyond the history read so far."""
+        """Halt if a record starts beyond the history read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -415,13 +417,13 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of the leader, updated from a BEAT."""
+    """Return the contents of the EPOCH, updated with those of a BEAT."""
     anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
     return leads | anew if anew else leads
 
 
 class Positions:
-    """The chains at the newest positions of a history by CommitLog offset, with 16 bytes each."""
+    """The newest positions of a history, each with a CommitLog offset and a chain in 16 bytes."""
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
@@ -434,7 +436,7 @@ class Positions:
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add the newest position. Discard the oldest half of more than POSITIONS_MAX positions."""
+        """Add the newest position. If there are more than POSITIONS_MAX, discard the older half."""
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
             self.first = Position(end, chain)
@@ -444,12 +446,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a position, or None if no record ended there or the position was discarded."""
+        """Return the chain at a position, or None if no record ended there or it was discarded."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position belongs to this history, or None if older positions were discarded."""
+        """Return whether this history contains a position, or None if the position is too old to know."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -463,7 +465,7 @@ class Positions:
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the state for a checkpoint, with the first position and then each position up to `end`."""
+        """Return the state for a checkpoint: the first position, then the newest positions up to `end`."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

@@ -1,4 +1,4 @@
-"""The copies of the store on each node, as announced in the shared log, which determine how far to trim.
+"""The copies of the store that nodes announce in the shared log. They determine how far it is trimmed.
 
     CHECKPOINT   node, next_record, end, http, secret,  a checkpoint was synced and read back, and the node
                  certificate                            needs no record before next_record again
@@ -12,19 +12,19 @@
 
 Rules
 1. Records before the lowest `next_record` of all known nodes are trimmed, but only while two nodes have a
-   copy. The content of trimmed records is therefore on two machines.
-2. An absent node counts until it is forgotten. If a forgotten node returns to a trimmed log, it fetches the
-   copy of another node.
-3. The latest record of a node counts, even if its `next_record` has decreased, because the node may have lost
-   its disk.
+   copy. Two machines therefore have the content of each trimmed record.
+2. An absent node counts until an operator removes it. If a removed node returns after the log was trimmed,
+   it fetches the copy of another node.
+3. Only the latest record from a node counts, even if its `next_record` has decreased, because the node may
+   have lost its disk.
 4. A node without a record in the log does not prevent trimming, so a new node first appends a HOLD. If the
-   log was trimmed before the HOLD, the node fetches a copy again.
+   log was trimmed before the HOLD was appended, the node fetches a copy again.
 
-With the secret, another node can fetch the copy over HTTP. Any reader of the shared log can read the secret,
+Another node can use the secret to fetch the copy over HTTP. Any reader of the shared log can read the secret,
 but such a reader can read all data anyway.
 
 Cost: one record for each checkpoint. At most NODES_MAX nodes are tracked, and trimming does not wait for
-further nodes.
+any other nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COPIES_MIN: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The holding of a node, which is a copy up to `end` with all records before `next_record`.
+    """The store copy on a node, which includes the history up to `end` and all records before `next_record`.
 
     `end` is None if the node has no copy.
     """
@@ -51,17 +51,17 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """The facts of the GENESIS, for nodes that read the log after the GENESIS was trimmed."""
+    """The contents of the GENESIS record, for nodes that read the log after the GENESIS was trimmed."""
     certificate: str = ""
     """The TLS certificate of the node at `http` as PEM, or "" if the node serves HTTP without TLS."""
     supports: int = OLDEST
-    """The newest record version that the program of the node supports."""
+    """The newest cluster version that the node's program supports."""
     finalized: int = OLDEST
-    """The finalized version of the cluster, as of the last record that the node has read."""
+    """The finalized version of the cluster as of the last record that the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the holding in the body of a CHECKPOINT or HOLD."""
+        """Return the holding from the body of a CHECKPOINT or HOLD."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
@@ -71,7 +71,7 @@ class Holding:
 
 
 class Unreadable(NamedTuple):
-    """The record that a node cannot read, the end of the history before the record, and the reason."""
+    """A record that a node cannot read, the end of the history before this record, and the reason."""
 
     record: int
     end: int
@@ -86,7 +86,7 @@ class Holdings:
         self.unreached: dict[str, tuple[int, int]] = {}
         """The epoch and number of each node's newest report of an unreachable leader. Not in checkpoints."""
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that each node cannot read, until the node has a later copy. Not in checkpoints."""
+        """The unreadable record of each node, until the node has a later copy. Not in checkpoints."""
 
     def apply_record(self, facts: dict[str, Any]) -> None:
         """Apply a CHECKPOINT or HOLD."""
@@ -105,12 +105,12 @@ class Holdings:
                 del self.unreadable[node]
 
     def _has_copy_beyond(self, node: str, record: int) -> bool:
-        """Return whether a node has a copy that needs no record up to and including `record`."""
+        """Return whether a node's copy already includes all records up to and including `record`."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Remove a node that does not return."""
+        """Remove a node that will not return."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
@@ -123,10 +123,7 @@ class Holdings:
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return the copies of other nodes from which reading can continue at `from_record` or later.
-
-        The newest copy comes first.
-        """
+        """Return the copies of other nodes that include all records before `from_record`, newest first."""
         found = [
             (node, one)
             for node, one in self.all().items()
@@ -136,7 +133,7 @@ class Holdings:
 
     @property
     def trims_below(self) -> int:
-        """Return the record before which the shared log may be trimmed, or 0 if nothing may be trimmed."""
+        """Return the record before which all records may be trimmed, or 0 if none may be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0
