@@ -1,1 +1,1 @@
-"""Consumer groups: offsets, filters, leases, receives, lite topics, and dead letters."""
+"""Implements consumer groups: offsets, filters, leases, receives, lite topics, and dead letters."""

@@ -1,8 +1,8 @@
-"""Messages without attempts left are moved to the dead letters without waiting for a receive.
+"""Moves messages that have no attempts left to the dead letters without waiting for a receive.
 
-Otherwise, a message that crashes its consumers would wait for one more receive, which might never come, and
-operators would not see the message among the dead letters. The end of the last attempt therefore triggers the
-move to the dead letters:
+Without this move, a message that crashes its consumers would wait for another receive, which might never
+occur, and operators would not see the message among the dead letters. The end of the last attempt therefore
+triggers the move to the dead letters:
 
     the last attempt's lease expires -----+
     its consumer reports its failure -----+
@@ -13,18 +13,17 @@ If the policy allows more attempts in the meantime, the lease expires normally, 
 again.
 
 Rules:
-- The pause after a failed attempt precedes the next attempt. There is no pause after the last attempt: the
-  lease ends when the consumer reports the failure, or when a new policy makes the current attempt the last
-  one.
-- The lease of the last attempt stays valid until its message is moved. A single step therefore ends both the
-  lease and the message, as in a move that a consumer requests; an acknowledgement still counts until then.
-- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable; the next flush then
-  triggers the next tick. A tick also stops when it has read `QUEUE_FILES_COMPARED_BYTES` bytes of queue files
-  in full, which a start does not read; the next tick then follows immediately.
+- A failed attempt is followed by a pause before the next attempt. The last attempt has no pause: its lease
+  ends when the consumer reports the failure, or when a new policy makes the current attempt the last one.
+- The lease of the last attempt remains valid until its message is moved, so an acknowledgement is accepted
+  until then. A single step ends the lease and moves the message, as in a move that a consumer requests.
+- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` bytes are not durable, and the next flush
+  triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of queue files in
+  full, which are not read at startup, and the next tick follows immediately.
 - A receive that finds a message without attempts left also moves the message (`receiving.py`).
 
-Memory: one entry for each message until the message is moved. Cost: the record of each message is read once
-and appended once.
+Memory: one entry for each queued message until the message is moved. Cost: the record of each message is read
+once and appended once.
 
 Weak spot: an entry is not removed when its message is acknowledged, renewed, moved, or delivered. An entry is
 therefore only a hint, and is checked again when it is processed.
@@ -52,7 +51,7 @@ USED_UP = "attempts used up"
 
 
 class ExhaustedMessages:
-    """The queue of messages to move to the dead letters, in the order of discovery."""
+    """The queue of messages to move to the dead letters, in the order in which they were found."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class ExhaustedMessages:
         """The number of queue file bytes that the current tick has read in full."""
 
     def has_more(self) -> bool:
-        """Return whether messages can be moved to the dead letters now."""
+        """Return whether any queued message can be moved to the dead letters now."""
         return bool(self._last_leases or self._used_up) and not self._store.is_behind
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
@@ -81,15 +80,15 @@ class ExhaustedMessages:
         return is_last
 
     def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
-        """Queue a message after the end of its lease if the current policy allows no more attempts."""
+        """When a lease has ended, queue its message if the current policy allows no more attempts."""
         if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
             self._used_up.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
-        """Queue messages without attempts left that have no lease or a paused lease, of one group or all.
+        """Queue all messages of one or all groups that have no attempts left, and no lease or a paused lease.
 
-        If the policy now allows more attempts for a queued lease, the lease expires normally and at once,
-        since redelivery does not have to wait for the disk.
+        If the policy now allows more attempts for a queued lease, the lease expires normally and immediately,
+        because redelivery does not have to wait for the disk.
         """
         self._used_up += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
@@ -104,7 +103,7 @@ class ExhaustedMessages:
                 self._leases.reschedule_expiry(generation)
 
     def move_queued(self, now_ms: int) -> list[str]:
-        """Move messages within the limits of a tick, and return the topics with redelivered messages."""
+        """Move queued messages up to the limits of a tick, and return the topics of messages to redeliver."""
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._has_budget:
             topic = self._move_leased(self._last_leases.popleft(), now_ms)
@@ -123,7 +122,7 @@ class ExhaustedMessages:
     def _move_leased(self, generation: int, now_ms: int) -> str | None:
         """End a lease and move its message, unless the lease was answered or renewed in the meantime.
 
-        Return the topic of the message if the message must be delivered again instead.
+        If the message must be redelivered instead, return its topic.
         """
         found = self._leases.find_lease(generation)
         if found is None or not self._leases.has_expired(found[1], now_ms):
@@ -139,12 +138,12 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether the group's current policy allows no attempt after the attempt of a lease."""
+        """Return whether a lease's attempt is the last one that the group's current policy allows."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Move a message without a lease, unless it was delivered, finished, or moved in the meantime."""
+        """Move a message that has no lease, unless it was delivered, finished, or moved in the meantime."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.peek_in_flight(key).is_used_up(offset, attempts_max):
             return

@@ -1,11 +1,11 @@
-"""Dead letters: messages that a group has given up, kept with reason and errors in topic `%DLQ%<group>`.
+"""Keeps dead letters (messages that a group gave up) with reason and errors in topic `%DLQ%<group>`.
 
 A dead letter is open until an operator redrives or purges it. Finished dead letters are recorded as the
 progress of the operators' group (`OPERATORS`) on the dead-letter topic, in ordinary acknowledgement records.
 
-A message that is redriven to its original topic is delivered only to its group, since other groups have
-already received it; in another topic, the message is delivered to all groups. A redriven message keeps its
-message id.
+A message that is redriven to its original topic is delivered only to its group, because other groups have
+already received it. A message that is redriven to another topic is delivered to all groups. A redriven
+message keeps its message id.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class DeadLetters:
         statistics: Statistics,
         refuse_new: Callable[[], None],
     ) -> None:
-        """`refuse_new` raises `DiskFull` while there is no room for new messages."""
+        """`refuse_new` raises `DiskFull` while the disk has no room for new messages."""
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._statistics, self._refuse_new = reading, statistics, refuse_new
 
     def move_message(
         self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
     ) -> int:
-        """Move a message to the dead letters after its attempts; return the log offset to make durable."""
+        """Move a message and its attempts to the dead letters, and return the log offset to make durable."""
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
             property_names.DEAD_LETTER_MESSAGE_ID: properties.value_of(
@@ -83,7 +83,7 @@ class DeadLetters:
         return self._groups.finish(key, [record.queue_offset], now_ms)
 
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
-        """Return open dead letters of a group, oldest first, and fewer than `count_max` if they are large."""
+        """Return up to `count_max` open dead letters of a group, oldest first, or fewer if they are large."""
         key = _key(group)
         queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
         offset = max(0 if after is None else after + 1, queue.min_offset)
@@ -103,7 +103,7 @@ class DeadLetters:
         return DeadLetterPage(dead_letters, None)
 
     def group_names(self) -> list[str]:
-        """Return every group that ever had dead letters, unsorted."""
+        """Return the names of all groups that ever had dead letters, unsorted."""
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
@@ -117,10 +117,10 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Send a dead letter again, to its original topic for its group only, or to the topic `target`.
+        """Resend a dead letter to the topic `target`, or to its original topic for its own group only.
 
-        Return the log offset that must be durable before the answer. Raise `DiskFull`, `MessageNotFound`,
-        `IllegalTopic`, `MessageTypeConflict` or `TopicNotFound`.
+        Return the log offset that must be durable before the response is sent. Raise `DiskFull`,
+        `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict` or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -140,7 +140,7 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Finish a dead letter unsent, and return the log offset to make durable. Raise `MessageNotFound`."""
+        """Discard a dead letter, and return the log offset to make durable. Raise `MessageNotFound`."""
         key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
@@ -160,7 +160,7 @@ class DeadLetters:
 
 
 def _queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return a number that selects a redriven message's queue, from its lite topic, group, or offset.
+    """Return a number to select a redriven message's queue, based on its lite topic, group, or offset.
 
     Raise `MessageTypeConflict`.
     """
@@ -182,7 +182,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def _copy(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a copy of a message for another topic, without the properties of its delivery."""
+    """Return a copy of a message for another topic, without its delivery properties."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

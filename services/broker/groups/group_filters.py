@@ -1,8 +1,8 @@
-"""Filters of consumer groups: a group receives the messages that match any filter of its clients.
+"""Implements group filters: a group receives all messages that match any filter of its clients.
 
-RocketMQ keeps one filter per group and topic, so clients of one group that use different filters lose each
-other's messages: a message that one filter does not match is done for the whole group. In Tidewheel, a
-message is skipped only if no filter of the group matches the message:
+RocketMQ keeps one filter per group and topic, so clients in one group that use different filters lose each
+other's messages, because a message that does not match one filter is done for the whole group. In Tidewheel,
+a message is skipped only if no filter of the group matches it:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
@@ -13,28 +13,30 @@ message is skipped only if no filter of the group matches the message:
     a filter is not used for FILTER_IDLE_MS           a record removes it; messages set aside are judged again
 
 Rules
-1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so after a start or on another
-   leader, the filters are known before any client has called.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic, which together take at most
-   `FILTERS_WORK_MAX` to judge a message, since judging cannot be interrupted. A filter beyond these limits is
-   refused. Two filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
+1. The filters of a group are recorded (`TW_SYS_GROUP`, see `groups.py`), so they are known before the first
+   client request after a start or on a new leader.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating all of them for one message may
+   take at most `FILTERS_WORK_MAX`, because the evaluation cannot be interrupted. A filter that would exceed
+   these limits is rejected. Two filters are equal if their texts are equal
+   (`consumequeue.filter.FilterText`).
 3. A filter that has not been used since the start is kept for `FILTER_SETTINGS_MS` longer, because clients
    report their subscriptions within that time.
-4. Idle time counts only while other filters of the group are used: the clock of a `FilterSet` advances with
-   the receives of the group, by at most `FILTER_STEP_MS` per receive. The clock stops while all clients are
-   away, so the first client to return does not cause the removal of other clients' filters.
-5. A filter is kept while one of its most recent clients sends heartbeats, because a push consumer with a full
-   cache does not receive messages. A client counts as a user of the filter that it used last. Before its
-   first receive after a start or from a new leader, a client counts as a user of the filter of its
-   subscription (`GroupFilters.record_subscription`).
+4. Idle time is counted only while other filters of the group are in use. The clock of a `FilterSet` advances
+   with each receive of the group, by at most `FILTER_STEP_MS`. The clock stops while no client sends
+   receives, so the first client to return does not cause the removal of other clients' filters.
+5. A filter is kept as long as one of its most recent clients sends heartbeats, because a push consumer with a
+   full cache sends no receives. A client counts as a user of the filter that it used last. Before its first
+   receive after a start or from a new leader, a client counts as a user of the filter of its subscription
+   (`GroupFilters.record_subscription`).
 6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
 Only the filter texts are stored in the log. Clocks, clients, and bits are derived state, which is empty after
 a start.
 
-Memory: 1 KiB per group and topic, and the filter texts, which take at most `FILTERS_BYTES_MAX` for all groups
-together. Cost: a receive makes one identity test for its filter, and marks the filter as used. Weak spot: a
-message that no client fetches with the matching filter blocks its message group until the filter is removed.
+Memory: 1 KiB per group and topic, plus the filter texts, which take at most `FILTERS_BYTES_MAX` for all
+groups together. Cost: a receive makes one identity test for its filter, and marks the filter as used. Weak
+spot: if no client receives with the filter that matches a message, the message blocks its message group until
+the filter is removed.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
 Use = tuple[str, str]
-"""The pair of a group and a topic."""
+"""A pair of a group and a topic."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +70,7 @@ class KnownFilter:
     is_used: bool = False
     """Whether a client has used the filter since the start."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The clients that last used this filter, at most `FILTER_CLIENTS_MAX`, newest last."""
+    """The most recent clients of this filter, newest last, and at most `FILTER_CLIENTS_MAX`."""
 
 
 class FilterSet:
@@ -83,12 +85,12 @@ class FilterSet:
         self.tags_codes = frozenset().union(*sets) if len(sets) == len(codes) else None
         """The hashes of the tags that any filter may match, or None for all tags."""
         self.queue_ids: set[int] = set()
-        """The queues on which messages may be set aside."""
+        """The queues in which messages may have been set aside."""
         self._latest: KnownFilter | None = None
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
     def find(self, wanted: Filter) -> KnownFilter | None:
-        """Return a filter of the group, or None if the group does not have the filter."""
+        """Return the group's filter with the same text as `wanted`, or None if there is no such filter."""
         latest = self._latest
         if latest is not None and latest.filter is wanted:
             return latest
@@ -98,7 +100,7 @@ class FilterSet:
         return latest
 
     def advance_clock(self, now_ms: int) -> None:
-        """Advance the clock for a receive of a client, even if the filter of the receive is refused."""
+        """Advance the clock for a receive, even if the filter of the receive is rejected."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
@@ -117,7 +119,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Count a client that has not used any filter as a user of a filter."""
+        """Count a client as a user of a filter unless it already counts as a user of another."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:
@@ -157,7 +159,7 @@ class GroupFilters:
         return found
 
     def peek(self, group: str, topic: str) -> FilterSet:
-        """Return the filters of a group on a topic for reading only, without creating state."""
+        """Return a read-only view of a group's filters on a topic, without creating state."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
@@ -192,7 +194,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if all filters of a group would take too long to judge one message."""
+        """Raise `TooManyFilters` if evaluating all filters of a group for one message would take too long."""
         others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -214,11 +216,11 @@ class GroupFilters:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client that has left, so that its filters may become idle."""
+        """Remove a client that has left, so its filters can become idle."""
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of the filter of its subscription until the client receives."""
+        """Count a client as a user of the filter in its subscription until its first receive."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)
 
@@ -227,7 +229,7 @@ class GroupFilters:
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
-        """Add a filter, and return the queues with set-aside messages that must be judged again."""
+        """Add a filter, and return the queues with set-aside messages that must be re-evaluated."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
             self._texts[group, topic] = texts | {text: None}  # a new dictionary: a checkpoint may hold this
@@ -235,7 +237,7 @@ class GroupFilters:
         return self._rebuild_set(group, topic)
 
     def forget(self, group: str, topic: str, texts: Iterable[FilterText]) -> set[int]:
-        """Remove filters, and return the queues with set-aside messages that must be judged again."""
+        """Remove filters, and return the queues with set-aside messages that must be re-evaluated."""
         known, gone = self._texts.get((group, topic), {}), {*texts}
         self._bytes -= sum(_text_bytes(text) for text in known if text in gone)
         self._texts[group, topic] = {text: None for text in known if text not in gone}
@@ -261,7 +263,7 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild the derived state, in which remaining filters keep their use times, clients, and clock."""
+        """Rebuild the derived state, and keep the clock and the remaining filters' use times and clients."""
         before = self._sets.pop((group, topic), None)
         if before is None:
             return set()
@@ -276,7 +278,7 @@ class GroupFilters:
 
 
 def shown_filter(text: FilterText) -> str:
-    """Return a filter as text; a long expression is cut and followed by its CRC-32."""
+    """Return a filter as text; a long expression is truncated and followed by its CRC-32."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"

@@ -1,4 +1,4 @@
-"""Arguments and results of the verbs on consumer groups and their dead letters."""
+"""Defines the arguments and results of operations on consumer groups and their dead letters."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class GroupQueue(NamedTuple):
 class Start:
     """A start position in every queue of a topic; `at` is a store time (ms since 1970) or a queue offset.
 
-    `places` contains the offsets for a store time by (topic, queue id), as far as the caller has searched; a
-    search in a queue takes about 20 reads.
+    `places` maps (topic, queue id) to the offset for a store time, for the queues that the caller has already
+    searched. A search in a queue takes about 20 reads.
     """
 
     kind: From = From.EARLIEST
@@ -37,9 +37,9 @@ class Start:
 class GroupPolicy:
     """The delivery policy of a group.
 
-    `retry_after_ms` contains the pauses before the next attempts, which are sent to consumers. `fifo_run_max`
-    is the maximum number of messages of one message group in a single receive, in order. If
-    `is_lite_exclusive` is set, a lite topic belongs to the client of the group that subscribed to it last.
+    `retry_after_ms` contains the pauses between attempts, which are sent to consumers. `fifo_run_max` is the
+    maximum number of messages of one message group in a single receive, in order. If `is_lite_exclusive` is
+    set, a lite topic belongs to the client in the group that most recently subscribed to it.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -53,10 +53,11 @@ class GroupPolicy:
 class QueueView:
     """The state of a group on one queue.
 
-    All messages below `committed_offset` are done, and no message from `next_offset` on has been delivered;
-    `done_above` is the number of done messages between the two offsets. The queue contains the offsets from
-    `min_offset` to before `end_offset`. `waiting` is the number of messages that were returned or held back
-    and will be delivered. `oldest_ms` is the store time of the first unfinished message.
+    All messages below `committed_offset` are done, and no message at or above `next_offset` has been
+    delivered. `done_above` is the number of done messages between the two offsets. The queue contains the
+    offsets from `min_offset` up to but not including `end_offset`. `waiting` is the number of messages that
+    were returned or held back and will be delivered later. `oldest_ms` is the store time of the first
+    unfinished message.
     """
 
     topic: str
@@ -81,7 +82,7 @@ class FilterView:
     """A filter of a group on a topic.
 
     `clients` contains the most recent known users of the filter, and `waiting` is the number of messages set
-    aside for the filter. A message that matches several filters counts for each matching filter.
+    aside for the filter. A message that matches several filters is counted for each of them.
     """
 
     topic: str
@@ -92,7 +93,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedView:
-    """The number of messages that retention deleted before a group had finished them, and the last time."""
+    """The number of messages deleted by retention before a group finished them, and the last loss time."""
 
     topic: str
     count: int
@@ -101,7 +102,7 @@ class MissedView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group: its policy, queue positions, filters, and missed messages."""
+    """The view of a consumer group, with its policy, queue positions, filters, and missed messages."""
 
     name: str
     policy: GroupPolicy
@@ -112,7 +113,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class Move:
-    """The offset of the first unfinished message of a queue `before` and `after` a reset."""
+    """The offset of the first unfinished message in a queue, `before` and `after` a reset."""
 
     topic: str
     queue_id: int
@@ -135,9 +136,9 @@ class Received:
     """The messages that a receive leased, to be delivered once the log is durable up to `durable_at`.
 
     If `is_unfinished` is set, the receive reached a limit, and more messages may be available. If
-    `has_set_aside` is set, the receive left messages to receives with other filters of the group. If
-    `has_read_damage` is set, the receive spent work on a damaged queue file, which is read only once, so an
-    immediate repetition of the receive makes progress.
+    `has_set_aside` is set, the receive left messages for receives with other filters of the group. If
+    `has_read_damage` is set, the receive spent work on a damaged queue file, which is read only once, so
+    repeating the receive immediately makes progress.
     """
 
     deliveries: list[Delivery]
@@ -174,7 +175,7 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """A page of dead letters, oldest first; `after` is the cursor of the next page, None on the last page."""
+    """A page of dead letters, oldest first; `after` is the cursor for the next page, or None on the last."""
 
     dead_letters: list[DeadLetter]
     after: int | None

@@ -1,4 +1,4 @@
-"""Views of consumer groups and their positions, and the operator verbs that change groups."""
+"""Provides views of consumer groups and their positions, and operations that change groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """The group views and group verbs for operators."""
+    """The group views and group operations for operators."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def view_all(self) -> list[GroupView]:
-        """Return every group, sorted by name, without its filters."""
+        """Return the views of all groups, sorted by name and without filters."""
         return [self._view(name) for name in self._groups.names()]
 
     def view_group(self, name: str) -> GroupView:
@@ -58,7 +58,7 @@ class GroupViews:
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield the view of each queue of a group, as in `one`; the caller may pause between two views."""
+        """Yield the view of each queue of a group, as in `view_group`; the caller may pause between views."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
@@ -69,22 +69,23 @@ class GroupViews:
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield (group, filter) for the topics that a group receives with several filters."""
+        """Yield (group, filter) for each filter on a topic that a group receives with several filters."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return the number of leased messages of each client of a group, by client id."""
+        """Return the number of messages leased to each client in a group, by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
         self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
-        """Create a group that receives `topic` from a start position on, or no topic if `topic` is empty.
+        """Create a group that receives `topic` from a start position, or no topic if `topic` is empty.
 
-        Return the log offset that must be durable before the answer. Without a topic, a repeated call changes
-        nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake`, before any change.
+        Return the log offset that must be durable before the response is sent. Without a topic, a repeated
+        call changes nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup` or `ClientMistake` before
+        making any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -126,7 +127,7 @@ class GroupViews:
         return self._groups.leave(name, topic, now_ms)
 
     def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
-        """Move a group to a position on `topic`, or on all topics if it is empty. Raise `GroupNotFound`."""
+        """Move a group to a position on `topic`, or on all if `topic` is empty. Raise `GroupNotFound`."""
         self._check_known(name)
         topics = self._topics_of(name, topic)
         moves = [move for one in topics for move in self._moves(name, one, start)]
@@ -201,7 +202,7 @@ class GroupViews:
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
         """Return the store time of a group's next message, or None if there is none or the queue is damaged.
 
-        One damaged queue out of 80,000 must not prevent the view and the metrics of all other queues.
+        A single damaged queue among 80,000 must not block the views and metrics of all other queues.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
