@@ -136,8 +136,7 @@ class Broker:
         self._checkpoint_offset = self.written_offset = log.first_offset
         """The log offset of the newest checkpoint, and the log offset of the newest checkpoint on disk."""
         self.shared_in_checkpoint: Any = None
-        """The state of a shared log in the newest checkpoint on disk, or None if the checkpoint contains
-        none."""
+        """The state of a shared log in the newest checkpoint on disk, or None if there is none."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -346,8 +345,7 @@ class Broker:
 
     @property
     def durable_offset(self) -> int:
-        """The end offset of the visible log, which is on disk or, if flushes are asynchronous, being
-        written."""
+        """The end offset of the visible log, which is on disk or, if asynchronous, being written."""
         return self._log.durable_offset
 
     @property
@@ -476,8 +474,7 @@ class Broker:
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries, to be written before calling `entries_written`, or None if there are
-        none."""
+        """Return new queue entries to write before calling `entries_written`, or None if there are none."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
@@ -530,8 +527,7 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends should wait for a checkpoint because the log has grown too far since the last
-        one."""
+        """Whether appends should wait for a checkpoint because too many records follow the last one."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
@@ -592,8 +588,7 @@ class Broker:
             self._log.not_synced(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync, which a worker runs before `synced` is called, or None if no sync is
-        pending."""
+        """Return the next sync, to be run by a worker before `synced`, or None if no sync is pending."""
         return self._log.take_sync()
 
     def synced(self, sync: Sync) -> None:

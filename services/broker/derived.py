@@ -25,8 +25,7 @@ KEYS: Final = "key_runs"
 
 
 def freeze(store: Store) -> dict[str, Any]:
-    """Return the state of the queues for a snapshot. The state of the key index is added when it is
-    written."""
+    """Return the state of the queues for a snapshot. A checkpoint adds the state of the key index."""
     dispatch = store.dispatch
     return {
         QUEUES: dispatch.freeze(),

@@ -87,8 +87,7 @@ class RetentionScan:
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record for some queues: their lowest offsets and counts of skipped
-    messages."""
+    """The contents of a retention record: the lowest offsets and the skipped messages of some queues."""
 
     queues: list[tuple[str, int, int]]
     """Rows of (topic, queue id, lowest offset)."""
@@ -128,8 +127,7 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        """The number of missed messages per (group, topic) in the records that are durable but not yet
-        reported."""
+        """The number of missed messages per (group, topic) in durable records that are not yet reported."""
         self.missed_reports: list[str] = []
         """Lines for the operator's log about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
@@ -290,8 +288,7 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of counting the messages that the groups of a topic miss in one
-        queue."""
+        """Return the cost, in queues, of counting the messages that a topic's groups miss in one queue."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
@@ -346,8 +343,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Record durable cuts, and schedule an immediate `check_space`, which deletes the files below
-        them."""
+        """Record durable cuts, and schedule an immediate `check_space` to delete the files below them."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue

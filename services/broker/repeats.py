@@ -17,9 +17,9 @@ Rules
    from the clocks of several machines, which may differ by an hour, so a node begins with the last
    TAKEOVER_BYTES of the log and then uses its own clock. Clients stop retrying sooner, for example after
    three attempts of 3 s. A message that is repeated after this time is stored again.
-4. Timers and half messages have separate id tables, which keep ids much longer but use store times to expire
-   them. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages are also
-   looked up in this table.
+4. Timers and half messages have separate id tables, which keep ids much longer but expire them by the
+   broker's clock. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages
+   are also looked up in this table.
 5. A refusal guarantees that the message is not stored, so `broker.sending` searches for an earlier attempt
    before it refuses a message.
 6. Only one period begins at a time, even if its first flush is late, because a forward step of the clock
@@ -117,8 +117,7 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and half messages may have outdated times, or may thus have
-        expired."""
+        """Return whether recent timers and halves may have outdated times and may thus have expired."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
