@@ -465,8 +465,8 @@ class Receiving:
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
         """Lease contiguous messages from the next offset on in one step; return whether any were leased."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With a tag filter, each message needs a search by `_candidate`; for a single message, a run has no
-        # advantage.
+        # With a tag filter, each message needs a search by `_next_candidate`; for a single message, a run
+        # has no advantage.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -537,8 +537,8 @@ class Receiving:
             return True
         if not is_mine:
             return False
-        # A fresh message joins a run only if no message is parked before it, because `_run_on` leases parked
-        # messages first.
+        # A fresh message joins a run only if no message is parked before it, because `_lease_parked`
+        # leases parked messages first.
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
