@@ -88,13 +88,12 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest entries if `before` is
-        None.
+        """Return up to `count_max` entries below the offset `before`, or the newest ones without it.
 
-        If `about` is given, return only entries that contain this text in any field. Unreadable entries are
-        omitted.
+        If `about` is given, return only entries that contain this text in any field, in upper or lower case.
+        Unreadable entries are omitted.
         """
-        found: list[StoredEntry] = []
+        found, wanted = list[StoredEntry](), about.lower()
         queue = self._store.dispatch.look(*_QUEUE)
         last = queue.end_offset if before is None else min(before, queue.end_offset)
         lowest = max(queue.min_offset, last - LOOKED_AT_MAX)
@@ -102,8 +101,11 @@ class Journal:
             if len(found) == count_max:
                 return JournalPage(found, offset + 1)
             record = self._reading.record(queue, offset, queue.entry(offset))
-            if record is not None and about in record.body.decode("utf-8", "replace"):
-                found.append(StoredEntry(offset, record.store_ms, _entry(record)))
+            if record is None:
+                continue
+            entry = _entry(record)
+            if any(wanted in text.lower() for text in entry):
+                found.append(StoredEntry(offset, record.store_ms, entry))
         return JournalPage(found, lowest if lowest > queue.min_offset else None)
 
 

@@ -75,7 +75,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is served as it is, to sessions only; `read` returns its text."""
+    """A file that the console serves unchanged, to signed-in sessions only; `read` returns its text."""
 
     path: str
     media_type: str

@@ -37,7 +37,7 @@ TAKEN: Final = "taken"
 
 
 class Plan(NamedTuple):
-    """What is served: the broker at `http`, with the audits of a folder; a child ends with its parent."""
+    """The settings of a console, which ends with its parent if it is a child."""
 
     http: str | None
     audits: Path

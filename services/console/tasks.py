@@ -3,7 +3,7 @@
     /tasks       the tasks since the broker's start, those that run first
     /tasks/one   one, with its filter's result by verdict, and the form that stops it
 
-A task lives in the broker's memory: a restart stops it, what it has done stays done.
+The broker keeps tasks in memory. A restart stops a task; its changes remain.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def stop(broker: Api, asked: Asked) -> Done:
     """Stop a task after what it is doing."""
     kind, task_id = name_of(asked)
     task = broker.delete(kind, "tasks", task_id)
-    done = f"{task['done']:,} of {task['matched']:,}" if task["matched"] is not None else "nothing"
-    said = f"Task {task_id} is {task['state']}: it has done {done}. What is done stays done."
+    done = f"{task['done']:,} of {task['matched']:,}" if task["matched"] is not None else "0"
+    said = f"Task {task_id} is {task['state']}: {done} items were changed. These changes remain."
     return Done(said, page_of(kind, task_id))
 
 

@@ -157,7 +157,7 @@ class Tasks(ABC, Generic[Order]):
         """Stop a task after its current slice. Do not change a task that has ended."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
-            self._stop_task(task, "somebody stopped it")
+            self._stop_task(task, "an operator stopped it")
             await asyncio.wait([run])
         return task
 

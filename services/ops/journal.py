@@ -159,10 +159,7 @@ def entry_of(
     caller, fields = caller_of(request), said if isinstance(said, dict) else {}
     given = {**request.path_params, **request.query_params}
     reason = given.pop("reason", "") or fields.get("reason", "")
-    if not one.path.startswith(_SECRET):
-        given |= {name: value for name, value in fields.items() if name not in _UNSAID}
-    elif "name" in fields or "user" in fields:
-        given |= {name: fields[name] for name in ("name", "user") if name in fields}
+    given |= {name: value for name, value in fields.items() if name not in _UNSAID}
     given |= {"id": made} if made else {}
     return Entry(
         user="" if caller is None else caller.user,

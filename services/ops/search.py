@@ -70,7 +70,7 @@ Matches = Callable[[Delivery], bool]
 
 
 class SearchQuery(Nothing):
-    """What a message must match, from where on, and how much of the topic a request reads."""
+    """The conditions on a message, the position of the first message, and the bounds of a request."""
 
     text: str = Field("", max_length=TEXT_MAX, description="The body contains this text.")
     json_: str = Field(
@@ -101,7 +101,7 @@ class SearchAnswer(TypedDict):
 
 @dataclass(slots=True)
 class Part:
-    """What a request has read: matches, counts, the store time of the last message, whether it is the end."""
+    """The result of a read: matches, counts, the store time of the last message, and the end of the topic."""
 
     found: list[Delivery] = field(default_factory=list)
     scanned: int = 0

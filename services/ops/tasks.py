@@ -36,9 +36,10 @@ class DryRunAnswer(TypedDict):
 
 
 class TaskProgressAnswer(TypedDict):
-    """What every task shows. `matched` is null until its items are counted.
+    """The fields of every task. `matched` is null until the items are counted.
 
-    `by_verdict` says how the `done` ended, the refused ones under their error's code; `why` why it stopped.
+    `by_verdict` counts the `done` items by verdict, or by the code of the error that refused them. `why` is
+    the reason for a stop.
     """
 
     id: str

@@ -50,13 +50,13 @@ class NewTopic(BaseModel):
 
 
 class TopicsQuery(Nothing):
-    """What to say of each topic."""
+    """The additional fields of each topic in the answer."""
 
     counts: bool = Field(False, description="Count the messages of each, too.")
 
 
 class OneTopicQuery(Nothing):
-    """What to say of a topic's queues."""
+    """The additional fields of each queue in the answer."""
 
     oldest: bool = Field(
         False, description="Also return the time at which the first message of each queue was stored."

@@ -88,7 +88,7 @@ def test_they_go_to_another_topic_by_a_task_that_can_be_stopped(
     eventually(lambda: serving.json("dlq", "tasks", task["id"])["done"] == 1)
     stopped = serving.run("dlq", "tasks", task["id"], "--stop")
     assert "stopped  redrive  1 of 4  REDRIVEN 1" in stopped
-    assert "somebody stopped it" in stopped
+    assert "an operator stopped it" in stopped
     [moved] = serving.json("msg", "show", "order:0", "--topic", "repair")
     assert moved["properties"]["TW_REDRIVE_OF"] == "%DLQ%shop:0"
     assert moved["properties"]["TW_ORIGIN_TOPIC"] == "orders"

@@ -101,7 +101,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("timer ls --limit x", "Invalid value for '--limit': it must be a whole number"),
         ("store verify ./store", "takes options only, such as --store ..."),
         ("debug bundle --output x", "Give the file without an option, as the usage shows."),
-        ("auth add a", "There are: whoami, user, acl, token."),
+        ("auth add a", "There are: whoami, role, user, acl, token."),
         ("doctor localhost:1", "No such command 'localhost:1'. There are: client"),
         ("tail orders --from 5m", "Write --since."),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.command import tidewheel
@@ -75,6 +76,12 @@ def test_mistakes_end_with_a_sentence(broker: BrokerProcess, tmp_path: Path) -> 
     missing = tidewheel("timer", "set", "--from", tmp_path / "none.csv", "--http", broker.http)
     assert "No such file" in missing.stderr
     assert "--from FILE" in tidewheel("timer", "set", "--http", broker.http).stderr
+    torn = tmp_path / "torn.csv"
+    rows = "".join(f"x,1h,torn{number}\n" for number in range(3_000))
+    torn.write_bytes(b"\xef\xbb\xbfbody,in,timer_key\n" + rows.encode() + b"\xff,1h,last\n")
+    done = tidewheel("timer", "set", "--from", torn, "--topic", "torn", "--http", broker.http)
+    assert re.match(r"[12],000 timers were set, 0 rows", done.stdout), done.stdout
+    assert "TW-121" in done.stderr
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "Give rows in UTF-8" in tidewheel("timer", "set", "--from", binary, "--http", broker.http).stderr

@@ -116,7 +116,7 @@ def test_a_task_that_a_restart_ended_is_said_to_be_gone_and_can_be_begun_again(b
     broker.start()
     status, gone = broker.ask("GET", f"timers/tasks/{task['id']}")
     assert status == 404
-    assert "after a restart, count" in gone["message"]
+    assert "a crash interrupted it: count the timers" in gone["message"]
     left = broker.ask("GET", "timers/count", topic="t")[1]["count"]
     done = broker.run("timer", "cancel", "--all", "--topic", "t", "--yes")
     assert done.stdout.startswith(f"done  cancel  {left:,} of {left:,}"), done

@@ -125,7 +125,7 @@ class Books:
     def _redrive(self, given: dict[str, Any]) -> None:
         assert given["yes"]
         dead = self.shop.broker.dead_letters
-        for letter in dead.page(given["group"], None, 100).dead_letters:
+        for letter in dead.read_page(given["group"], None, 100).dead_letters:
             if given["key"] in letter.message.keys:
                 dead.redrive(given["group"], letter.queue_offset, "", self.shop.now_ms)
 

@@ -1,7 +1,7 @@
 """The server of `tidewheel serve` in a process of its own, that notes when each flush was durable.
 
 Everything is the shipped composition (`services.server.run`); only `LiveBroker.apply_flush` is extended: it
-notes the wall time and the durable log offset that each flush leads to, before anybody is told. When the
+notes the wall time and the durable log offset that each flush leads to, before any answer is sent. When the
 server is told to stop it writes the notes beside its store.
 """
 

@@ -89,11 +89,14 @@ def set_many(
     """
     if not source:
         raise ConfigurationError("Name the file of the rows: --from FILE, or --from - for stdin.")
-    api, sent, refused = broker_at(http), 0, list[Refused]()
-    for batch in batches(rows_of(source, format_ or format_of(source), topic)):
-        count, failed = set_batch(api, batch)
-        sent += count
-        refused += failed
+    api, sent, refused, unread = broker_at(http), 0, list[Refused](), None
+    try:
+        for batch in batches(rows_of(source, format_ or format_of(source), topic)):
+            count, failed = set_batch(api, batch)
+            sent += count
+            refused += failed
+    except InputUnreadable as error:  # earlier rows may be set: their results are reported first
+        unread = error
     if as_json:
         output.print_json({"set": sent, "refused": [one._asdict() for one in refused]})
     else:
@@ -102,6 +105,8 @@ def set_many(
         if len(refused) > SHOWN_MAX:
             output.say(f"and {len(refused) - SHOWN_MAX:,} more rows (--json lists all)")
         output.show(f"{sent:,} timers were set, {len(refused):,} rows were refused")
+    if unread is not None:
+        raise unread
     if refused:
         raise typer.Exit(ClientMistake.exit_code)
 
@@ -128,12 +133,13 @@ def opened(source: str) -> Iterator[TextIO]:
     if source == "-":
         yield sys.stdin
         return
-    with Path(source).open(encoding="utf-8", newline="") as file:
+    with Path(source).open(encoding="utf-8-sig", newline="") as file:
         yield file
 
 
 def csv_rows(file: TextIO) -> Iterator[Row]:
     """Yield the rows of a CSV file with a header."""
+    csv.field_size_limit(2 * limits.BODY_BYTES_MAX)
     reader = csv.DictReader(file)
     for given in reader:
         row, properties = dict[str, Any](), dict[str, str]()

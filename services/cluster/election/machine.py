@@ -309,10 +309,10 @@ class Election:
 
     def _handle_lost_election(self, error: Unknown | Refused) -> None:
         if isinstance(error, Unknown):
-            self._add_log_line("warning", "stood, and nobody knows what came of it", reason=error.detail)
+            self._add_log_line("warning", "the outcome of the candidacy is unknown", reason=error.detail)
             self.answers.stood_in_vain = error.detail
         else:
-            self._add_log_line("info", "stood, and another was first", reason=str(error))
+            self._add_log_line("info", "the candidacy was lost to another node", reason=str(error))
             self.leadership.candidacy_timer.record_defeat()
         self._must_check = True  # the engine may have lost records that this node has read
         self._apply_event(Event.LOST)

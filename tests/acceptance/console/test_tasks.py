@@ -31,7 +31,7 @@ def test_tasks_of_all_kinds_are_listed_and_one_is_stopped(broker: BrokerProcess,
     assert "&lt;b&gt;over" in page
     assert "<progress" in page
     stopped = browser.post("/tasks/one/stop", kind="dead-letters", id=running)
-    assert f"Task {running} is stopped: it has done" in stopped.text
+    assert f"Task {running} is stopped: " in stopped.text
     assert browser.open(f"/tasks/one?kind=timers&id={running}").status == 404
     assert browser.open(f"/tasks/one?kind=nothing&id={running}").status == 400
     assert browser.post("/tasks/one/stop", kind="timers", id="none").status == 404

@@ -48,6 +48,14 @@ def test_entries_are_there_after_a_start_and_come_newest_first(disk: MemoryDisk)
     ]
 
 
+def test_a_text_is_looked_for_in_the_fields_and_not_in_their_encoding(disk: MemoryDisk) -> None:
+    broker = Broker.open(disk, SETTINGS, NOW_MS)
+    broker.journal.add_entry(ACT._replace(reason='he said "hi" \\ bye'), NOW_MS)
+    flush(broker)
+    for about, count in (('said "HI"', 1), ("\\ bye", 1), ("Topic=T", 1), ("verdict", 0), ("user", 0)):
+        assert len(broker.journal.page(None, 10, about).entries) == count, about
+
+
 def test_a_page_looks_at_a_bounded_number_of_entries(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     broker.journal.add_entry(ACT._replace(about="rare"), NOW_MS)

@@ -179,7 +179,7 @@ def test_a_slow_task_can_be_stopped_at_once_and_a_brisk_one_does_the_rest(at_des
         while not (task := await call(desk, "GET", f"/tasks/{begun['id']}"))["done"]:
             await asyncio.sleep(0.001)
         stopped = await call(desk, "DELETE", f"/tasks/{begun['id']}")
-        assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 1, "somebody stopped it")
+        assert (stopped["state"], stopped["done"], stopped["why"]) == ("stopped", 1, "an operator stopped it")
         assert task["rate_per_second"] == 0.001
         assert len(await keys_of(desk)) == 5
         brisk = await call(desk, "POST", "/tasks", order | {"rate_per_second": 50}, 202)

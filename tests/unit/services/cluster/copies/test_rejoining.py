@@ -37,7 +37,7 @@ class Engine(MemoryEngine):
 def engine() -> Engine:
     engine = Engine(Random(1))
     engine.is_well = True
-    create(engine, {"segment_bytes": SEGMENT_BYTES})  # type: ignore[arg-type]
+    create(engine, {"segment_bytes": SEGMENT_BYTES})  # type: ignore[arg-type]  # an engine in memory
     return engine
 
 
@@ -70,7 +70,7 @@ def copy(engine: Engine, tmp_path: Path) -> Path:
 
 def test_a_copy_reads_on_where_its_checkpoint_ends(engine: Engine, copy: Path) -> None:
     note(engine)
-    assert rejoin_cluster(engine, copy, "c") == 4  # type: ignore[arg-type]
+    assert rejoin_cluster(engine, copy, "c") == 4  # type: ignore[arg-type]  # an engine in memory
     named = json.loads((copy / layout.CLUSTER).read_text())
     assert named == {"cluster": beginning_of(engine).cluster.hex(), "node": "c"}
 
@@ -82,27 +82,27 @@ def test_a_log_that_was_trimmed_behind_the_copy_joins_nothing(engine: Engine, co
         engine.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(facts))))
     engine.trim(5)
     with pytest.raises(Trimmed, match="reads on from record 4, and the log begins at 5"):
-        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]  # an engine in memory
     assert not (copy / layout.CLUSTER).exists()
 
 
 def test_an_engine_that_is_older_than_the_copy_joins_nothing(engine: Engine, copy: Path) -> None:
     engine.bounds = lambda: (0, 3)  # type: ignore[method-assign]
     with pytest.raises(Halted, match="up to record 3, and the log ends at 2: the engine's backup is older"):
-        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]  # an engine in memory
     assert not (copy / layout.CLUSTER).exists()
 
 
 def test_the_log_of_another_cluster_joins_nothing(copy: Path) -> None:
     other = Engine(Random(2))
     other.is_well = True
-    create(other, {})  # type: ignore[arg-type]
+    create(other, {})  # type: ignore[arg-type]  # an engine in memory
     with pytest.raises(Halted, match="is of another cluster than"):
-        rejoin_cluster(other, copy, "a")  # type: ignore[arg-type]
+        rejoin_cluster(other, copy, "a")  # type: ignore[arg-type]  # an engine in memory
 
 
 def test_a_store_without_a_checkpoint_of_a_node_is_refused(engine: Engine, tmp_path: Path) -> None:
     with closing(RealDisk(tmp_path)) as disk:
         store_format.open_format(disk, SEGMENT_BYTES)
     with pytest.raises(NotAStore, match="no checkpoint of a node"):
-        rejoin_cluster(engine, tmp_path, "a")  # type: ignore[arg-type]
+        rejoin_cluster(engine, tmp_path, "a")  # type: ignore[arg-type]  # an engine in memory

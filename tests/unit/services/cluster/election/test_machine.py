@@ -326,7 +326,7 @@ def test_an_unfit_leader_hands_over_to_a_fit_node_and_not_again_at_once() -> Non
     election, outputs = play([*LEADING, *late(look)])
     assert outputs[-1][-1] == Output(Act.HAND_OVER, "b")
     for one, now_ms in [(Ended(), SILENT_MS), *[(one, now) for one, now in LEADING]]:
-        election.handle_input(one, now_ms)  # type: ignore[arg-type]
+        election.handle_input(one, now_ms)  # type: ignore[arg-type]  # the list holds inputs of all types
     election.handle_input(LookDone(ReadProgress(), True, None, "its clock is off"), SILENT_MS)
     assert election.stage is not Stage.HANDING_OVER
     if election.stage is Stage.LEADING:
