@@ -236,6 +236,7 @@ HTTP_POLLS_MAX = 1_536  # open long polls; other connections are left to other c
 HTTP_POLLS_PER_ADDRESS_MAX = 1_152
 HTTP_FORWARDED_MAX = 256  # requests of a follower to the leader, each with a thread
 TASK_SLICE = 50
+FILTER_PROPERTIES_MAX = 20  # properties in a filter of timers
 DEAD_LETTERS_LOOKED_AT_ONCE = 32
 DEAD_LETTERS_LOOKED_AT_MAX = 50_000
 TIMERS_LOOKED_AT_FIRST = 250

@@ -16,12 +16,12 @@ from urllib.parse import urlencode
 from services.console.bodies import shown
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
-from services.console.tasks import of_kind, page_of
+from services.console.tasks import extent, limit_of, of_kind, page_of
 from services.http.api import Api
 from services.status.verdicts import ended_line, verdict_line
 from tidewheel.errors import ClientMistake
 
-FILTER: Final = ("topic", "topic-prefix", "key", "tag", "from", "until")
+FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until")
 LIMIT: Final = 50
 TASKS: Final = 5
 MINUTE_MS: Final = 60_000
@@ -72,7 +72,8 @@ def read_all(broker: Api, asked: Asked) -> Model:
     """Return how many timers a verb on all that match would touch; nothing is changed."""
     order = order_of(asked)
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
-    return {"order": order, "fields": asked.given(*FILTER, "verb", "by", "reason"), "matched": matched}
+    fields = asked.given(*FILTER, "verb", "by", "limit", "reason")
+    return {"order": order, "fields": fields, "matched": matched, "changed": extent(order, matched)}
 
 
 def cancel(broker: Api, asked: Asked) -> Done:
@@ -106,11 +107,11 @@ def start(broker: Api, asked: Asked) -> Done:
     """Start a task over all that match, if they are as many as were previewed."""
     order, said = order_of(asked), asked.required("count", "How many there are")
     matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
-    if said.replace(",", "") != str(matched):
-        raise ClientMistake(f"{said[:20]} was typed, and {matched:,} timers match now: look again.")
+    if said.replace(",", "") != str(changed := extent(order, matched)):
+        raise ClientMistake(f"{said[:20]} was typed, and {changed:,} timers would change now: look again.")
     task = broker.post("timers", "tasks", body=order)
     return Done(
-        f"Task {task['id']} has started: {order['verb']} {matched:,} timers.", page_of("timers", task["id"])
+        f"Task {task['id']} has started: {order['verb']} {changed:,} timers.", page_of("timers", task["id"])
     )
 
 
@@ -123,6 +124,7 @@ def order_of(asked: Asked) -> dict[str, Any]:
         "filter": asked.given(*FILTER),
         "reason": asked.required("reason", "The reason"),
         **by,
+        **limit_of(asked),
     }
 
 

@@ -53,8 +53,9 @@ def read_redrive(broker: Api, asked: Asked) -> Model:
     """Return how many a task would redrive; nothing is changed."""
     order = order_of(asked)
     matched = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})["matched"]
-    fields = asked.given("group", "rate", "target", "why", *FILTER)
-    return {"order": order, "fields": fields, "matched": matched}
+    fields = asked.given("group", "rate", "target", "limit", "why", *FILTER)
+    changed = tasks.extent(order, matched)
+    return {"order": order, "fields": fields, "matched": matched, "changed": changed}
 
 
 def redrive(broker: Api, asked: Asked) -> Done:
@@ -85,6 +86,7 @@ def order_of(asked: Asked) -> dict[str, Any]:
         "target": asked.get("target"),
         "rate_per_second": per_second,
         "reason": asked.required("why", "The reason"),
+        **tasks.limit_of(asked),
     }
 
 

@@ -48,6 +48,20 @@ def of_kind(task: Model, kind: str) -> Model:
     return {"group": "", "target": "", "rate_per_second": 0} | task | {"kind": kind, "items": KINDS[kind]}
 
 
+def limit_of(asked: Asked) -> dict[str, int]:
+    """Return the limit that a form gives to a task, if any; raise `ClientMistake` for what is no number."""
+    limit = asked.get("limit").replace(",", "")
+    if limit and not (limit.isascii() and limit.isdigit()):
+        raise ClientMistake(f"{limit[:20]!r} is no number of items.")
+    return {"limit": int(limit)} if limit else {}
+
+
+def extent(order: Model, matched: int) -> int:
+    """Return how many of the items that match a task would change."""
+    limit: int = order.get("limit", matched)
+    return min(matched, limit)
+
+
 def name_of(asked: Asked) -> tuple[str, str]:
     """Return kind and id of a task; raise `ClientMistake` for another kind."""
     kind = asked.required("kind", "The kind of the task")

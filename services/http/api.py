@@ -94,7 +94,7 @@ class Api:
         body: object = None,
     ) -> Any:
         target = "/api/" + "/".join(quote(part, safe="") for part in path)
-        target += f"?{urlencode(query)}" if query else ""
+        target += f"?{urlencode(query, doseq=True)}" if query else ""
         data = None if body is None else json.dumps(body).encode()
         try:
             with self._calls.open(method, target, data, seconds) as answer:

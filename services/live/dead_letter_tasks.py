@@ -13,6 +13,7 @@ A task reads every dead letter of its group twice, and holds one page in memory 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -52,6 +53,7 @@ class DeadLetterOrder:
     target: str = ""
     per_second: float = 0
     reason: str = ""
+    limit: int = 0
 
     @property
     def slice_count(self) -> int:
@@ -90,13 +92,15 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
             self._live, order.group, order.wanted, end_offset
         )
         async for page in dead_letters.read_pages(self._live, order.group, end_offset):
-            found = [dead_letter for dead_letter in page if order.wanted.matches(dead_letter)]
+            found = task.admit([one for one in page if order.wanted.matches(one)])
+            if task.is_full:
+                return
             for first in range(0, len(found), order.slice_count):
                 if task.why:
                     return
                 await self._slice(task, found[first : first + order.slice_count])
 
-    async def _slice(self, task: DeadLetterTask, found: list[DeadLetter]) -> None:
+    async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
         """Perform the operation on a slice, wait until the slice is durable, and pause to limit the rate."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + task.order.pause_seconds(len(found))

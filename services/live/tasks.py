@@ -8,6 +8,7 @@
 Rules:
 - A task shares the loop like any caller, because it waits after each slice until the slice is durable.
 - A task handles the items that were stored before its start (`end_offset`), each item once.
+- A task with a limit ends after this number of items, in the order in which the items are found.
 - Every item is counted by its verdict, or by the error code if the verb was refused.
 - A user's task needs the user's token and rights until its end (`Watch`), like a long poll. When the token is
   revoked, the task finishes the slice under way and ends.
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -51,9 +52,16 @@ class TaskOrder(Protocol):
     def reason(self) -> str:
         """The reason given at the start, which may be empty."""
 
+    @property
+    def limit(self) -> int:
+        """The maximum number of items to handle, or 0 for all items."""
+
 
 Order = TypeVar("Order", bound=TaskOrder)
 """The order for a task, which specifies the action and the items."""
+
+
+Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
@@ -95,6 +103,15 @@ class Task(Generic[Order]):
     def done(self) -> int:
         """The number of items with a verdict."""
         return self.by_verdict.total()
+
+    def admit(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the items of a page that the limit of the order still admits."""
+        return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the task has handled as many items as its order allows."""
+        return 0 < self.order.limit <= self.done
 
 
 class Tasks(ABC, Generic[Order]):

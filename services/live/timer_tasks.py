@@ -1,4 +1,4 @@
-"""Timer tasks cancel or move the timers of a filter, by the rules of `services.live.tasks`.
+"""Timer tasks cancel, move or fire the timers of a filter, by the rules of `services.live.tasks`.
 
     count -> piece of time -> page of timers -> one verb each -> their flush -> next page -> ... -> done
 
@@ -13,7 +13,7 @@ Cost: two queries over the timers of the filter, and one page of timers in memor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,17 +30,19 @@ class TimerVerb(Enum):
 
     CANCEL = "cancel"
     MOVE = "move"
+    FIRE = "fire"
 
 
 @dataclass(slots=True, frozen=True)
 class TimerOrder:
-    """The order for a task, which cancels timers or moves them, either to `to_ms` or by `by_ms`."""
+    """The order for a task, which cancels or fires timers, or moves timers to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
     reason: str = ""
     to_ms: int | None = None
     by_ms: int = 0
+    limit: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
         """Return the new due time of a timer, in ms since 1970."""
@@ -69,11 +71,12 @@ class TimerTasks(Tasks[TimerOrder]):
         """Handle the timers that were stored when the task began, by due time."""
         task.matched = await timer_queries.count_timers(self._live, task.order.wanted)
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
-            if task.why:
+            if task.why or task.is_full:
                 return
-            await self._slices(task, [one for one in page.timers if one.timer_offset < task.end_offset])
+            found = [one for one in page.timers if one.timer_offset < task.end_offset]
+            await self._slices(task, task.admit(found))
 
-    async def _slices(self, task: TimerTask, timers: list[PendingTimer]) -> None:
+    async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
         """Carry out the verb on the timers by slices. A slice begins when the previous slice is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
@@ -101,4 +104,6 @@ class TimerTasks(Tasks[TimerOrder]):
     def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
         if order.verb is TimerVerb.CANCEL:
             return self._live.call(self._live.core.timers.cancel, name, order.reason)
+        if order.verb is TimerVerb.FIRE:
+            return self._live.fire_timer(name, order.reason)
         return self._live.move_timer(name, order.due_ms(timer), order.reason)

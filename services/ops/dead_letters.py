@@ -39,7 +39,7 @@ from services.ops.groups import name_of
 from services.ops.messages import ContentAnswer, content_shape
 from services.ops.operation import Operation
 from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, Moment, Nothing, Number, Reason, asked, said_as
-from services.ops.tasks import Bulk, TaskProgressAnswer, progress_shape
+from services.ops.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
@@ -86,6 +86,7 @@ class NewDeadLetterTask(BaseModel):
     filter: DeadLetterFilterQuery = Field(default_factory=lambda: DeadLetterFilterQuery.model_validate({}))
     target: str = Field("", description="A topic; default: the original topic of each, for this group only.")
     rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="Highest rate; 0: no limit.")
+    limit: Limit = None
     reason: Reason = ""
     dry_run: bool = False
 
@@ -95,7 +96,9 @@ class NewDeadLetterTask(BaseModel):
             raise ClientMistake("target is for redriving, not for purging.")
         wanted = dead_letter_filter(self.filter, now_ms)
         verb = DeadLetterVerb(self.verb)
-        return DeadLetterOrder(verb, self.group, wanted, self.target, self.rate_per_second, self.reason)
+        return DeadLetterOrder(
+            verb, self.group, wanted, self.target, self.rate_per_second, self.reason, self.limit or 0
+        )
 
 
 def dead_letter_filter(query: DeadLetterFilterQuery, now_ms: int) -> DeadLetterFilter:

@@ -89,6 +89,9 @@ ConsumersReason = Annotated[
 ]
 """Why a consumer gives a message up, likewise."""
 
+Repeated = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+"""Texts: in a query a field that may be repeated, in a body a list or one text."""
+
 Shape = TypeVar("Shape", bound=BaseModel)
 
 
@@ -101,9 +104,18 @@ class Nothing(BaseModel):
 def asked(kind: type[Shape], request: Request) -> Shape:
     """Read a request's query as a shape; raise `ClientMistake` naming the first thing that is wrong."""
     try:
-        return kind.model_validate(dict(request.query_params))
+        return kind.model_validate(query_of(kind, request))
     except ValidationError as error:
         raise mistake(error, "the query", known=kind) from error
+
+
+def query_of(kind: type[BaseModel], request: Request) -> dict[str, Any]:
+    """Return the fields of a query: a list for a field that may be repeated, else the last value."""
+    given: dict[str, Any] = dict(request.query_params)
+    lists = (
+        one.alias or name for name, one in kind.model_fields.items() if get_origin(one.annotation) is list
+    )
+    return given | {name: request.query_params.getlist(name) for name in lists if name in given}
 
 
 async def said_as(kind: type[Shape], request: Request) -> Shape:

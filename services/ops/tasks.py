@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from typing_extensions import TypedDict
@@ -23,21 +23,26 @@ from services.live.live_broker import LiveBroker
 from services.live.tasks import Task, TaskOrder, Tasks
 from services.ops.callers import watch_of
 from services.ops.operation import Operation
-from services.ops.request import said_as
+from services.ops.request import NUMBER_MAX, said_as
 
 Order = TypeVar("Order", bound=TaskOrder)
 
 
+Limit = Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="Change at most this many items.")]
+
+
 class DryRunAnswer(TypedDict):
-    """How many items the task would touch, had it been started."""
+    """How many items match. The task would change `limit` of them at most; null: all."""
 
     dry_run: bool
     matched: int
+    limit: int | None
 
 
 class TaskProgressAnswer(TypedDict):
     """The fields of every task. `matched` is null until the items are counted.
 
+    The task ends after `limit` items; null: after all that match.
     `by_verdict` counts the `done` items by verdict, or by the code of the error that refused them. `why` is
     the reason for a stop.
     """
@@ -45,6 +50,7 @@ class TaskProgressAnswer(TypedDict):
     id: str
     state: Literal["running", "done", "stopped"]
     matched: int | None
+    limit: int | None
     done: int
     by_verdict: dict[str, int]
     reason: str
@@ -59,6 +65,7 @@ def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
         "id": task.id,
         "state": task.state.value,
         "matched": task.matched,
+        "limit": task.order.limit or None,
         "done": task.done,
         "by_verdict": dict(task.by_verdict),
         "reason": task.order.reason,
@@ -105,7 +112,9 @@ class TasksApi:
         if not wanted.dry_run:
             return JSONResponse(bulk.shape(tasks.start(order, watch_of(request))), status_code=202)
         tasks.check(order)
-        return JSONResponse({"dry_run": True, "matched": await bulk.count(self._live, order)})
+        return JSONResponse(
+            {"dry_run": True, "matched": await bulk.count(self._live, order), "limit": order.limit or None}
+        )
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task."""

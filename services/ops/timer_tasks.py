@@ -1,6 +1,6 @@
-"""The tasks of `/api/timers/tasks`: all timers of a filter cancelled or moved (`services.ops.tasks`).
+"""The tasks of `/api/timers/tasks`: all timers of a filter cancelled, moved or fired (`services.ops.tasks`).
 
-    POST   /api/timers/tasks      {"verb", "filter", "to" or "by", "reason"}
+    POST   /api/timers/tasks      {"verb", "filter", "to" or "by", "limit", "reason"}
 
 A filter that names nothing must say that it means everything.
 """
@@ -17,7 +17,7 @@ from services.live import timer_queries
 from services.live.timer_tasks import TimerOrder, TimerTask, TimerVerb
 from services.ops.given_times import delay_of, due_of
 from services.ops.request import Moment, Reason
-from services.ops.tasks import Bulk, TaskProgressAnswer, progress_shape
+from services.ops.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
 from services.ops.timers import FilterQuery, filter_of
 from tidewheel.errors import ClientMistake
 
@@ -33,12 +33,13 @@ class NewTask(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    verb: Literal["cancel", "move"]
+    verb: Literal["cancel", "move", "fire"]
     filter: TaskFilter
     to: Moment | None = Field(None, description="The new time of the timers.")
     by: str | None = Field(
         None, description="Duration to move each timer by: 1h, or -30m for an earlier time."
     )
+    limit: Limit = None
     reason: Reason = ""
     dry_run: bool = False
 
@@ -47,14 +48,15 @@ class NewTask(BaseModel):
         wanted = filter_of(self.filter, now_ms)
         if wanted == TimerFilter() and not self.filter.everything:
             raise ClientMistake('The filter names no timers: say {"everything": true} if all are meant.')
-        if self.verb == "cancel" and (self.to is not None or self.by is not None):
-            raise ClientMistake("to and by are for moving, not for cancelling.")
+        if self.verb != "move" and (self.to is not None or self.by is not None):
+            doing = {"cancel": "cancelling", "fire": "firing"}[self.verb]
+            raise ClientMistake(f"to and by are for moving, not for {doing}.")
         if self.verb == "move" and (self.to is None) == (self.by is None):
             raise ClientMistake(
                 "To move them say either to, such as 2026-11-22T09:00+08:00, or by, such as 1h."
             )
         to_ms = None if self.to is None else due_of(self.to, now_ms, "to")
-        return TimerOrder(TimerVerb(self.verb), wanted, self.reason, to_ms, self._by_ms())
+        return TimerOrder(TimerVerb(self.verb), wanted, self.reason, to_ms, self._by_ms(), self.limit or 0)
 
     def _by_ms(self) -> int:
         if self.by is None:
@@ -66,7 +68,7 @@ class NewTask(BaseModel):
 class TaskAnswer(TaskProgressAnswer):
     """A task over many timers."""
 
-    verb: Literal["cancel", "move"]
+    verb: Literal["cancel", "move", "fire"]
 
 
 class TasksAnswer(TypedDict):

@@ -9,8 +9,8 @@
     POST   /api/timers            sets one, or a batch of them: {"timers": [...]}
     POST   /api/timers/cancel     and /move and /fire: the verb on one timer; answers with its verdict
 
-FILTER is any of topic, topic-prefix, key, tag, from, until. To cancel or move all timers of a filter is a
-task (`services.ops.tasks`).
+FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until.
+To cancel, move or fire all timers of a filter is a task (`services.ops.tasks`).
 
 Moments come in as wall time with a zone (2026-11-22T09:00+08:00), as milliseconds since 1970, or as a span
 from now (in 30m, or just 30m); they go out as milliseconds since 1970, in strings.
@@ -70,6 +70,7 @@ from services.ops.request import (
     Moment,
     Nothing,
     Reason,
+    Repeated,
     Span,
     a_list,
     asked,
@@ -97,7 +98,19 @@ class FilterQuery(Nothing):
     topic: str = ""
     topic_prefix: str = Field("", alias="topic-prefix")
     key: str = Field("", max_length=limits.TIMER_NAME_CHARACTERS_MAX, description="A message or timer key.")
+    message_key: str = Field(
+        "",
+        alias="message-key",
+        max_length=limits.TIMER_NAME_CHARACTERS_MAX,
+        description="One of the message keys, and not the timer key.",
+    )
     tag: str = ""
+    properties: Repeated = Field(
+        [],
+        alias="property",
+        max_length=limits.FILTER_PROPERTIES_MAX,
+        description="A property of the message, as NAME=VALUE; all that are given must match.",
+    )
     from_: Moment = Field(
         "",
         alias="from",
@@ -221,7 +234,18 @@ def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
         raise ClientMistake(
             f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
         )
-    return TimerFilter(query.topic, query.topic_prefix, query.key, query.tag, from_ms, until_ms)
+    wanted = tuple(property_of(text) for text in query.properties)
+    return TimerFilter(
+        query.topic, query.topic_prefix, query.key, query.tag, from_ms, until_ms, query.message_key, wanted
+    )
+
+
+def property_of(text: str) -> tuple[str, str]:
+    """Return the name and the value of a property in NAME=VALUE; raise `ClientMistake`."""
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise ClientMistake(f"property is {text[:80]!r}: write it as NAME=VALUE.")
+    return name, value
 
 
 def name_of(query: TimerQuery) -> TimerName:

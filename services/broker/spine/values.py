@@ -132,7 +132,11 @@ class LostTimer(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerFilter:
-    """A filter of timers that must match in every given field, with `from_ms` <= due time < `until_ms`."""
+    """A filter of timers that must match in every given field, with `from_ms` <= due time < `until_ms`.
+
+    `key` is the timer key, a message key or the message id, and `message_key` only a message key. Each pair
+    in `properties` is a name and the value that the message has under this name.
+    """
 
     topic: str = ""
     topic_prefix: str = ""
@@ -140,6 +144,13 @@ class TimerFilter:
     tag: str = ""
     from_ms: int = 0
     until_ms: int = 1 << 62
+    message_key: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether a row of a partition is not sufficient to decide that a timer matches."""
+        return bool(self.key or self.tag or self.message_key or self.properties)
 
 
 @dataclass(slots=True, frozen=True)

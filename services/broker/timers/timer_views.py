@@ -3,7 +3,7 @@
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory use is bounded
 for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag and names. A
 filter by topic, tag, or topic and key therefore reads only the records that may match and the timers set
-since the last checkpoint.
+since the last checkpoint. A filter by property reads the record of every timer that its other fields match.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class TimerViews:
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
         """Return a bool column of the matching rows; a record is read only if its row is inconclusive."""
         matching = self._may_match(rows, path, wanted)
-        unsure = matching if wanted.key or wanted.tag else matching & (rows["record_at"] == np.uint64(IN_LOG))
+        unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
             matching[place] = _matches(self._read_timer(_candidate(rows[place], path)), wanted)
         return matching
@@ -137,6 +137,10 @@ class TimerViews:
             keyed = self._timers.find_timer(TimerName(wanted.topic, key=wanted.key))
             if keyed is not None:
                 named.append(rows["timer_offset"] == np.uint64(keyed.timer_offset))
+            matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
+        if wanted.message_key and wanted.topic:
+            hashed = np.uint64(hash_of(wanted.topic, wanted.message_key))
+            named = [rows[column] == hashed for column in NAME_COLUMNS]
             matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
         if wanted.tag:
             matching &= rows["tags_code"] == tags_code(wanted.tag)
@@ -167,4 +171,8 @@ def _matches(timer: PendingTimer, wanted: TimerFilter) -> bool:
         return False
     if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):
         return False
-    return not wanted.tag or timer.tag == wanted.tag
+    if wanted.message_key and wanted.message_key not in timer.keys:
+        return False
+    stored = {} if timer.message is None else timer.message.properties
+    has_properties = all(stored.get(name) == value for name, value in wanted.properties)
+    return has_properties and wanted.tag in ("", timer.tag)

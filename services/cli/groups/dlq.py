@@ -121,6 +121,7 @@ def redrive(
     rate: RateOption = "",
     reason: ReasonOption = "",
     yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
     detach: bulk.DetachOption = False,
     http: HttpOption = None,
@@ -131,7 +132,7 @@ def redrive(
     Example: tidewheel dlq redrive shop --topic orders --rate 50/s --yes
     """
     api, wanted = broker_at(http), filtered(topic, key, tag, died_of, from_, until)
-    run = Run(yes, dry_run, detach, as_json)
+    run = Run(yes, dry_run, detach, as_json, limit)
     if offset is not None:
         refuse_many(wanted, run, rate=rate, reason=reason)
         answer = api.post("dead-letters", "groups", group, str(offset), "redrive", body={"target": to})
@@ -155,6 +156,7 @@ def purge(
     until: UntilOption = "",
     reason: ReasonOption = "",
     yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
     detach: bulk.DetachOption = False,
     http: HttpOption = None,
@@ -165,7 +167,7 @@ def purge(
     Example: tidewheel dlq purge shop --until 2026-11-01T00:00 --yes
     """
     api, wanted = broker_at(http), filtered(topic, key, tag, died_of, from_, until)
-    run = Run(yes, dry_run, detach, as_json)
+    run = Run(yes, dry_run, detach, as_json, limit)
     if offset is not None:
         refuse_many(wanted, run, reason=reason)
         tell_end(api.delete("dead-letters", "groups", group, str(offset)), "", as_json)
@@ -239,7 +241,8 @@ def start_task(api: Api, wanted: dict[str, Any], run: Run) -> None:
     where = f" to {wanted['target']}" if wanted.get("target") else ""
 
     def counted(count: int) -> str:
-        letters = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+        is_one = count == 1 and run.limit is None
+        letters = "1 dead letter" if is_one else f"{run.extent(count)} dead letters"
         return f"would {wanted['verb']} {letters} of {wanted['group']}{where}"
 
     TASKS.start(api, wanted, run, counted)

@@ -63,6 +63,10 @@ YesOption = Annotated[
     bool, many_option("Make the change; without this option, matches are only counted.", "--yes")
 ]
 DryRunOption = Annotated[bool, many_option("Only count the matches.", "--dry-run")]
+LimitOption = Annotated[
+    int | None,
+    typer.Option("--limit", help="Change at most this many.", min=1, rich_help_panel="Bulk changes"),
+]
 DetachOption = Annotated[bool, many_option("Do not wait for the end of the task.", "--detach")]
 TaskArgument = Annotated[str, typer.Argument(help="The id of a task; default: all tasks.")]
 StopOption = Annotated[bool, typer.Option("--stop", help="Stop the task.")]
@@ -76,10 +80,16 @@ class Run:
     dry_run: bool
     detach: bool
     as_json: bool
+    limit: int | None = None
 
     def given(self) -> dict[str, bool]:
         """Return those that are for many items only, by name."""
-        return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach}
+        has_limit = self.limit is not None
+        return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach, "limit": has_limit}
+
+    def extent(self, matched: int) -> str:
+        """Return how many of the items that match the verb changes, such as "5 of 1,200"."""
+        return f"{matched:,}" if self.limit is None else f"{min(self.limit, matched):,} of {matched:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,7 @@ class Bulk:
 
         `counted` says what the task would do to so many items. Exits with 4 if the task was stopped.
         """
+        wanted = wanted | ({} if run.limit is None else {"limit": run.limit})
         if run.dry_run or not run.yes:
             body = wanted | {"dry_run": True}
             answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
@@ -180,7 +191,12 @@ def task_line(task: Answer) -> str:
 
 def progress(task: Answer) -> str:
     """Return how far a task is."""
-    return "counting" if task["matched"] is None else f"{task['done']:,} of {task['matched']:,}"
+    matched, limit = task["matched"], task.get("limit")
+    if matched is None:
+        return "counting"
+    if limit is None:
+        return f"{task['done']:,} of {matched:,}"
+    return f"{task['done']:,} of {min(limit, matched):,} ({matched:,} match)"
 
 
 def verdicts_text(task: Answer) -> str:

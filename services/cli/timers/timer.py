@@ -46,6 +46,10 @@ TopicOption = Annotated[str, typer.Option(help="The topic of the message.")]
 PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics with this prefix.")]
 FilterKeyOption = Annotated[str, typer.Option("--key", help="The timer key, or one of the message keys.")]
 TagOption = Annotated[str, typer.Option(help="The tag of the message.")]
+MESSAGE_KEY = "One of the message keys, and not the timer key."
+PROPERTY = "A property of the message, as NAME=VALUE; may be repeated."
+MessageKeyOption = Annotated[str, typer.Option("--message-key", help=MESSAGE_KEY)]
+PropertyOption = Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help=PROPERTY)]
 FromOption = Annotated[str, typer.Option("--from", help=f"Due at or after this time: {MOMENTS}")]
 UntilOption = Annotated[str, typer.Option(help="Due before this time.")]
 KeyOption = Annotated[str, typer.Option(help="The timer key, as in send --timer-key.")]
@@ -56,6 +60,11 @@ ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored with th
 AllOption = Annotated[bool, many_option("Change all that match, as a task, instead of one.", "--all")]
 ManyPrefixOption = Annotated[str, many_option("Topics with this prefix.", "--topic-prefix")]
 ManyTagOption = Annotated[str, many_option("The tag of the messages.", "--tag")]
+ManyMessageKeyOption = Annotated[str, many_option(MESSAGE_KEY, "--message-key")]
+ManyPropertyOption = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="NAME=VALUE", help=PROPERTY, rich_help_panel="Bulk changes"),
+]
 ManyFromOption = Annotated[str, many_option(f"Due at or after this time: {MOMENTS}", "--from")]
 ManyUntilOption = Annotated[str, many_option("Due before this time.", "--until")]
 
@@ -77,7 +86,9 @@ def histogram(
     topic: TopicOption = "",
     prefix: PrefixOption = "",
     key: FilterKeyOption = "",
+    message_key: MessageKeyOption = "",
     tag: TagOption = "",
+    properties: PropertyOption = None,
     from_: FromOption = "",
     until: UntilOption = "",
     http: HttpOption = None,
@@ -87,7 +98,7 @@ def histogram(
 
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
-    wanted = filtered(topic, prefix, key, tag, from_, until)
+    wanted = filtered(topic, prefix, key, tag, from_, until, message_key, properties)
     api = broker_at(http)
     answer = api.get("timers", "histogram", width=width, **wanted)
     if as_json:
@@ -108,7 +119,9 @@ def list_timers(
     topic: TopicOption = "",
     prefix: PrefixOption = "",
     key: FilterKeyOption = "",
+    message_key: MessageKeyOption = "",
     tag: TagOption = "",
+    properties: PropertyOption = None,
     from_: FromOption = "",
     until: UntilOption = "",
     limit: Annotated[
@@ -125,7 +138,7 @@ def list_timers(
 
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
-    api, wanted = broker_at(http), filtered(topic, prefix, key, tag, from_, until)
+    api, wanted = broker_at(http), filtered(topic, prefix, key, tag, from_, until, message_key, properties)
     if damaged:
         tell_damage(api, wanted, limit, as_json)
         return
@@ -187,10 +200,13 @@ def cancel(
     reason: ReasonOption = "",
     everything: AllOption = False,
     prefix: ManyPrefixOption = "",
+    message_key: ManyMessageKeyOption = "",
     tag: ManyTagOption = "",
+    properties: ManyPropertyOption = None,
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
     yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
     detach: bulk.DetachOption = False,
     http: HttpOption = None,
@@ -200,13 +216,13 @@ def cancel(
 
     Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
     """
-    run = Run(yes, dry_run, detach, as_json)
+    run = Run(yes, dry_run, detach, as_json, limit)
     if everything:
         refuse_names(id_, handle)
-        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
         start_task(http, {"verb": "cancel"} | wanted, run)
         return
-    refuse_many(run, prefix, tag, from_, until)
+    refuse_many(run, prefix, tag, from_, until, message_key, properties)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
@@ -224,10 +240,13 @@ def move(
     reason: ReasonOption = "",
     everything: AllOption = False,
     prefix: ManyPrefixOption = "",
+    message_key: ManyMessageKeyOption = "",
     tag: ManyTagOption = "",
+    properties: ManyPropertyOption = None,
     from_: ManyFromOption = "",
     until: ManyUntilOption = "",
     yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
     dry_run: bulk.DryRunOption = False,
     detach: bulk.DetachOption = False,
     http: HttpOption = None,
@@ -242,13 +261,13 @@ def move(
     if bool(to) == bool(by):
         raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
-    run = Run(yes, dry_run, detach, as_json)
+    run = Run(yes, dry_run, detach, as_json, limit)
     if everything:
         refuse_names(id_, handle)
-        wanted = {"filter": filtered(topic, prefix, key, tag, from_, until), "reason": reason}
+        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
         start_task(http, {"verb": "move"} | wanted | target, run)
         return
-    refuse_many(run, prefix, tag, from_, until)
+    refuse_many(run, prefix, tag, from_, until, message_key, properties)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
@@ -262,13 +281,31 @@ def fire(
     id_: IdOption = "",
     handle: HandleOption = "",
     reason: ReasonOption = "",
+    everything: AllOption = False,
+    prefix: ManyPrefixOption = "",
+    message_key: ManyMessageKeyOption = "",
+    tag: ManyTagOption = "",
+    properties: ManyPropertyOption = None,
+    from_: ManyFromOption = "",
+    until: ManyUntilOption = "",
+    yes: bulk.YesOption = False,
+    limit: bulk.LimitOption = None,
+    dry_run: bulk.DryRunOption = False,
+    detach: bulk.DetachOption = False,
     http: HttpOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Deliver a timer's message now.
+    """Deliver a timer's message now. With --all, every timer of a filter.
 
     Example: tidewheel timer fire --topic orders --key order:7
     """
+    run = Run(yes, dry_run, detach, as_json, limit)
+    if everything:
+        refuse_names(id_, handle)
+        wanted = many(filtered(topic, prefix, key, tag, from_, until, message_key, properties), reason)
+        start_task(http, {"verb": "fire"} | wanted, run)
+        return
+    refuse_many(run, prefix, tag, from_, until, message_key, properties)
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
@@ -351,27 +388,53 @@ def is_there(api: Api, topic: str) -> bool:
     return True
 
 
-def filtered(topic: str, prefix: str, key: str, tag: str, from_: str, until: str) -> dict[str, Any]:
+def filtered(
+    topic: str,
+    prefix: str,
+    key: str,
+    tag: str,
+    from_: str,
+    until: str,
+    message_key: str,
+    properties: list[str] | None,
+) -> dict[str, Any]:
     """Return a filter as the HTTP interface takes it."""
-    texts = {"topic": topic, "topic-prefix": prefix, "key": key, "tag": tag}
-    return bulk.filter_of(texts, {"from": from_, "until": until}, parse_moment_ms)
+    texts = {"topic": topic, "topic-prefix": prefix, "key": key, "message-key": message_key, "tag": tag}
+    found = bulk.filter_of(texts, {"from": from_, "until": until}, parse_moment_ms)
+    return found | ({"property": properties} if properties else {})
+
+
+def many(wanted: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return the order for a task over a filter; an empty filter means all timers."""
+    return {"filter": wanted or {"everything": True}, "reason": reason}
 
 
 def refuse_names(id_: str, handle: str) -> None:
     """Refuse what names one timer where many are meant."""
     if id_ or handle:
         raise ConfigurationError(
-            "--all goes with a filter (--topic, --key, --tag, --from, --until), not with a name."
+            "--all goes with a filter (--topic, --key, --message-key, --tag, --property, --from, --until), "
+            "not with a name."
         )
 
 
-def refuse_many(run: Run, prefix: str, tag: str, from_: str, until: str) -> None:
+def refuse_many(
+    run: Run,
+    prefix: str,
+    tag: str,
+    from_: str,
+    until: str,
+    message_key: str,
+    properties: list[str] | None,
+) -> None:
     """Refuse options for many timers where one is meant."""
-    given = {"topic-prefix": prefix, "tag": tag, "from": from_, "until": until} | run.given()
+    names = {"topic-prefix": prefix, "message-key": message_key, "tag": tag, "property": properties}
+    given = names | {"from": from_, "until": until} | run.given()
     bulk.refuse_given(given, "timers", "add --all, or leave it out")
 
 
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
-    """Count the timers of a filter, or start a task over them; a filter that is empty means all timers."""
-    wanted["filter"] = wanted["filter"] or {"everything": True}
-    TASKS.start(broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {count:,} timers")
+    """Count the timers of a filter, or start a task over them."""
+    TASKS.start(
+        broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {run.extent(count)} timers"
+    )

@@ -76,13 +76,30 @@ def test_many_are_cancelled_after_a_preview_of_how_many(broker: BrokerProcess, b
     assert browser.model("/timers?topic=pushes")["drawn"] == 5, "a preview changes nothing"
     wrong = browser.post("/timers/all/start", **asked, count="4")
     assert wrong.status == 400
-    assert "5 timers match now" in wrong.text
+    assert "5 timers would change now" in wrong.text
     started = browser.post("/timers/all/start", **asked, count="5")
     assert "has started: cancel 5 timers" in started.text
     while browser.model("/timers")["tasks"][0]["state"] == "running":
         pass
     assert browser.model("/timers")["tasks"][0]["by_verdict"] == {"CANCELLED": 5}
     assert browser.model("/timers?topic=pushes")["drawn"] == 0
+
+
+def test_the_first_of_many_are_fired_by_property_and_limit(broker: BrokerProcess, browser: Browser) -> None:
+    for number in range(4):
+        wanted = {"topic": "mail", "body": str(number), "in": f"{number + 1}h", "keys": ["k"]}
+        broker.post("/api/timers", wanted | {"properties": {"to": "ann" if number else "bob"}})
+    given = {"topic": "mail", "property": "to=ann", "message-key": "k"}
+    assert browser.model("/timers?" + urlencode(given | {"view": "day"}))["drawn"] == 3
+    asked = given | {"verb": "fire", "limit": "2", "reason": "a trial"}
+    preview = browser.model("/timers/all?" + urlencode(asked))
+    assert (preview["matched"], preview["changed"]) == (3, 2)
+    started = browser.post("/timers/all/start", **asked, count="2")
+    assert "has started: fire 2 timers" in started.text
+    while (task := browser.model("/timers")["tasks"][0])["state"] == "running":
+        pass
+    assert (task["by_verdict"], task["matched"], task["limit"]) == ({"FIRED": 2}, 3, 2)
+    assert browser.model("/timers?topic=mail&view=day")["drawn"] == 2
 
 
 def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:

@@ -28,6 +28,7 @@ DUES_MS = [
     NOW_MS + limits.DELAY_MS_MAX,
 ]
 """Dense, many in one millisecond, sparse, and as far as it goes."""
+PARTS = {"third": 3, "fifth": 5}
 FILTERS = [
     TimerFilter(),
     TimerFilter(topic="even"),
@@ -37,6 +38,10 @@ FILTERS = [
     TimerFilter(topic="even", from_ms=NOW_MS + 60_010, until_ms=NOW_MS + 3_600_000),
     TimerFilter(tag="t2", from_ms=NOW_MS + 3_600_000),
     TimerFilter(tag="none"),
+    TimerFilter(message_key="k7"),
+    TimerFilter(topic="even", message_key="k9"),
+    TimerFilter(properties=(("third", "1"),)),
+    TimerFilter(topic="odd", properties=(("third", "1"), ("fifth", "2"))),
     TimerFilter(from_ms=NOW_MS + 3_600_000, until_ms=NOW_MS + 3_600_001),
 ]
 
@@ -73,6 +78,7 @@ def timer(number: int) -> Message:
         message_id=str(number),
         tag=f"t{number % 4}",
         keys=(f"k{number}",),
+        properties={name: str(number % part) for name, part in PARTS.items()},
         delivery_ms=DUES_MS[number],
         born_ms=NOW_MS,
     )
@@ -87,6 +93,8 @@ def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
         and wanted.topic in ("", one.topic)
         and one.topic.startswith(wanted.topic_prefix)
         and wanted.key in ("", *one.keys)
+        and wanted.message_key in ("", *one.keys)
+        and all(value == str(int(one.message_id) % PARTS[name]) for name, value in wanted.properties)
         and wanted.tag in ("", one.tag)
     ]
 

@@ -35,7 +35,7 @@ class Desk:
 
     async def get(self, path: str, status: int = 200, **query: object) -> Any:
         """Ask for something under /api/timers; the status must be as expected."""
-        answer = await self.http.get(f"/api/timers{path}", params={k: str(v) for k, v in query.items()})
+        answer = await self.http.get(f"/api/timers{path}", params=query)
         assert answer.status_code == status, answer.text
         return answer.json()
 

@@ -158,7 +158,7 @@ def test_a_task_sends_back_what_matches_and_leaves_what_comes_meanwhile(at_desk:
         await give_up(desk, "u", "x")
         order = {"verb": "redrive", "group": "g", "filter": {"topic": "t"}}
         counted = await call(desk, "POST", "/tasks", order | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 6}
+        assert counted == {"dry_run": True, "matched": 6, "limit": None}
         assert len(await keys_of(desk)) == 7
         begun = await call(desk, "POST", "/tasks", order | {"reason": "the bug is fixed"}, 202)
         task = await ended(desk, begun["id"])
@@ -167,6 +167,22 @@ def test_a_task_sends_back_what_matches_and_leaves_what_comes_meanwhile(at_desk:
         assert await keys_of(desk) == ["x"]
         assert len(await take(desk, "g", "t")) == 6
         assert [one["id"] for one in (await call(desk, "GET", "/tasks"))["tasks"]] == [task["id"]]
+
+    at_desk(scenario)
+
+
+def test_a_task_with_a_limit_takes_the_oldest(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await give_up(desk, "t", *"abcdef")
+        order = {"verb": "redrive", "group": "g", "limit": 2}
+        counted = await call(desk, "POST", "/tasks", order | {"dry_run": True})
+        assert counted == {"dry_run": True, "matched": 6, "limit": 2}
+        task = await ended(desk, (await call(desk, "POST", "/tasks", order, 202))["id"])
+        assert (task["state"], task["matched"], task["limit"], task["done"]) == ("done", 6, 2, 2)
+        assert await keys_of(desk) == [*"cdef"]
+        purge = {"verb": "purge", "group": "g", "limit": 9}
+        assert (await ended(desk, (await call(desk, "POST", "/tasks", purge, 202))["id"]))["done"] == 4
+        await call(desk, "POST", "/tasks", purge | {"limit": 0}, 400)
 
     at_desk(scenario)
 

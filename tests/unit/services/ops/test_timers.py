@@ -67,9 +67,9 @@ def test_pages_follow_the_due_time_through_ties(at_desk: Any) -> None:
 
 def test_filters_select_in_lists_counts_and_histograms(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
-        await desk.set("orders", "1m", keys=["k1"], tag="a")
-        await desk.set("orders", "2m", timer_key="k2", tag="b")
-        await desk.set("orders-eu", "61m", keys=["k1", "k3"])
+        await desk.set("orders", "1m", keys=["k1"], tag="a", properties={"who": "ann", "a=b": "c"})
+        await desk.set("orders", "2m", timer_key="k2", tag="b", properties={"who": "bob", "vip": ""})
+        await desk.set("orders-eu", "61m", keys=["k1", "k3", "k4", "k5"], properties={"who": "ann"})
         matches: list[tuple[dict[str, object], int]] = [
             ({}, 3),
             ({"topic": "orders"}, 2),
@@ -78,6 +78,17 @@ def test_filters_select_in_lists_counts_and_histograms(at_desk: Any) -> None:
             ({"topic": "orders", "key": "k2"}, 1),
             ({"key": "k1"}, 2),
             ({"tag": "b"}, 1),
+            ({"message-key": "k1"}, 2),
+            ({"message-key": "k1", "topic": "orders"}, 1),
+            ({"message-key": "k5", "topic": "orders-eu"}, 1),
+            ({"message-key": "k2"}, 0),
+            ({"message-key": "k2", "topic": "orders"}, 0),
+            ({"property": "who=ann"}, 2),
+            ({"property": "who=ann", "topic": "orders"}, 1),
+            ({"property": ["who=ann", "TW_TIMER_KEY=k2"]}, 0),
+            ({"property": ["who=bob", "TW_TIMER_KEY=k2"]}, 1),
+            ({"property": "who=a"}, 0),
+            ({"property": "none=ann"}, 0),
             ({"from": "90s"}, 2),
             ({"from": START_MS + 60_000, "until": START_MS + 120_000}, 1),
             ({"until": "2025-11-21T05:00Z", "topic-prefix": "orders-"}, 0),
@@ -261,7 +272,11 @@ FAR = 11 * 366 * 86_400_000
         ("/tasks", {"verb": "cancel"}, "TW-130", "filter"),
         ("/tasks", {"verb": "cancel", "filter": {}}, "TW-130", "everything"),
         ("/tasks", {"verb": "cancel", "filter": {"topc": "t"}}, "TW-130", "misspelt"),
-        ("/tasks", {"verb": "fire", "filter": {"topic": "t"}}, "TW-130", "verb"),
+        ("/tasks", {"verb": "hurry", "filter": {"topic": "t"}}, "TW-130", "verb"),
+        ("/tasks", {"verb": "fire", "filter": {"topic": "t"}, "by": "1h"}, "TW-130", "not for firing"),
+        ("/tasks", {"verb": "cancel", "filter": {"topic": "t"}, "limit": 0}, "TW-130", "limit"),
+        ("/tasks", {"verb": "cancel", "filter": {"property": "who"}}, "TW-130", "NAME=VALUE"),
+        ("/tasks", {"verb": "cancel", "filter": {"property": {"a": "b"}}}, "TW-130", "property"),
         ("/tasks", {"verb": "cancel", "filter": {"topic": "t"}, "by": "1h"}, "TW-130", "for moving"),
         ("/tasks", {"verb": "move", "filter": {"topic": "t"}}, "TW-130", "either to"),
         ("/tasks", {"verb": "move", "filter": {"topic": "t"}, "by": "1x"}, "TW-138", "by is"),
@@ -301,6 +316,10 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(
         ("/count", {"until": "-1"}, "until is '-1'"),
         ("/count", {"until": "2026-11-22T09:00"}, "zone"),
         ("/count", {"key": "k" * 5_000}, "key"),
+        ("/count", {"message-key": "k" * 5_000}, "message-key"),
+        ("/count", {"property": "who"}, "property is 'who': write it as NAME=VALUE"),
+        ("/count", {"property": "=ann"}, "NAME=VALUE"),
+        ("/count", {"property": [f"p{n}=1" for n in range(21)]}, "property"),
         ("/histogram", {"width": "0"}, "width is 0"),
         ("/histogram", {"width": "0s"}, "width is 0"),
         ("/histogram", {"width": "-1m"}, "width is '-1m'"),
@@ -344,7 +363,8 @@ def test_many_are_counted_first_then_cancelled_by_a_task(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         await crowd(desk, 900)
         wanted = {"verb": "cancel", "filter": {"topic": "third"}, "reason": "campaign over"}
-        assert await desk.post("/tasks", wanted | {"dry_run": True}) == {"dry_run": True, "matched": 300}
+        counted = await desk.post("/tasks", wanted | {"dry_run": True})
+        assert counted == {"dry_run": True, "matched": 300, "limit": None}
         assert (await desk.get("/count"))["count"] == 900
         task = await desk.post("/tasks", wanted, 202)
         assert (task["state"], task["matched"], task["done"]) == ("running", None, 0)
@@ -354,6 +374,32 @@ def test_many_are_counted_first_then_cancelled_by_a_task(at_desk: Any) -> None:
         assert ended["reason"] == "campaign over"
         assert (await desk.get("/tasks"))["tasks"] == [ended]
         assert (await desk.get("/summary"))["pending_by_topic"] == {"even": 600}
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "move", "fire"])
+@pytest.mark.parametrize("limit", [1, 50, 75, 300])
+def test_a_task_with_a_limit_changes_the_earliest(at_desk: Any, verb: str, limit: int) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 180)
+        by = {"by": "10h"} if verb == "move" else {}
+        wanted = {"verb": verb, "filter": {"topic": "even"}, "limit": limit, **by}
+        counted = await desk.post("/tasks", wanted | {"dry_run": True})
+        assert counted == {"dry_run": True, "matched": 120, "limit": limit}
+        task = await desk.ended((await desk.post("/tasks", wanted, 202))["id"])
+        changed = min(limit, 120)
+        verdict = {"cancel": "CANCELLED", "move": "MOVED", "fire": "FIRED"}[verb]
+        assert (task["state"], task["matched"], task["limit"]) == ("done", 120, limit)
+        assert task["by_verdict"] == {verdict: changed}
+        left = (await desk.get("", topic="even", until="9h", limit=1_000))["timers"]
+        assert len(left) == 120 - changed
+        dues = [int(one["due_ms"]) for one in (await desk.get("", topic="third", limit=1_000))["timers"]]
+        assert len(dues) == 60, "another topic is left alone"
+        offsets = [number for number in range(180) if number % 3]
+        assert [int(one["due_ms"]) for one in left] == [
+            START_MS + (60 + number) * 1_000 for number in offsets[changed:]
+        ]
 
     at_desk(scenario)
 

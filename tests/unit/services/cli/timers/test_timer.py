@@ -245,7 +245,7 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--until", "150m")
     assert (asked.returncode, asked.stdout) == (0, "would cancel 2 timers\n")
     assert "add --yes" in asked.stderr
-    assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3}
+    assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3, "limit": None}
     done = commands.of_topic("cancel", "--all", "--until", "150m", "--yes", "--reason", "over")
     assert done.startswith("done  cancel  2 of 2  CANCELLED 2  task ")
     task = done.split()[-1]
@@ -255,6 +255,23 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     assert task in commands.told("tasks")
     (left,) = commands.json("ls")["timers"]
     assert int(left["due_ms"]) < (time.time() + 2.6 * 3600) * 1000
+
+
+def test_a_filter_by_key_tag_and_property_selects_and_a_limit_bounds(commands: Commands) -> None:
+    for number, who in enumerate(["ann", "ann", "ann", "bob"]):
+        commands.send(
+            "--in", f"{number + 1}h", "--key", f"order:{number % 2}", "--tag", who, "--property", f"who={who}"
+        )
+    ann = ("--property", "who=ann")
+    assert len(commands.json("ls", *ann)["timers"]) == 3
+    assert len(commands.json("ls", *ann, "--message-key", "order:0", "--tag", "ann")["timers"]) == 2
+    assert commands.json("ls", *ann, "--property", "who=bob")["timers"] == []
+    assert commands.json("histogram", *ann, "--width", "1d")["count"] == 3
+    preview = commands.of_topic("fire", "--all", *ann, "--limit", "2")
+    assert preview == "would fire 2 of 3 timers\n"
+    fired = commands.of_topic("fire", "--all", *ann, "--limit", "2", "--yes", "--reason", "two first")
+    assert fired.startswith("done  fire  2 of 2 (3 match)  FIRED 2  task ")
+    assert [one["tag"] for one in commands.json("ls")["timers"]] == ["ann", "bob"]
 
 
 def test_lists_are_cut_with_a_word_about_the_rest(commands: Commands) -> None:
@@ -289,6 +306,9 @@ def test_a_summary_is_for_people_and_for_programs(commands: Commands) -> None:
         (("cancel", "--topic", "t", "--key", "k", "--id", "1"), "TW-120", 2),
         (("cancel", "--topic", "t", "--key", "k", "--until", "1h"), "TW-120", 2),
         (("cancel", "--all", "--handle", "x"), "TW-120", 2),
+        (("cancel", "--limit", "5", "--key", "x"), "TW-120", 2),
+        (("fire", "--property", "a=b", "--key", "x"), "TW-120", 2),
+        (("cancel", "--all", "--property", "a"), "TW-130", 2),
         (("cancel", "--handle", "forged"), "TW-147", 2),
         (("move", "--topic", "t", "--key", "k"), "TW-120", 2),
         (("move", "--topic", "t", "--key", "k", "--by", "1h"), "TW-120", 2),
