@@ -46,8 +46,15 @@ class Connection:
 
     async def post(self, path: str, body: object) -> bytes:
         """Post JSON; return the answer's body."""
+        return await self._call("POST", path, body)
+
+    async def put(self, path: str, body: object) -> bytes:
+        """Put JSON; return the answer's body."""
+        return await self._call("PUT", path, body)
+
+    async def _call(self, method: str, path: str, body: object) -> bytes:
         said = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(said)}\r\n\r\n".encode() + said)
         answer = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         length = int(answer.partition(b"content-length: ")[2].partition(b"\r\n")[0])

@@ -8,8 +8,10 @@ other calls between pieces. The number of timers in a piece is adapted to the ti
 return concurrent changes. Unchanged timers are returned once.
 
 Cost: one or two counts of a window (without reading records) for each piece. One read of records is bounded
-by its bytes (`TimerViews.search`), also within one millisecond, although such a window cannot be split. Weak
-spot: each query scans the rows of its file once more.
+by its bytes (`TimerViews.search`), also within one millisecond, although such a window cannot be split. A
+filter with texts looks up its key in `KEYS_AT_ONCE` topics and searches `RECORDS_AT_ONCE` records of timers
+set since the last checkpoint in one turn of the loop. Weak spot: each query scans
+the rows of its file once more.
 """
 
 from __future__ import annotations
@@ -21,13 +23,19 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TypeVar
 
+import numpy as np
+
 from commitlog import limits
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
+from services.broker.timers.timer_source import Offsets
+from services.broker.timers.timer_views import LookedUp
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 
 FIRST_MS = 60_000
 GROWTH = 4
+KEYS_AT_ONCE = 200
+RECORDS_AT_ONCE = 2_000
 LONG_SECONDS = 0.01
 
 Seen = TypeVar("Seen")
@@ -121,18 +129,40 @@ async def query_pages(
 ) -> AsyncIterator[TimerPage]:
     """Yield the matching timers by due time, one page for each query."""
     rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
-    async for piece in split_window(live, rest):
-        async for look in _query_piece(live, piece, after):
+    pace, looked_up = QueryPace(), await _look_up(live, rest)
+    async for piece in split_window(live, rest, pace):
+        async for look in _query_piece(live, piece, after, pace, looked_up):
             yield look
 
 
+async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookedUp | None:
+    """Look up the texts of a filter, if it has any, in bounded slices."""
+    if not wanted.texts():
+        return None
+    views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
+    topics = views.topics_of(wanted) if wanted.key else []
+    for first in range(0, len(topics), KEYS_AT_ONCE):
+        keyed += views.offsets_of_key(wanted.key, topics[first : first + KEYS_AT_ONCE])
+        await asyncio.sleep(0)
+    unwritten = live.query(views.unwritten, wanted)
+    for first in range(0, len(unwritten), RECORDS_AT_ONCE):
+        found.append(views.search_log(unwritten[first : first + RECORDS_AT_ONCE], wanted.texts()))
+        await asyncio.sleep(0)
+    return LookedUp(np.sort(np.array(keyed, np.uint64)), unwritten, np.concatenate([unwritten[:0], *found]))
+
+
 async def _query_piece(
-    live: LiveBroker, wanted: TimerFilter, after: tuple[int, int] | None
+    live: LiveBroker,
+    wanted: TimerFilter,
+    after: tuple[int, int] | None,
+    pace: QueryPace | None = None,
+    looked_up: LookedUp | None = None,
 ) -> AsyncIterator[TimerPage]:
     """Yield the timers of a piece, in several pages if there are many records."""
+    pace = pace or QueryPace()
     while True:
         place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-        look = live.query(live.core.timer_views.search, wanted, place)
+        look = pace.run_query(live.query, live.core.timer_views.search, wanted, place, looked_up)
         yield look
         await asyncio.sleep(0)
         if look.after is None:

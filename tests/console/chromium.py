@@ -53,6 +53,10 @@ class Tab:
         """Run no scripts of pages from now on; those of the test run all the same."""
         self._call("Emulation.setScriptExecutionDisabled", value=True)
 
+    def set_cookie(self, url: str, name: str, value: str) -> None:
+        """Set a cookie of a site."""
+        self._call("Network.setCookie", url=url, name=name, value=value)
+
     def open(self, url: str) -> None:
         """Go to a page."""
         self._call("Page.navigate", url=url)

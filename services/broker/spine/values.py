@@ -152,6 +152,11 @@ class TimerFilter:
         """Whether a row of a partition is not sufficient to decide that a timer matches."""
         return bool(self.key or self.tag or self.message_key or self.properties)
 
+    def texts(self) -> list[bytes]:
+        """Return the texts that the record of a matching timer contains."""
+        given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
+        return [text.encode() for text in given if text]
+
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -114,6 +114,15 @@ class TimerSource:
         assert all(ready), "a timer was neither cut nor decoded"
         rows["record_bytes"] = list(map(len, ready))
         return rows, ready
+
+    def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
+        """Return a bool column of the records in the log that contain all texts or are unreadable.
+
+        `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
+        """
+        stored = self._read_records(timer_offsets.tolist())
+        found = (len(one) <= _HEAD.size or all(text in one for text in texts) for one in stored)
+        return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
         """Return the ready record of any timer, and fill in the row of the timer."""

@@ -1,15 +1,20 @@
 """Provides views of the waiting timers: pages sorted by due time, counts, and histograms.
 
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory use is bounded
-for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag and names. A
-filter by topic, tag, or topic and key therefore reads only the records that may match and the timers set
-since the last checkpoint. A filter by property reads the record of every timer that its other fields match.
+for any number of timers. A row on disk contains the queue of a timer and the hashes of its tag, its message
+id and its message keys. A filter by topic, tag or key therefore reads only the records that may match, and a
+filter by property the record of every timer that its other fields match. A row does not contain the timer
+key: `offsets_of_key` looks it up in the index of names. The row of a timer set since the last checkpoint has
+no hashes: its bytes in the log are searched for the texts of the filter, and decoded only if all are there.
+
+Cost: a filter by key looks up one name for each topic with pending timers that the filter admits. A search of
+the bytes of a record takes a twentieth of its decoding.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -20,12 +25,15 @@ from commitlog.errors import StoreDamaged
 from consumequeue.entry import tags_code
 from consumequeue.keyindex import hash_of
 from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage
-from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS
+from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS, Offsets
 from services.broker.timers.timers import Timers, pending_timer
 from timingwheel.partition import IN_LOG, Rows
 
 _EVERYTHING: Final = TimerFilter()
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+_NOT_SEARCHED: Final = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 _LOOK_WORK: Final = 2  # in `limits.WORK_NS`: reading a small record and converting it to a timer
+_HASHED_MAX: Final = 8
 
 
 class Candidate(NamedTuple):
@@ -38,11 +46,25 @@ class Candidate(NamedTuple):
     record_bytes: int
 
 
+class LookedUp(NamedTuple):
+    """The results of look-ups in the index of names and in the log, which a query does once for all rows.
+
+    `keyed` are the offsets of the timers with the timer key of the filter. The records at the offsets
+    `searched` were searched in the log, and the records at the offsets `found` contain all texts of the
+    filter. All offsets are sorted.
+    """
+
+    keyed: Offsets
+    searched: Offsets
+    found: Offsets
+
+
 class TimerViews:
     """The read-only views of the waiting timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
+        self._hashed: dict[tuple[str, str, str, int], Any] = {}
 
     def read_page(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Return up to `count_max` matching timers, sorted by due time and without their messages.
@@ -61,7 +83,9 @@ class TimerViews:
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
 
-    def search(self, wanted: TimerFilter, after: tuple[int, int] | None) -> TimerPage:
+    def search(
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
+    ) -> TimerPage:
         """Return the timers that a bounded search finds, and the cursor for the next call or None.
 
         The search reads records up to `TIMERS_LOOK_WORK_MAX` (in units of `limits.WORK_NS`), or one larger
@@ -69,7 +93,7 @@ class TimerViews:
         """
         found: list[PendingTimer] = []
         work, place = 0, after
-        for candidate in self._candidates(wanted, after):
+        for candidate in self._candidates(wanted, after, looked_up):
             if work >= limits.TIMERS_LOOK_WORK_MAX:
                 return TimerPage(found, place)
             timer = self._read_timer(candidate)
@@ -79,6 +103,31 @@ class TimerViews:
                 found.append(replace(timer, message=None))
             place = candidate.due_ms, candidate.timer_offset
         return TimerPage(found, None)
+
+    def topics_of(self, wanted: TimerFilter) -> list[str]:
+        """Return the topics with pending timers that a filter admits."""
+        pending = self._timers.pending_by_topic.items()
+        return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
+
+    def offsets_of_key(self, key: str, topics: Iterable[str]) -> list[int]:
+        """Return the offsets of the timers whose timer key is `key` in these topics.
+
+        Raise `StoreDamaged` if the index of names is unreadable.
+        """
+        named = (self._timers.find_timer(TimerName(topic, key=key)) for topic in topics)
+        return [one.timer_offset for one in named if one is not None]
+
+    def unwritten(self, wanted: TimerFilter) -> Offsets:
+        """Return the sorted offsets of the timers in the window of a filter that are in no file."""
+        return np.unique(self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms))
+
+    def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
+        """Return those of the sorted offsets whose records in the log contain all texts.
+
+        The result contains the offsets of unreadable records. Raise OSError if a read fails.
+        """
+        found: Offsets = timer_offsets[self._timers.source.contain(timer_offsets, texts)]
+        return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
         """Return the timers of all topics that begin with a prefix, sorted by due time."""
@@ -104,47 +153,71 @@ class TimerViews:
         Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
+        select = self._selection(wanted)
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, None):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms):
-                due_ms = due_ms[self._matching(rows, path, wanted)]
+                due_ms = due_ms[self._matching(rows, path, wanted, select(rows))]
             starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
             for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
                 counts[int(start_ms)] += int(count)
         return sorted(counts.items())
 
-    def _candidates(self, wanted: TimerFilter, after: tuple[int, int] | None) -> Iterator[Candidate]:
+    def _candidates(
+        self, wanted: TimerFilter, after: tuple[int, int] | None, looked_up: LookedUp | None = None
+    ) -> Iterator[Candidate]:
+        select = self._selection(wanted, looked_up)
         for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms, after):
-            for row in rows[self._may_match(rows, path, wanted)]:
+            for row in rows[select(rows)]:
                 yield _candidate(row, path)
 
-    def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return a bool column of the matching rows; a record is read only if its row is inconclusive."""
-        matching = self._may_match(rows, path, wanted)
+    def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
+        """Return a column of the matching rows; a record is read only if its row is inconclusive."""
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
             matching[place] = _matches(self._read_timer(_candidate(rows[place], path)), wanted)
         return matching
 
-    def _may_match(self, rows: Rows, path: str | None, wanted: TimerFilter) -> Any:
-        """Return a bool column of the rows that may match, including every row with its record in the log."""
+    def _selection(self, wanted: TimerFilter, looked_up: LookedUp | None = None) -> Callable[[Rows], Mask]:
+        """Return a function from rows to a column of those that may match a filter.
+
+        The column is true for a row with its record in the log, which has no hashes, unless the record was
+        searched in vain.
+        """
         queues = self._timers.queues.names
-        topics = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
-        matching = np.isin(rows["queue"], topics)
-        if wanted.key and wanted.topic:
-            hashed = np.uint64(hash_of(wanted.topic, wanted.key))
-            named = [rows[column] == hashed for column in NAME_COLUMNS]
-            keyed = self._timers.find_timer(TimerName(wanted.topic, key=wanted.key))
-            if keyed is not None:
-                named.append(rows["timer_offset"] == np.uint64(keyed.timer_offset))
-            matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
-        if wanted.message_key and wanted.topic:
-            hashed = np.uint64(hash_of(wanted.topic, wanted.message_key))
-            named = [rows[column] == hashed for column in NAME_COLUMNS]
-            matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
-        if wanted.tag:
-            matching &= rows["tags_code"] == tags_code(wanted.tag)
-        return matching | (rows["record_at"] == np.uint64(IN_LOG))
+        codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
+        hashes = {key: self._hashes(wanted, key, codes) for key in (wanted.key, wanted.message_key) if key}
+        if looked_up is None:
+            keyed = self.offsets_of_key(wanted.key, self.topics_of(wanted)) if wanted.key else []
+            looked_up = LookedUp(np.array(keyed, np.uint64), *_NOT_SEARCHED)
+
+        def select(rows: Rows) -> Mask:
+            offsets, matching = rows["timer_offset"], np.isin(rows["queue"], codes)
+            for key, hashed in hashes.items():
+                named = [np.isin(rows[column], hashed) for column in NAME_COLUMNS]
+                if key == wanted.key:
+                    named.append(_are_in(looked_up.keyed, offsets))
+                matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
+            if wanted.tag:
+                matching &= rows["tags_code"] == tags_code(wanted.tag)
+            is_in_vain = _are_in(looked_up.searched, offsets) & ~_are_in(looked_up.found, offsets)
+            is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~is_in_vain
+            return matching | is_unsure
+
+        return select
+
+    def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
+        """Return the hashes of a name in the topics of queue numbers, as a column of rows has them.
+
+        The last results are kept, because a long query asks for each piece of its window.
+        """
+        asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
+        if asked not in self._hashed:
+            topics = {self._timers.queues.names[code][0] for code in codes}
+            if len(self._hashed) >= _HASHED_MAX:
+                del self._hashed[next(iter(self._hashed))]
+            self._hashed[asked] = np.fromiter((hash_of(topic, name) for topic in topics), np.uint64)
+        return self._hashed[asked]
 
     def _read_timer(self, candidate: Candidate) -> PendingTimer:
         timers = self._timers
@@ -160,6 +233,13 @@ def _candidate(row: Any, path: str | None) -> Candidate:
     in_log = path is None or int(row["record_at"]) == IN_LOG
     places = (int(row["due_ms"]), int(row["timer_offset"]))
     return Candidate(*places, None if in_log else path, int(row["record_at"]), int(row["record_bytes"]))
+
+
+def _are_in(ascending: Offsets, offsets: Offsets) -> Mask:
+    """Return which offsets are in a sorted column; `np.isin` would process the whole column for each call."""
+    places = np.searchsorted(ascending, offsets)
+    found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
+    return found & (places < len(ascending))
 
 
 def _is_topic(topic: str, wanted: TimerFilter) -> bool:

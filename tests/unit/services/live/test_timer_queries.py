@@ -19,6 +19,7 @@ from services.broker.timers.timer_views import TimerViews
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
+from tidewheel.property_names import TIMER_KEY
 
 NOW_MS = 1_763_700_000_000
 DUES_MS = [
@@ -38,6 +39,10 @@ FILTERS = [
     TimerFilter(topic="even", from_ms=NOW_MS + 60_010, until_ms=NOW_MS + 3_600_000),
     TimerFilter(tag="t2", from_ms=NOW_MS + 3_600_000),
     TimerFilter(tag="none"),
+    *(TimerFilter(key=f"timer{number}") for number in (6, 7, 90)),
+    TimerFilter(topic="even", key="timer6"),
+    TimerFilter(topic="even", key="timer7"),
+    TimerFilter(key="9", from_ms=NOW_MS + 60_000),
     TimerFilter(message_key="k7"),
     TimerFilter(topic="even", message_key="k9"),
     TimerFilter(properties=(("third", "1"),)),
@@ -78,7 +83,7 @@ def timer(number: int) -> Message:
         message_id=str(number),
         tag=f"t{number % 4}",
         keys=(f"k{number}",),
-        properties={name: str(number % part) for name, part in PARTS.items()},
+        properties={name: str(number % part) for name, part in PARTS.items()} | {TIMER_KEY: f"timer{number}"},
         delivery_ms=DUES_MS[number],
         born_ms=NOW_MS,
     )
@@ -92,7 +97,7 @@ def everything(live: LiveBroker, wanted: TimerFilter) -> list[PendingTimer]:
         if wanted.from_ms <= one.due_ms < wanted.until_ms
         and wanted.topic in ("", one.topic)
         and one.topic.startswith(wanted.topic_prefix)
-        and wanted.key in ("", *one.keys)
+        and wanted.key in ("", *one.keys, one.timer_key, one.message_id)
         and wanted.message_key in ("", *one.keys)
         and all(value == str(int(one.message_id) % PARTS[name]) for name, value in wanted.properties)
         and wanted.tag in ("", one.tag)
@@ -115,6 +120,23 @@ def test_pieces_count_and_page_as_one_look_does(wanted: TimerFilter) -> None:
                     break
                 assert len(page.timers) == count_max
             assert [one.message_id for one in seen] == [one.message_id for one in expected], count_max
+
+    play(scenario)
+
+
+def test_a_key_is_found_without_decoding_the_other_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(live: LiveBroker) -> None:
+        read, decoded = TimerViews._read_timer, []
+
+        def count(views: TimerViews, candidate: Any) -> PendingTimer:
+            decoded.append(candidate)
+            return read(views, candidate)
+
+        monkeypatch.setattr(TimerViews, "_read_timer", count)
+        for number in (6, 7):  # on disk, and in memory
+            page = await timer_queries.query_page(live, TimerFilter(key=f"timer{number}"), None, 50)
+            assert [one.message_id for one in page.timers] == [str(number)]
+        assert len(decoded) < 20, "of 90; timer7 is also a part of timer71 and others"
 
     play(scenario)
 
