@@ -12,12 +12,12 @@ The body of a `TW_SYS_AUTH` record is JSON:
     no token id                          revokes a token
 
 A rule is the list [user, kind, pattern, verb, effect] (`services.auth.rights`). All members except `effect`
-form the key of the rule. `sealed` is a secret encrypted with a key that is stored outside the log
-(`services.auth.vault`) and is never available to the core.
-`digest` is the hash of a token (`services.auth.tokens`).
+form the key of the rule. The member `sealed` is a secret encrypted with a key that is stored outside the log
+(`services.auth.vault`) and is never available to the core. The member `digest` is the hash of a token
+(`services.auth.tokens`).
 
-A change of rights takes effect when its record is appended, because a revocation must not wait for the disk.
-Changes of rights are accepted even when the disk is nearly full.
+A change of access rights takes effect when its record is appended, so that a revocation does not wait for the
+disk. Changes of access rights are accepted even if the disk is nearly full.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tidewheel.errors import ClientMistake
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user of the broker. `made_ms` is the time at which the secret was created, by the broker's clock."""
+    """A user of the broker. `made_ms` is the creation time of the secret by the broker's clock."""
 
     name: str
     sealed: str

@@ -11,7 +11,7 @@
 and its index keys. Recovery and followers build an `Appended` from each record that they read
 (`appended_of`).
 
-Cost: each send creates a draft and an `Appended`, which are tuples (0.4 us).
+Cost: each send creates a draft and an `Appended`, both tuples, in 0.4 us.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class NewMessage(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A record whose facts have been applied already (`services.broker.groups.open_records`)."""
+    """A record whose facts were applied before the append (`services.broker.groups.open_records`)."""
 
     record: Record
 
@@ -85,7 +85,7 @@ class Appended(NamedTuple):
     names: Collection[str] = ()
 
     def topics(self) -> Iterator[str]:
-        """Yield the topics that have new messages to receive."""
+        """Yield the topics for which the appended records contain messages."""
         if self.queue is not None:
             yield self.queue[0]
         for fact in self.facts:
@@ -94,7 +94,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return the `Appended` of a record that is in the log."""
+    """Return the `Appended` of a record that is already in the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

@@ -2,8 +2,8 @@
 
 A copy is a record in its stored form, except for the fields that `commitlog.bulk` stamps. Columns hold the
 contents of the records in addition to the bytes: the queue, the tag, the hashes of the names, and the offset
-and the due time of the timer. A run of copies therefore has one fact with columns, `TimersDelivered`, instead
-of one `TimerEnded` and one topic for each record.
+and the due time of the timer. Therefore a run of copies has a single fact with columns, `TimersDelivered`,
+instead of one `TimerEnded` for each record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_HASH: Final = 0
 
 
 class ByQueue(NamedTuple):
-    """Records grouped by queue: queue `codes[n]` has `places[begins[n]:begins[n + 1]]`, which ascend."""
+    """Record numbers by queue: queue `codes[n]` has the ascending `places[begins[n]:begins[n + 1]]`."""
 
     codes: list[int]
     places: Integers
@@ -32,9 +32,10 @@ class ByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Copies:
-    """Contiguous encoded records in `content`, with sizes in `record_bytes` and queues in `queues[queue]`.
+    """Contiguous encoded records in `content`, with their sizes in bytes, their queues, and their timers.
 
-    Each record is the delivery of the timer at the log offset in `ended`. Each column has one row per record.
+    Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to queue
+    `queues[queue[n]]`, and is the delivery of the timer at log offset `ended[n]`.
     """
 
     content: bytearray
@@ -69,7 +70,7 @@ class Copies:
         return ByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> Copies:
-        """Return the records with numbers from `first` up to but excluding `end`."""
+        """Return the records in the rows from `first` up to but excluding `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -87,7 +88,7 @@ class Copies:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """The fact of a run of copies in one segment: its store time, and its offsets in the log and queues."""
+    """The fact of a run of copies in one segment: the store time, and the log and queue offsets."""
 
     copies: Copies
     physical_offsets: Integers
@@ -112,7 +113,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return the hash and the physical offset of every name, as two u64 columns in log order."""
+        """Return the hash and the physical offset of every name as two columns of u64, in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

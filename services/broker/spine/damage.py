@@ -1,4 +1,4 @@
-"""Damage found by any reader since startup, in one list for the log, the metric, /readyz, and the views.
+"""The list of damage found by any reader since startup, for the log, the metric, /readyz, and the views.
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> places (bounded, once each) --> listeners (the shell)
@@ -7,21 +7,22 @@
 
 1. Damage is reported where bytes are read, not where an error is caught, so a caller may catch `StoreDamaged`
    or skip a record without losing the report. Within `services/broker`, only the functions in the drawing
-   read the log, an index, or a partition (tests/unit/services/broker/spine/test_damage.py checks this in the
-   source).
+   read the log, an index, or a partition. The test tests/unit/services/broker/spine/test_damage.py verifies
+   this rule by reading the source.
 2. Each damaged place is counted once: a file by its part and path, and a record of the log by its offset. The
    result of a repair replaces the entry of the damaged file and is reported again (`report_repair`).
 3. A gap in a queue is reported unless it is explained by known damage to the log that follows the entry
-   before the gap. Without the report the loss would go unnoticed, since a later recovery reads the log only
+   before the gap. Without the report the loss would go unnoticed, because a later recovery reads the log only
    from its snapshot on, and a group skips the lost message. At the beginning of a queue, any known damage
-   before the gap counts as the explanation. A search by tags stops at a gap, since the lost message may have
-   had any tag. A group skips a gap only in `Groups.skip_gap`, which reports the gap.
+   before the gap counts as the explanation. A search by tags stops at a gap, because the lost message may
+   have had any tag. A group skips a gap only in `Groups.skip_gap`, which reports the gap.
 4. The list of damage contains at most DAMAGE_KEPT_MAX places and one entry for the overflow. Further
    unreadable records only increment `unreadable_records`.
 
 A listener receives all known entries first, and then each new entry during the call that finds the damage.
-The list of damage costs nothing while there is no damage. Weak spot: damage found by worker threads
-(checkpoints, checks, and `explain`) is reported only when the event loop receives the result of the worker.
+The list of damage has no cost while the store has no damage. Weak spot: damage found by worker threads
+(checkpoints, background checks, and `explain`) is reported only when the event loop receives the result of
+the worker.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class DamageList:
         self._known_ends = list[int]()
         """The end offsets of known damage to the log, in ascending order."""
         self.unreadable_records = 0
-        """The number of reads of damaged records."""
+        """The number of reads that have found a damaged record."""
 
     def __iter__(self) -> Iterator[Damaged]:
         return iter(self._places.values())
@@ -66,13 +67,13 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each existing entry and for each future entry."""
+        """Call `listener` for each damaged place that is known, and for each place found later."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def report(self, found: Damaged, place: Hashable = None) -> None:
-        """Add and report damage unless its place is already known. The default place is `found` itself."""
+        """Report damage unless its place is already known. The default of `place` is `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
@@ -103,7 +104,7 @@ class DamageList:
             self._known_ends.insert(at, one.end_offset)
 
     def has_damage_between(self, behind: int, until: int) -> bool:
-        """Return whether any known damage to the log ends after offset `behind` and at or before `until`."""
+        """Return whether known damage to the log ends after the offset `behind` and at or before `until`."""
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def report_queue_gap(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
@@ -122,7 +123,7 @@ class DamageList:
         self.report(Damaged(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
-        """Report damaged bytes of a timer file. The repair later reports its result with `report_repair`."""
+        """Report damaged bytes of a timer file, before a repair replaces the report (`report_repair`)."""
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:

@@ -25,19 +25,19 @@ class IllegalInvisibleTime(ClientMistake):
 
 
 class MessageTypeConflict(ClientMistake):
-    """The topic does not take this type of message."""
+    """The topic does not accept messages of this type."""
 
     code = "TW-144"
 
 
 class InvalidRecallHandle(ClientMistake):
-    """The recall handle is not one of this broker's."""
+    """The recall handle was not issued by this broker."""
 
     code = "TW-147"
 
 
 class IllegalSchedule(ClientMistake):
-    """The schedule cannot be kept."""
+    """The settings of the schedule are invalid."""
 
     code = "TW-149"
 
@@ -79,19 +79,19 @@ class UserNotFound(NotFound):
 
 
 class RuleNotFound(NotFound):
-    """There is no such rule."""
+    """The access rule does not exist."""
 
     code = "TW-156"
 
 
 class TokenNotFound(NotFound):
-    """There is no such token."""
+    """The access token does not exist."""
 
     code = "TW-158"
 
 
 class TimerUnknown(NotFound):
-    """A strict verb names a timer that was never set, or is no longer remembered."""
+    """A strict verb names a timer that was never set or whose history has expired."""
 
     code = "TW-159"
 
@@ -109,25 +109,25 @@ class TopicExists(RefusedByState):
 
 
 class TopicInUse(RefusedByState):
-    """The change of the topic would lose or disorder messages."""
+    """The change of the topic would lose or reorder messages."""
 
     code = "TW-168"
 
 
 class KeyPending(RefusedByState):
-    """A timer with this key waits already."""
+    """A pending timer already has this key."""
 
     code = "TW-165"
 
 
 class GroupExists(RefusedByState):
-    """The consumer group receives the topic already."""
+    """The consumer group already receives the topic."""
 
     code = "TW-166"
 
 
 class UserExists(RefusedByState):
-    """The user exists."""
+    """The user already exists."""
 
     code = "TW-167"
 
@@ -139,7 +139,7 @@ class DiskFull(Busy):
 
 
 class TooManyTimers(Busy):
-    """Too many delayed messages wait for this topic."""
+    """The topic has the maximum number of pending delayed messages."""
 
     code = "TW-173"
 
@@ -151,36 +151,36 @@ class TooManyRequests(Busy):
 
 
 class TooManyTopics(Busy):
-    """The broker has as many topics as it may."""
+    """The broker has the maximum number of topics."""
 
     code = "TW-227"
 
 
 class TooManyGroups(Busy):
-    """The broker has as many consumer groups, or groups receive as many topics, as may be."""
+    """The broker has the maximum number of consumer groups or of topics received by groups."""
 
     code = "TW-228"
 
 
 class TooManyFilters(Busy):
-    """There is no room for another filter."""
+    """The maximum number of filters has been reached."""
 
     code = "TW-239"
 
 
 class TooManyHalves(Busy):
-    """As many half messages wait for their end as may."""
+    """The broker has the maximum number of open half messages."""
 
     code = "TW-229"
 
 
 class TooManyLiteTopics(Busy):
-    """The topic has as many lite topics as it may."""
+    """The topic has the maximum number of lite topics."""
 
     code = "TW-176"
 
 
 class TooManyLiteSubscriptions(Busy):
-    """The client subscribes to as many lite topics as it may."""
+    """The client has the maximum number of lite topic subscriptions."""
 
     code = "TW-177"

@@ -1,4 +1,4 @@
-"""Look up messages by key or message id: candidates from the index are checked against the records.
+"""Look-ups of messages by key or message id, with candidates from the index checked against the records.
 
 A look-up finds all records stored for a key: a delayed message is found as a pending timer and as its
 delivery, and a message of a transaction is found as a half message and as its commit.
@@ -22,7 +22,7 @@ from services.broker.spine.values import Delivery
 
 
 class FoundMessages(NamedTuple):
-    """The messages found. `is_cut` is true if further matches are omitted because of their size."""
+    """The messages found. `is_cut` is true if further matches were omitted because of their size."""
 
     messages: list[Delivery]
     is_cut: bool
@@ -37,8 +37,8 @@ class Finding:
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
         """Return up to `count_max` durable messages of a topic with a key or message id, newest first.
 
-        Return fewer messages if they are large. Damaged records are omitted. Raise `StoreDamaged` if the
-        index itself is damaged.
+        Fewer messages are returned if they are large, and damaged records are omitted. Raise `StoreDamaged`
+        if the index is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -58,7 +58,7 @@ class Finding:
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return messages of several queues in log order, from the {queue id: offset} in `places` on."""
+        """Return messages of several queues in log order, beginning at the {queue id: offset} in `places`."""
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)

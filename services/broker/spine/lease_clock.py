@@ -12,8 +12,9 @@ records.
 Rules:
 - The core reads no clock. The shell compares the system clock with a monotonic clock at each call, and
   reports a step before the call (`Broker.clock_jumped`, `services.live.clock`).
-- No steps are known at startup, so elapsed time begins as the broker's time. The ends of leases in records
-  are read as elapsed time, so the remaining time after a restart follows the system clock (`Leases.restore`).
+- No steps are known at startup, so elapsed time begins at the broker's time. Recovery reads the lease ends in
+  records as elapsed time, so the remaining time after a restart depends on the system clock
+  (`Leases.restore`).
 
 Weak spot: a lease record contains the end of the lease in the broker's time at the time of writing. If the
 clock is set after the record was written and the broker then restarts, the step counts as elapsed time.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 
 class LeaseClock:
-    """The sum of the clock's steps since startup, in ms, which is negative if the clock was set back."""
+    """The sum of the clock's steps since startup, in ms, or a negative sum if the clock was set back."""
 
     def __init__(self) -> None:
         self._steps_ms = 0

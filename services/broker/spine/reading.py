@@ -1,8 +1,9 @@
 """Read messages from the log through their queues, skipping damaged and deleted messages.
 
 The first read from a queue file reads the whole file. A read from several queues at once reads queue files of
-up to `QUEUE_FILES_COMPARED_BYTES` in total, or one file, and leaves the remaining files to the next call
-(`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls finish.
+up to `QUEUE_FILES_COMPARED_BYTES` in total, but at least one file. The next call reads the remaining files
+(`ArrivedMessages.is_unfinished`). Each queue file is read in full only once, so repeated calls complete the
+read.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""The limit of bytes read at once per wanted byte, as a separate read costs as much as some KB."""
+"""The maximum ratio of bytes read to bytes requested, for one read in place of several."""
 
 
 _QueuedEntry = tuple[Entry, int, ConsumeQueue]
-"""An entry, its queue offset, and its queue."""
+"""A queue entry, the queue offset of the entry, and the queue."""
 _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
-    """The messages read. `is_unfinished` is true if some queue files are left for another call."""
+    """The messages read. `is_unfinished` is true if another call must read further queue files."""
 
     messages: list[Delivery]
     is_unfinished: bool
@@ -55,7 +56,7 @@ class _FileReadBudget:
         self.is_exhausted = False
 
     def reserve_file(self, whole_bytes: int) -> None:
-        """Count a file before it is read, or raise `_ReadLimitError` to leave the file to another call."""
+        """Count a file before the file is read, or raise `_ReadLimitError` if the limit would be exceeded."""
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.is_exhausted = True
             raise _ReadLimitError
@@ -69,9 +70,9 @@ class Reading:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return the record of an entry, or None for a gap, a deleted record, or a damaged record.
+        """Return the record of a queue entry, or None for a gap, a deleted record, or a damaged record.
 
-        Damage is reported, including the damage that has left a gap.
+        Damage to the record, or damage that has caused a gap, is reported.
         """
         if entry.record_bytes == 0:
             self._store.report_gap(queue, queue_offset, entry)
@@ -84,11 +85,11 @@ class Reading:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after an entry or, if the entry belongs to a gap, after the whole gap."""
+        """Return the queue offset after a queue entry or, if the entry belongs to a gap, after the gap."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of the first entries at once, as long as they are close together in the log.
+        """Read the records of the first entries at once, up to the first record that is too far away.
 
         The entries are in log order. Return {log offset: record}, with None for records that must be read
         with `record`.
@@ -104,7 +105,7 @@ class Reading:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the messages at `count` offsets, except damaged messages, or fewer if they are large."""
+        """Return the readable messages at `count` queue offsets, or fewer messages if they are large."""
         queue = self._store.dispatch.look(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
@@ -155,7 +156,7 @@ class Reading:
     def _iterate_entries(
         self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
     ) -> Iterator[_QueuedEntry]:
-        """Yield (entry, queue offset, queue) for merging in log order, or raise `_ReadLimitError`."""
+        """Yield (entry, queue offset, queue) in the order of the queue, or raise `_ReadLimitError`."""
         queue = self._store.dispatch.look(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
@@ -202,5 +203,5 @@ def to_readable_record(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the delivered body, or of the data decompressed in vain to deliver it."""
+    """Return the size of a delivered body or, if larger, of the data that was decompressed."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

@@ -9,32 +9,32 @@
     slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
                                  slot nor any later slot of the bucket has been used
 
-The table uses the hash of the key index (`keyindex.hash_of`), so the table can be filled with columns of that
-index at startup, and a send computes one hash for the table and the index.
+The table and the key index use the same hash (`keyindex.hash_of`). Therefore startup can fill the table with
+columns of the key index, and a send computes one hash for both.
 
 Rules
-1. A slot is live while its offset is at or above `since`. Dead slots may be overwritten, and live slots are
-   never overwritten.
-2. The table starts with 2^13 buckets, and doubles, up to 2^19 buckets, when there would be more live ids than
-   buckets. When the number of live ids exceeds half the number of buckets, the memory of the next table is
-   written piece by piece. The hash bit that splits a bucket is part of the tag of each slot. The table never
-   shrinks.
+1. A slot is live while its offset is at or above `since`, and dead afterwards. Only dead slots are
+   overwritten.
+2. The table has 2^13 buckets at startup. The number of buckets is doubled, up to 2^19, before the number of
+   live ids exceeds the number of buckets. When the number of live ids exceeds half the number of buckets, the
+   memory of the next table is written piece by piece. The hash bit that splits a bucket is part of the tag of
+   each slot. The table never shrinks.
 3. If the bucket of an id has four live slots, the id is stored in `_spilled`, a dictionary by hash with at
-   most RECENT_IDS_SPILLED_MAX ids. Further durable ids are dropped, and `is_incomplete` requires a look-up in
-   the key index until `since` has passed the dropped ids.
-4. A look-up misses no offset but may return wrong offsets: those of another id with the same bucket and tag
-   (one probe in 65,000 at full load), of a message key, or of a record that the broker created. The caller
-   reads the records and compares their contents.
+   most RECENT_IDS_SPILLED_MAX ids. Further durable ids are dropped, and `is_incomplete` is true until `since`
+   has passed the dropped ids. While `is_incomplete` is true, a look-up must also read the key index.
+4. A look-up misses no offset but may return wrong offsets. A wrong offset belongs to another id with the same
+   bucket and tag (one probe in 65,000 at full load), to a message key, or to a record that the broker
+   created. The caller reads the records and compares their contents.
 
-Cost: the table takes 256 KiB at first and 16 MiB at most. A probe takes 0.2 us and a put 0.1 us, half of
-which is for the insertion as columns (one by one, an insertion took 0.5 to 0.9 us of each send). A table of
-16 MiB from the beginning made a send 0.4 us slower, because each probe missed the processor's caches. At
-1,000 messages per second, the ids of 40 s take 2 MiB in this table. At 16,000 messages per second, the ids
-fill a third of the largest table, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 M
-entries of the index takes 0.15 s. Weak spots: after 40 s at 43,000 messages per second, `_spilled` is full
-(60 MiB), and each probe without a match reads the key index. The last doubling of the table blocks the event
-loop for about 8 ms. A slot can hold offsets of up to 1 TiB above the origin, so for every 512 GiB that a
-process writes, `expire_before` shifts all slots, which takes about 10 ms.
+Cost: the table takes 256 KiB at first and 16 MiB at most. A probe takes 0.2 us and a put takes 0.1 us. Half
+of the time of a put is its share of the batch insertion. Inserting the ids one by one took 0.5 to 0.9 us per
+send. An initial size of 16 MiB made each send 0.4 us slower, because each probe missed the processor's
+caches. At 1,000 messages per second, the ids of 40 s take 2 MiB in the table. At 16,000 messages per second,
+the ids fill a third of the largest table, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids
+from 10 M entries of the index takes 0.15 s. Weak spots: after 40 s at 43,000 messages per second, `_spilled`
+is full (60 MiB), and each probe without a match reads the key index. The last doubling of the table blocks
+the event loop for about 8 ms. A slot can hold offsets of up to 1 TiB above the origin. Therefore
+`expire_before` shifts all slots once per 512 GiB written, which takes about 10 ms.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
 _AHEAD_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
-"""The value of a used slot that is dead for every value of `since`."""
+"""The value of a used slot that is dead regardless of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""The distance of `since` from the origin above which the origin is moved."""
+"""The distance, in bytes, between `since` and the origin above which the origin is moved."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
-"""A column of hashes."""
+"""A column of 64-bit hashes."""
 
 
 class RecentIds:
-    """The message ids of the records of a log, from an offset on."""
+    """The message ids of the records of a log at or above an offset."""
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
         """The lowest bit of a hash that belongs to the bucket number; the 24 highest bits are the tag."""
         self._bits = BUCKET_BITS_MIN
-        # The array is written, not only allocated, as each of the first ids would cost a page fault of 2 us.
+        # The array is written at once, because otherwise the first ids would each cause a page fault (2 us).
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
         self._count = 0
         """An upper bound of the number of live ids, including spilled ones."""
@@ -95,10 +95,10 @@ class RecentIds:
 
     def _use(self, array: Hashes) -> None:
         self._array, self._slots = array, memoryview(array.data)
-        # A hash that is shifted and masked by these values gives the number of the first slot of its bucket.
+        # `_slot_shift` and `_slot_mask` extract the number of the first slot of a bucket from a hash.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
         self._ahead, self._made_ahead = array[:0], 0
-        """The next table, and the number of slots that have been written in it."""
+        """The array of the next table, and the number of its slots that have been written."""
 
     @property
     def since_offset(self) -> int:
@@ -107,11 +107,11 @@ class RecentIds:
 
     @property
     def spilled_count(self) -> int:
-        """The number of ids stored outside of their full buckets."""
+        """The number of ids in `_spilled`, whose buckets are full."""
         return self._spilled_count
 
     def mark_incomplete_below(self, offset: int) -> None:
-        """Record that ids below a log offset may be missing."""
+        """Record that the table may lack ids of records below a log offset."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
 
@@ -187,9 +187,9 @@ class RecentIds:
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
     def _double_table(self) -> None:
-        """Double the table: each slot keeps its bucket or moves up by the old number of buckets.
+        """Double the number of buckets: a slot keeps its bucket or moves up by the old number of buckets.
 
-        Buckets are split in batches whose columns fit into the processor's caches.
+        Buckets are split in batches that fit into the processor's caches.
         """
         count, array = 1 << self._bits, self._array.reshape(-1, SLOTS_PER_BUCKET)
         since, upper_bit = np.uint64(self._since), np.uint64(1 << self._first_bit + self._bits - _TAG_SHIFT)
@@ -201,14 +201,15 @@ class RecentIds:
             is_live, is_upper = old >= since, (old & upper_bit) != 0
             for begin, is_its in ((first, is_live & ~is_upper), (count + first, is_live & is_upper)):
                 is_used = is_its[:, 0] | is_its[:, 1] | is_its[:, 2] | is_its[:, 3]
-                # A 0 would end the search in the bucket, so unused slots of a used bucket are marked as dead.
+                # Unused slots of a used bucket are marked as dead, because a 0 would end the search in the
+                # bucket.
                 part = np.where(is_its, old, is_used[:, np.newaxis].astype(np.uint64) * np.uint64(_DEAD))
                 new[begin : begin + len(old)] = part
         self._bits += 1
         self._use(self._ahead)
 
     def _prepare_next_table(self) -> None:
-        """Write a piece of the next table, as the first write to all of its 16 MiB at once takes 30 ms."""
+        """Write a piece of the next table, because writing all of its 16 MiB at once takes 30 ms."""
         if not self._made_ahead:
             self._ahead = np.empty(2 * len(self._array), np.uint64)
         end = self._made_ahead + max(_AHEAD_AT_ONCE, len(self._ahead) // 16)
@@ -231,8 +232,8 @@ class RecentIds:
         first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        # Ids are written backwards, so the last of several writes to one slot, which wins, has the oldest id.
-        # The other ids take the next dead slot.
+        # Ids are written in reverse order, so the oldest of several ids for one slot remains in the slot. The
+        # other ids are inserted into the next dead slot.
         left = np.arange(len(hashes))[::-1]
         while len(left):
             slots = np.full(len(left), -1)
@@ -247,7 +248,7 @@ class RecentIds:
             left = left[self._array[slots] != new[left]]
 
     def _spill_ids(self, hashes: Hashes, offsets: Integers) -> None:
-        """Store ids outside of their buckets or, above the limit, only the ids that are not durable."""
+        """Add ids to `_spilled` or, above the limit, only the ids that are not yet durable."""
         room = RECENT_IDS_SPILLED_MAX - self._spilled_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):

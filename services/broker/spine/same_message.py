@@ -6,20 +6,20 @@ equal messages may differ, because protobuf serializes a map in an order seeded 
 client's properties changes with each restart and takeover.
 
 Rules
-1. Both dictionaries must be equal. A message with a subset of the properties is a different message. A
-   property with an empty value is never stored (`properties.encode_message`), so it equals an absent
-   property.
+1. The dictionaries of both sides must be equal. A message with a subset of the properties is a different
+   message. A property with an empty value is never stored (`properties.encode_message`), so it equals an
+   absent property.
 2. The broker's own properties (BROKERS_OWN), which timers, half messages, moves, schedules, and verbs add to
-   a sent message, are removed from the record. `validation` rejects these properties in a message, so they
-   are never part of its content.
-3. OF_EACH_TRY, the properties that clients write anew for each attempt, are removed from both sides: trace
-   contexts, and the end of a time span that began when the attempt arrived. Birth and delivery times are
-   ignored because they also differ between attempts.
+   a sent message, are removed from the record before the comparison. A client cannot set these properties,
+   because `validation` rejects them.
+3. OF_EACH_TRY, the properties that clients write again for each attempt to send, are removed from both sides.
+   These properties are trace contexts, and the end of a time span that began when the attempt arrived. Birth
+   and delivery times also differ between attempts, and are ignored.
 4. Records that the broker derives from a message (timer deliveries, commits, redriven dead letters, and runs
    of schedules) do not count as attempts to send the message (`is_sent`).
 
-If the properties are in the same order, the cost is one comparison of bytes, and otherwise about 2 us to
-parse both sides. A message with a new id is never compared.
+The cost is one comparison of bytes if the properties are in the same order, and otherwise about 2 us to parse
+both sides. A message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidewheel import property_names
 OF_EACH_TRY: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""The properties that may differ between attempts, including two properties of W3C Trace Context."""
+"""The properties that may differ between attempts to send, including two of W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,
@@ -61,7 +61,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that mark a record made by the broker, stored after the message's own properties."""
+"""The properties that mark a record created by the broker, stored after the message's own properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
@@ -80,7 +80,7 @@ def is_sent(record: Record) -> bool:
     return (
         record.type == TYPE_NORMAL
         and _ID in stored
-        and _OF_TIMER not in stored  # unrolled, since a loop takes twice as long,
+        and _OF_TIMER not in stored  # The tests are unrolled, because a loop takes twice as long,
         and _OF_SCHEDULE not in stored  # and recovery and followers check each record
         and _REDRIVEN not in stored
         and _DEAD_LETTER not in stored

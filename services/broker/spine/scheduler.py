@@ -1,15 +1,17 @@
-"""The timing wheels for the broker's own timers; delayed messages have another wheel (`timers.NearTimers`).
+"""The timing wheels for the broker's internal timers, separate from the wheel for delayed messages.
 
-A timer in a wheel is an integer: its subject, shifted left by three bits, plus its purpose.
+The wheel for delayed messages is `timers.NearTimers`. An internal timer is an integer: its subject, shifted
+left by three bits, plus its purpose.
 
     purpose  subject
-    CHECK    physical offset of a half: ask its producer
-    LEASE    generation of a lease: end it
+    CHECK    physical offset of a half message: check back with its producer
+    LEASE    generation of a lease: end the lease
     HOUSE    0: check the free space on disk
-    SCHEDULE number of a schedule: run its next occurrence, or compute it
+    SCHEDULE number of a schedule: run or compute the next occurrence
 
 Times are in ms since 1970 by the broker's clock, except that the timers of leases use elapsed time
-(`lease_clock.py`). The wheels are not durable, so recovery sets the timers again from the tables of the core.
+(`lease_clock.py`). The wheels are not durable, and recovery sets the timers again from the tables of the
+core.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _PURPOSE_MASK: Final = (1 << _PURPOSE_BITS) - 1
 
 
 class Purpose(IntEnum):
-    """The purpose of a timer."""
+    """The purpose of an internal timer."""
 
     CHECK = 1
     LEASE = 2
@@ -41,9 +43,9 @@ assert max(Purpose) <= _PURPOSE_MASK, "the purposes outgrow their bits"
 class Scheduler:
     """Timers due after `now_ms`, in one wheel for leases and one wheel for all other timers.
 
-    Thousands of leases are set and removed while hundreds of thousands of check-backs are waiting. In a
-    single wheel, every 150,000 leases caused Python to rebuild the dictionary of the check-backs, which took
-    14 to 30 ms.
+    The two wheels exist because a broker sets and removes thousands of leases while hundreds of thousands of
+    check-backs are pending. In a single wheel, Python rebuilt the dictionary of the check-backs after every
+    150,000 leases, which took 14 to 30 ms.
     """
 
     def __init__(self, now_ms: int, lease_clock: LeaseClock) -> None:
@@ -75,8 +77,9 @@ class Scheduler:
     def set_back(self, now_ms: int) -> None:
         """Set the wheels back to `now_ms` if they are ahead of it, after the clock was set back.
 
-        If the wheels were not set back, new timers would not fire until the clock reached the old time again.
-        Elapsed time can decrease only from one core to the next core over the same store.
+        A wheel that is ahead of the clock would not fire new timers until the clock reached the old time
+        again. Elapsed time never decreases within one core, but the next core over the same store may begin
+        at a lower time.
         """
         self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
         self._others = _set_wheel_back(self._others, now_ms)
@@ -84,13 +87,13 @@ class Scheduler:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` timers due by `now_ms`, in order; at most half are leases."""
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
-        # Each wheel gives at least one timer, whatever `count_max`, so neither wheel can starve the other.
+        # The call to each wheel allows at least one timer, so that neither wheel can starve the other.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))
         due.sort(key=itemgetter(0))
         return [(Purpose(timer & _PURPOSE_MASK), timer >> _PURPOSE_BITS) for _, timer in due]
 
     def next_due_ms(self) -> int | None:
-        """Return the time at which `advance` is to be called next, or None if no timer is set."""
+        """Return the time at which `advance` must be called next, or None if no timer is set."""
         lease_ms = self._leases.next_due_ms()
         lease_ms = None if lease_ms is None else self._lease_clock.to_broker_time(lease_ms)
         return earlier(lease_ms, self._others.next_due_ms())
@@ -107,5 +110,5 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
 
 
 def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
-    """Return the wheel, set back to `now_ms` if the wheel is ahead of it."""
+    """Return the wheel, set back to `now_ms` if the time of the wheel is later."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

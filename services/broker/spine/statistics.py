@@ -1,4 +1,4 @@
-"""Counters of the core, which the protocol front ends only read."""
+"""The counters and gauges of the core, which are read-only for the protocol front ends."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
-_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # building the array takes longer than a search
+_BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Building the array takes longer than a search.
 
 
 @dataclass(slots=True)
 class Lateness:
     """A histogram of the delays from due time to store time of delayed messages (`LATENESS_BOUNDS_MS`).
 
-    If a timer was set after its due time, for example by the commit of a half message, the delay counts from
-    the time at which the timer was set. `counts` has one more bucket than there are bounds, for values above
-    the last bound.
+    If a timer was set after its due time, for example by the commit of a half message, the delay is measured
+    from the time at which the timer was set. `counts` has one more bucket than there are bounds, for values
+    above the last bound.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -49,7 +49,7 @@ class Statistics:
     """Counters since startup, with topics and groups as the only labels."""
 
     stored: dict[str, TopicTraffic] = field(default_factory=dict)
-    """By topic."""
+    """The counters of stored messages, by topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     acknowledged: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class Statistics:
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """The number of messages stored with the id of a recent message of the topic, but other content."""
+    """The number of messages stored with the id but not the content of a recent message of the topic."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
@@ -78,8 +78,8 @@ class Statistics:
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
         """Count delayed deliveries by their lateness, given as an array of ms.
 
-        The deliveries from `begins[n]` up to but excluding `begins[n + 1]`, at least one, belong to topic
-        number n.
+        The deliveries from `begins[n]` up to but excluding `begins[n + 1]` belong to `topics[n]`. Each topic
+        has at least one delivery.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"

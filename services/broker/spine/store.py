@@ -1,23 +1,23 @@
-"""The log with its queues: the only path by which the broker appends records and so changes its state.
+"""The log with its queues and its key index, through which the broker makes every change of state.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
 1. `append` stamps a draft with its offsets and its store time, adds its bytes to the next flush, and applies
-   the draft at once, so that the calling verb continues with the changed state before the flush. Store times
-   never decrease, even if the clock is set back.
+   the draft at once. Therefore the calling verb continues with the changed state before the flush. Store
+   times never decrease, even if the clock is set back.
 2. The `apply` methods of the broker's parts read only a fact and its stamp, and no clock, setting, or disk.
-   Therefore recovery and followers, which apply the facts of the same records, build the same tables.
-   Recovery and followers call `prepare_queue` with each record before `apply` (`Broker.take_in`).
-3. `flushed` returns the durable records in log order for publication: to the queues, the key index, the
-   timers, and the receivers.
+   Therefore recovery and followers build the same tables from the facts of the same records. Recovery and
+   followers call `prepare_queue` with each record before `apply` (`Broker.take_in`).
+3. `flushed` returns the durable records in log order. The broker then publishes the records to the queues,
+   the key index, the timers, and the receivers.
 
 An answer that depends on a record waits until the log is durable past the offset of the record.
 
-There are four kinds of drafts, each with an encoder that returns an `Appended`. Recovery builds an `Appended`
-from each record that it reads (`services.broker.spine.appended`).
+Each of the four kinds of drafts has an encoder that returns an `Appended`. Recovery builds an `Appended` from
+each record that it reads (`services.broker.spine.appended`).
 
-Weak spot: appended records are applied before they are durable, and cannot be undone. If a flush fails, the
-core is dropped, and the store is reopened.
+Weak spot: appended records are applied before they are durable, and the changes cannot be undone. If a flush
+fails, the core is discarded, and the store is reopened.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import Damaged
 
 _OF_OFFSETS: Final = frozenset((*get_args(OfGroup), LogCut))
-"""The facts that change offsets of groups and are therefore appended after earlier decisions of groups."""
+"""The facts that change offsets of groups, and are appended only after the groups' open records."""
 _new: Final = tuple.__new__
 """A function that creates a named tuple at a third of the cost of the tuple's constructor."""
 
@@ -85,7 +85,7 @@ class Store:
         self.ids: RecentIds | None = None
         """The recent message ids, or None in a store that accepts no messages."""
         self.may_begin_at = 0
-        """The highest offset at which the log may begin. If the log begins later, segments are missing."""
+        """The highest legal first offset of the log. If the log begins later, segments are missing."""
         self.apply_to_parts: Callable[[Appended], None] = _apply_nothing
         self.close_open_records: Callable[[], None] = _close_nothing
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
@@ -117,7 +117,7 @@ class Store:
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
         """Return the record of a queue entry, or raise `StoreDamaged` if the record is unreadable.
 
-        The error is reported as damage to the log, because the entry itself has passed its check.
+        The error is reported as damage to the log, because the queue entry has passed its own check.
         """
         try:
             return self._read_entry_record(queue_offset, entry)
@@ -128,7 +128,7 @@ class Store:
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
         """Return the record of an entry in an unverified queue file, or None if the record is unreadable.
 
-        No damage is reported, because the callers are searches that verify their results themselves. Raise
+        No damage is reported, because the callers are searches that verify their results. Raise
         `StoreDamaged` if the queue is damaged.
         """
         entry = queue.peek(queue_offset)
@@ -139,7 +139,7 @@ class Store:
         return None
 
     def _read_entry_record(self, queue_offset: int, entry: Entry) -> Record:
-        """Return the record of an entry, or raise `StoreDamaged` if the entry does not lead to the record."""
+        """Return the record of a queue entry, or raise `StoreDamaged` if the entry is wrong or unreadable."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -160,7 +160,7 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report the records that a search in another thread could not read, unless `read` can read them."""
+        """Report the records that a search in another thread could not read and `read` cannot read either."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
@@ -177,13 +177,14 @@ class Store:
             self.damage.report_queue_gap(*queue.key, queue_offset, place)
 
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after a gap or, in an imported log, after at least a part of the gap."""
+        """Return the queue offset after a gap or, in an imported log, after all or part of the gap."""
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
-        return queue.gap_end(queue_offset)  # the record after the gap may be an inner batch
+        # In an imported log, the record after the gap may be an inner batch.
+        return queue.gap_end(queue_offset)
 
     def report_key_index(self, what: str) -> None:
-        """Report damage in any file of the key index, which the next startup rebuilds completely."""
+        """Report damage to the key index, all files of which the next startup rebuilds."""
         self.damage.report(Damaged("index", "", what), "index")
 
     @property
@@ -194,14 +195,15 @@ class Store:
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp and encode a draft, add it to the next flush, and apply its facts to every part.
 
-        The answer must wait until the log is durable up to `end_offset`. If the draft is a run of copies,
-        only the first copies that fit into the current segment are appended.
+        An answer that depends on the record must wait until the log is durable up to `end_offset`. If the
+        draft is a run of copies, only the first copies that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        if appended.facts or type(new) is not NewMessage:  # otherwise, the topic exists
+        # A new message without facts changes no part, because its topic exists.
+        if appended.facts or type(new) is not NewMessage:
             self.apply_to_parts(appended)
         return appended
 
@@ -270,10 +272,10 @@ class Store:
         if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
                 ids.flush_newest()
-            ids.newest[id_digest] = offset  # an inlined call of `RecentIds.put`
+            ids.newest[id_digest] = offset  # `RecentIds.put` is inlined.
 
     def prepare_queue(self, record: Record) -> None:
-        """Begin a queue with a gap if damage to the log has destroyed its first records.
+        """Begin a queue with a gap if damage to the log has destroyed the first records of the queue.
 
         Recovery and followers call `prepare_queue` with each record, before `apply`. Every queue offset is
         assigned once, and no offset is skipped. In an imported log, a record replaces the queue entries from
@@ -306,7 +308,7 @@ class Store:
         self._version, self._limits_row = version, applied_limits.row_of(version)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot, such as the next offset of each queue and the ages of segments."""
+        """Return the state for a snapshot, with the next offset of each queue and the ages of segments."""
         ages = list(self._segment_store_ms.items())
         return {
             "next_offsets": Rows([self._next_offsets.copy()], lambda key, offset: (*key, offset)),
@@ -335,7 +337,7 @@ class Store:
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut_log(self, first_offset: int) -> None:
-        """Move the beginning of the log to `first_offset`, below which nothing is read from then on."""
+        """Move the beginning of the log to `first_offset`, below which no record is read afterwards."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
@@ -372,7 +374,8 @@ class Store:
             if queue is None:
                 continue
             if (run := runs.get(queue)) is None:
-                runs[queue] = queue_offset, [entries]  # usually the only entries if there are many queues
+                # Most runs have one part if the records belong to many queues.
+                runs[queue] = queue_offset, [entries]
             else:
                 run[1].append(entries)
             if id_digest:
@@ -406,10 +409,10 @@ class Store:
 
 
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset after which records are missing where a queue has a gap.
+    """Return the log offset after the record before a gap in a queue, from which records are missing.
 
-    The gap is caused by damage between the records before and after the gap. If a damaged queue file hides
-    the record before the gap, return `place`, the offset of the record after the gap.
+    Damage to the log between the records before and after the gap has caused the gap. If a damaged queue file
+    hides the record before the gap, return `place`, the offset of the record after the gap.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1

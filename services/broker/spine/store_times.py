@@ -1,8 +1,8 @@
 """Log offsets by store time: the time and the offset of the first record in each period of STEP_MS.
 
 With this table, recovery finds the first offset of the last few seconds without reading the log. The table is
-a fold over the log and part of the snapshot. Store times never decrease, so both columns ascend. The newest
-KEPT_COUNT pairs are kept, and each forward step of the clock uses up one pair.
+derived from the log and is part of the snapshot. Store times never decrease, so both columns ascend. The
+table keeps the newest KEPT_COUNT pairs, and each forward step of the clock uses one pair.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StoreTimes:
     def __init__(self) -> None:
         self._moments: deque[tuple[int, int]] = deque(maxlen=KEPT_COUNT)
         self.next_ms = 0
-        """The lowest store time for which another pair is added."""
+        """The lowest store time for which `add_record` adds another pair."""
 
     def add_record(self, store_ms: int, offset: int) -> None:
         """Add a record of the log. The caller may skip records stored before `next_ms`."""

@@ -107,12 +107,12 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return the check-back policy of a topic, or None if the policy of the settings applies."""
+        """Return the check-back policy of a topic, or None if the default policy applies."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic or, if `policy` is None, return to the policy of the settings.
+        """Set the check-back policy of a topic or, if `policy` is None, restore the default policy.
 
         Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a time or a count is out of
         range.
@@ -128,7 +128,7 @@ class Topics:
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def replace(self, topic: Topic, now_ms: int) -> Topic:
-        """Replace the settings of a topic, which the caller has checked, and return the topic as stored."""
+        """Replace the settings of a topic, without a check, and return the topic as stored."""
         assert topic.name in self._topics, "only an existing topic is replaced"
         return self._write(topic, now_ms)
 
@@ -147,14 +147,14 @@ class Topics:
         )
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Infer a topic and its queues from a message, since damage may have destroyed the topic's record."""
+        """Infer a topic and its queues from a message, in case damage has destroyed the topic's record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: all topics."""
+        """Return the state for a snapshot, which consists of all topics."""
         return Rows([self._topics.copy()], _topic_row)
 
     def thaw(self, frozen: Any) -> None:

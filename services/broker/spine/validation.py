@@ -1,4 +1,4 @@
-"""Checks of a message before it is stored, by the rules for all messages and for each message type."""
+"""Checks of a message before storage, by the rules for all messages and for each message type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise a `ClientMistake` for the first illegal part of a message, whatever its topic."""
+    """Raise a `ClientMistake` for the first illegal part of a message, independent of its topic."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)

@@ -1,7 +1,7 @@
-"""The results of the broker's verbs, and the effects that a tick requests from the shell.
+"""The results of the broker's verbs, and the effects that a tick of the core requests from its shell.
 
-Every answer that depends on a record has a `durable_at`, the physical offset up to which the log must be
-durable before the shell sends the answer to the caller.
+Every result that depends on a record has a `durable_at`, the physical offset up to which the log must be
+durable before the shell sends the result to the caller.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Topic:
 class SendReceipt(NamedTuple):
     """The receipt of a stored message.
 
-    `queue_offset` is the offset in the queue that currently holds the message, since timers and half messages
-    are in separate queues. `replaced_offset` is the log offset of the timer that the message replaced, or -1.
+    `queue_offset` is the offset in the queue that holds the record. A timer or a half message is stored in an
+    internal queue, not in a queue of the message's topic. `replaced_offset` is the log offset of the timer
+    that the message replaced, or -1.
     """
 
     message_id: str
@@ -49,7 +50,7 @@ class SendReceipt(NamedTuple):
 
 
 class From(Enum):
-    """The start position of a group or the target of a reset. TIME and OFFSET have an argument."""
+    """The start position of a group or of a reset. The members TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -60,8 +61,9 @@ class From(Enum):
 class Verdict(Enum):
     """The result of a verb on a timer.
 
-    ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the same key.
-    FORGOTTEN means that the timer ended before the retained history, or that its end is no longer known.
+    The member ALREADY means that the timer had already been cancelled, or replaced by a newer timer with the
+    same key. The member FORGOTTEN means that the timer ended before the beginning of the retained history, or
+    that its end is no longer known.
     """
 
     CANCELLED = "CANCELLED"
@@ -74,7 +76,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer in a verb: the topic, and either the message id or the `TW_TIMER_KEY`."""
+    """The name of a timer in a verb: its topic, and either its message id or its `TW_TIMER_KEY`."""
 
     topic: str
     message_id: str = ""
@@ -85,9 +87,9 @@ class TimerName(NamedTuple):
 class TimerVerdict:
     """A verdict, with the time and the log offset of the timer's end.
 
-    `ended_ms` and `ended_offset` are 0 and -1 if the timer has not ended or its end is unknown. `due_ms` is
-    the due time of the timer before the verb, or 0 if it is unknown. For MOVED, `ended_ms` is the new due
-    time.
+    If the timer has not ended, or if its end is unknown, `ended_ms` is 0 and `ended_offset` is -1. `due_ms`
+    is the due time of the timer before the verb, or 0 if the due time is unknown. For MOVED, `ended_ms` is
+    the new due time.
     """
 
     verdict: Verdict
@@ -118,7 +120,7 @@ class PendingTimer:
 
 
 class LostTimer(NamedTuple):
-    """A timer that ended as UNREADABLE because no node has its record any more.
+    """A timer that ended as UNREADABLE because its record is lost on every node.
 
     If the topic and the due time are unknown, `topic` is empty and `due_ms` is only the time of the timer's
     slot.
@@ -177,13 +179,13 @@ class HalfFilter:
 
 @dataclass(slots=True, frozen=True)
 class HalfView:
-    """A half message and the state of its transaction.
+    """A view of a half message and of the state of its transaction.
 
-    `next_check_ms` is the time of the next check-back while the half message is open, and 0 otherwise.
-    `ended_ms` and `ended_offset` are 0 and -1 while the half message is open or if its end is unknown.
-    `reason` is the reason given by an operator. `verdict` is the result of the timer verb that the half
-    message carried. `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late`
-    lists the resolutions that producers sent after the half message had expired, with times in ms.
+    `next_check_ms` is the time of the next check-back while the half message is open, and 0 otherwise. While
+    the half message is open, or if its end is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is
+    the reason given by an operator. `verdict` is the result of the timer verb that the half message carried.
+    `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late` lists the
+    resolutions that producers sent after the expiry of the half message, with times in ms.
     """
 
     transaction_id: str
@@ -223,7 +225,7 @@ class Resolution(Enum):
 
 
 class EndReceipt(NamedTuple):
-    """A transaction with the requested outcome. `repeated` is true if an earlier call caused the outcome."""
+    """A transaction that has the requested outcome. `repeated` is true if an earlier call ended it."""
 
     transaction_id: str
     resolution: Resolution
@@ -234,8 +236,8 @@ class EndReceipt(NamedTuple):
 class Delivery(NamedTuple):
     """A message leased to a consumer until `visible_ms`.
 
-    `attempt` counts from 1, and is 0 if the message is only viewed. The body of `record` is readable by
-    clients, either uncompressed or compressed with gzip.
+    `attempt` is 1 for the first delivery attempt, and 0 for a view of the message without a lease. The body
+    of `record` is readable by clients, either uncompressed or compressed with gzip.
     """
 
     record: Record
@@ -270,12 +272,12 @@ class Delivery(NamedTuple):
 
     @property
     def stored_topic(self) -> str:
-        """The topic that holds the message, one of the broker's topics for timers and half messages."""
+        """The topic under which the record is stored, an internal topic for timers and half messages."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """A client of a group, as a subscriber of the lite topics of a topic."""
+    """A client of a group that subscribes to lite topics of a topic."""
 
     group: str
     topic: str
@@ -283,21 +285,21 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""The key that a receiver waits for: its topic or, for a topic of type LITE, its own subscription."""
+"""The wake-up key of a receiver: its topic or, for a topic of type LITE, its own subscription."""
 
 
 class Notify(NamedTuple):
-    """Wake the receivers of topics and the subscribers of lite topics for which messages have arrived."""
+    """The request to wake the receivers of topics or lite topics that have new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBack:
-    """Check back with a producer about a half message that has been open too long, then call `check_asked`.
+    """The request to check back with a producer about a half message, and then to call `check_asked`.
 
-    `half_offset` is the log offset of the half message. The message should be read (`transactions.message`)
-    only if a producer is connected.
+    `half_offset` is the log offset of the half message. The content of the half message is read with
+    `transactions.message`, and only if a producer is connected.
     """
 
     transaction_id: str
@@ -306,7 +308,7 @@ class CheckBack:
 
 
 class TimersJob(Protocol):
-    """A job on timer files for a worker, to read ahead the timers due soon or to repair damaged files."""
+    """A job for a worker that reads ahead the timers due soon, or repairs damaged timer files."""
 
     def run(self, disk: Disk) -> None:
         """Run the job, and raise OSError if the disk fails."""
@@ -314,32 +316,35 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Retire:
-    """Run a step of a segment deletion in a worker when its `durable_at` is durable, and call `retired`."""
+    """The request to run a step of a segment deletion in a worker, and then to call `retired`.
+
+    The step runs when the log is durable up to the `durable_at` of the retirement.
+    """
 
     retirement: Retirement
 
 
 @dataclass(slots=True, frozen=True)
 class ReadTimers:
-    """Run a job that reads timer files in a worker, and then call `read_ahead`."""
+    """The request to run a job on timer files in a worker, and then to call `read_ahead`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class Warn:
-    """Log a warning for the operator."""
+    """The request to log a warning for the operator."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class Damaged:
-    """A damaged part of the store, of which an operator must be notified even if it could be rebuilt.
+    """A damaged part of the store. The operator is notified even if the part could be rebuilt.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or the name of another file, as in
-    `services.store.findings`, or gap, which means a gap in a queue caused by damage of the log that an
-    earlier startup found.
+    `services.store.findings`. The value gap means a gap in a queue that was caused by damage to the log
+    before this startup.
     """
 
     part: str

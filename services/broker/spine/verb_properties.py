@@ -14,11 +14,12 @@ Rules:
   `TW_TIMER_STRICT` require any verb.
 - The front end converts a time span to an absolute time when it receives the message, and
   `services.live.clock` converts that time to the broker's time. `TW_TIMER_TO` is therefore stored in the
-  broker's time, and the span of a move in a transaction counts from the send, even if the commit follows much
-  later.
+  broker's time, and the time span of a move in a transaction starts at the send, regardless of the time of
+  the commit.
 - The front end also puts `TW_TIMER_TOPIC` into the namespace of the message (`services.rpc.wire.messages`),
-  so that a client cannot reach timers of another namespace.
-- `TW_TIMER_VERDICT` is the broker's answer, a property of the stored message that clients may not set.
+  so that a client cannot change timers of another namespace.
+- `TW_TIMER_VERDICT` is a property of the stored message with the result of the verb, which clients may not
+  set.
 
 `parse_verb` parses and checks the verb, and `services.broker.timers.carrying` executes it. A message
 without a verb costs one set operation.
@@ -59,8 +60,8 @@ class VerbKind(Enum):
 class CarriedVerb:
     """A verb carried by a message.
 
-    `name` is a timer key or a message id. `to_ms` is the new time of a move, and 0 for other verbs. If
-    `is_strict` is true, the message must not be stored unless the broker knows the timer.
+    `name` is a timer key or a message id. `to_ms` is the new due time for a move, and 0 for other verbs. If
+    `is_strict` is true, the message is stored only if the broker knows the timer.
     """
 
     kind: VerbKind
@@ -76,15 +77,15 @@ def has_verb(message: Message) -> bool:
 
 
 def may_have_verb(stored: bytes) -> bool:
-    """Return whether stored properties may include a verb property, by the common prefix of the names."""
+    """Return whether encoded properties may include a verb, by the common prefix of the property names."""
     return _BEGINNING in stored
 
 
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
     """Return the verb that a message carries, or None; raise a `ClientMistake` if the verb is illegal.
 
-    `now_ms` and the times in the message are in the broker's time. Without `delay_ms_max`, a move may go to
-    any time that a timer can have, because the limit was checked when the message was sent.
+    `now_ms` and the times in the message are in the broker's time. If `delay_ms_max` is None, the delay has
+    no limit, because the limit was checked when the message was sent.
     """
     given = message.properties
     if not has_verb(message):
@@ -98,7 +99,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Return the properties with an absolute time for a move's span, or raise `IllegalDeliveryTime`."""
+    """Return the properties with the time span of a move made absolute, or raise `IllegalDeliveryTime`."""
     if TO not in given:
         return given
     value = given[TO]
@@ -107,7 +108,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Return the properties with the absolute times of a move and a verdict converted to another clock."""
+    """Return the properties after shifting the absolute times of a move and of a verdict by `by_ms`."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
@@ -152,7 +153,7 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
         raise IllegalDeliveryTime(
             f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
         )
-    if to_ms >= SPAN_MS:  # an imported half message, whose verb was not checked when sent
+    if to_ms >= SPAN_MS:  # The time of an imported half message was not checked when the message was sent.
         raise IllegalDeliveryTime(f"{TO} is {to_ms} (ms since 1970); no timer can be set for that.")
     return to_ms
 
