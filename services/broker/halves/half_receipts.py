@@ -1,11 +1,10 @@
 """The receipts of recently sent half messages, so that a client's retry stores no second half message.
 
-If a half message has the topic, message id, and content of one that was stored within `dedupe_ms`, it is not
-stored again, and its sender gets the first receipt. A row contains the offset of the half message, and the
-rest of the receipt is built on demand. When a half message is stored, a few of the oldest rows are removed if
-they have expired or exceed the maximum number of rows (the limits, and the number per send, are in
-`commitlog.applied_limits`).
-Rows are in insertion order (`commitlog.table`).
+A half message is not stored again if its topic, message id, and content equal those of a half message stored
+within `dedupe_ms`. In this case, the sender gets the receipt of the stored half message. A row contains the
+offset of the half message, from which the receipt is built on demand. Storing a half message removes a few of
+the oldest rows if the rows have expired or exceed the maximum number of rows. The limits are in
+`commitlog.applied_limits`. Rows are in insertion order (`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from txn import half
 AT_ONCE: Final = -1
 """The placeholder for the due time of a half message that has no due time."""
 _BETWEEN: Final = "\x00"
-"""The separator after the topic in a key, which is illegal in a message id."""
+"""The separator between the topic and the message id in a key, which is illegal in a message id."""
 
 Row = tuple[int, ...]
-"""The store time, the physical offset, the queue offset, and the due time or -1."""
+"""The store time, the physical offset, the queue offset, and the due time (or -1) of a half message."""
 
 
 class HalfReceipts:
-    """The rows of half messages by topic and message id."""
+    """The table of recently stored half messages by topic and message id."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store, self._settings = store, settings
@@ -41,14 +40,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half message that was sent within `dedupe_ms`, or None if there is none."""
+        """Return the receipt of a half message stored within `dedupe_ms`, or None if none was stored."""
         row = self._rows.get(f"{topic}{_BETWEEN}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
     def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of the half message with this row."""
+        """Return the receipt of the half message that a row describes."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != AT_ONCE:
@@ -57,13 +56,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of the half message with this record."""
+        """Return the receipt of the half message that a record contains."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def add_half(self, topic: str, message_id: str, row: Row) -> None:
-        """Add an appended half message, and remove some old rows."""
+        """Add the row of an appended half message, and remove a few expired or surplus rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -74,7 +73,7 @@ class HalfReceipts:
             self._rows.pop(first[0])
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: all rows."""
+        """Return the state for a snapshot, which consists of all rows."""
         return self._rows.freeze(lambda key, row: (*key.split(_BETWEEN, 1), *row))
 
     def thaw(self, frozen: Any) -> None:
@@ -83,7 +82,7 @@ class HalfReceipts:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the newest row, which replaces an older row with the same key."""
+        """Add a row as the newest row, in place of an older row with the same key."""
         key = f"{topic}{_BETWEEN}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)

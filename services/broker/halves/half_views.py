@@ -37,10 +37,10 @@ class HalfViews:
                 return page_of(found, count_max)
 
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` matching half messages among the next `HALVES_LOOKED_AT_ONCE`.
+        """Return up to `count_max` matching half messages of the next `HALVES_LOOKED_AT_ONCE`.
 
-        The result's `after` is the cursor of the next call, even if no half message matched, or None at the
-        end.
+        The `after` of the result is the cursor of the next call, even if no half message matched, or None if
+        no half messages are left.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -103,7 +103,7 @@ class HalfViews:
         )
 
     def _read_ending(self, ended: Ended) -> bytes:
-        """Return the encoded properties of the record that ended a half message, or b'' without a record."""
+        """Return the encoded properties of the record that ended a half message, or b'' if unreadable."""
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
         try:
@@ -113,7 +113,7 @@ class HalfViews:
 
 
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
-    """Return a page of half messages. `found` has one more than `count_max` if there is a next page."""
+    """Return a page of half messages. `found` has `count_max + 1` half messages if another page follows."""
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 
 

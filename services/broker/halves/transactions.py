@@ -1,15 +1,15 @@
 """Half messages: committed, rolled back, checked back with producers, or expired after many check-backs.
 
-    requested outcome --> state of the half --> table (`txn.states`) --> one record, or a refusal
+    requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
 The record of a change takes effect when it is appended (`apply`), except that a half message becomes open,
 and can be ended, only when its record is durable (`publish`). If a producer requests an outcome for an
 expired half message, the request is refused and recorded.
 
 The states of open and expired half messages are in memory (`txn.outcomes`), as are the newest outcomes. Older
-outcomes are found in the log, since a half message that is in the log but not in memory has ended: it was
-committed if the key index leads to its committed record, and rolled back otherwise. A half message that
-retention has deleted from the log (keep files), or that another broker wrote, is known only while its state
+outcomes are read from the log, because a half message that is in the log but not in memory has ended. Such a
+half message was committed if the key index leads to its committed record, and rolled back otherwise. A half
+message that retention has deleted from the log, or that another broker wrote, is known only while its state
 is in memory.
 
 A half message and its commit are appended directly from the message with its facts, without building or
@@ -17,8 +17,8 @@ parsing a `Record` (`send`, `_commit`).
 
 Weak spots: a half message that is not in memory counts as rolled back if damage to the log has destroyed its
 committed record. Each open half message has a timer (`Purpose.CHECK`), an entry in `unasked` or `_to_read`,
-or a check-back in progress, which `check_asked` completes. If a caller takes a check-back and never calls
-`check_asked`, check-backs for that half message stop until a restart.
+or a check-back in progress, which `check_asked` completes. If a caller begins a check-back and never calls
+`check_asked`, check-backs for the half message stop until a restart.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.unasked = Unasked()
-        """Open half messages that are due, but whose topics have no producer available for check-backs."""
+        """Open half messages that are due for a check-back, but whose topics have no available producer."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """The offset up to which half messages have been checked for records that no keep file contains."""
+        """The offset up to which half messages have been checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         """Store a message as a half message, to be committed to the queue `queue_id` of its topic."""
@@ -109,7 +109,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Update a half message that was sent, checked back, ended, or ended too late."""
+        """Apply a fact of a half message: a send, a check-back, an end, or a late end."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -142,7 +142,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if the maximum number of half messages is open or expired."""
+        """Raise `TooManyHalves` if the number of open and expired half messages has reached the maximum."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -153,10 +153,10 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> EndReceipt:
-        """End a transaction, or confirm that the transaction has already ended in the same way.
+        """End a transaction, or confirm that the transaction already has the requested outcome.
 
-        Raise `TransactionEnded` if the transaction has ended in another way, or `InvalidTransactionId` if the
-        id is unknown.
+        Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
+        is unknown.
         """
         sent = self._recent.take(transaction_id) if resolution is Resolution.COMMIT else None
         if sent is not None and sent.half_offset in self.outcomes.open:
@@ -189,8 +189,8 @@ class Transactions:
     def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
         """End an open or expired half message for an operator, and record the reason.
 
-        Raise `TransactionEnded` if the transaction has ended in another way, or `InvalidTransactionId` if the
-        id is unknown.
+        Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
+        is unknown.
         """
         record = self.find(half.claimed_offset(transaction_id), transaction_id)
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
@@ -206,7 +206,7 @@ class Transactions:
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # The half message exists, so the error is the damage, not a wrong id.
+            # The half message exists, so the damage is reported instead of a wrong id.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
@@ -216,7 +216,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether a half message with a known state is at a log offset."""
+        """Return whether the record at a log offset is a half message whose state is known."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -224,9 +224,9 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def read_outcome(self, record: Record) -> Ended | None:
-        """Return the outcome of a half message, or None while it is open.
+        """Return the outcome of a half message, or None if the half message is open.
 
-        Raise `StoreDamaged` if the outcome must be read from the log and a record is unreadable.
+        Raise `StoreDamaged` if the outcome must be read from the log and the record is unreadable.
         """
         offset = record.physical_offset
         if offset in self.outcomes.open:
@@ -238,9 +238,9 @@ class Transactions:
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
-        """Return the check-back of a due half message, or None if it has ended.
+        """Return the check-back of a due half message, or None if the half message has ended.
 
-        The result is also None for a half message that must first be read (`read_due`).
+        The result is also None if the half message must first be read from the log (`read_due`).
         """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
@@ -251,14 +251,14 @@ class Transactions:
         return _check_back_of(half_offset, waiting)
 
     def has_halves_to_read(self) -> bool:
-        """Return whether `read_due` has work to do now."""
+        """Return whether `read_due` can process half messages now."""
         return bool(self._to_read) and not self._store.is_behind
 
     def read_due(self, now_ms: int) -> list[CheckBack]:
         """Expire half messages that have used up their check-backs, and return the check-backs of the others.
 
-        The record of an expiry contains the message id, so the half message must be read. A call reads at
-        most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
+        An expiry reads the half message, because the record of the expiry contains the message id. A call
+        reads about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes at most.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -279,10 +279,10 @@ class Transactions:
         return questions
 
     def roll_back_lost(self, now_ms: int) -> list[int]:
-        """Roll back half messages that have no record in the log or in keep files, and return their offsets.
+        """Roll back half messages whose records are in neither the log nor a keep file; return their offsets.
 
-        A call examines up to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the log, and the next call
-        continues.
+        A call examines up to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log,
+        and the next call continues.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -295,7 +295,7 @@ class Transactions:
         return lost
 
     def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
-        """Roll back a half message that can never be committed because its record is unreadable."""
+        """Roll back a half message whose record is unreadable and therefore can never be committed."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
         stub = Record(
@@ -307,7 +307,7 @@ class Transactions:
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
     def check_now(self, transaction_id: str) -> CheckBack:
-        """Return the check-back of a half message to run now, independent of its schedule.
+        """Return an immediate check-back of a half message, independent of its schedule.
 
         Raise `TransactionEnded` if the transaction has ended, or `InvalidTransactionId` if the id is unknown.
         """
@@ -318,18 +318,19 @@ class Transactions:
         return CheckBack(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return the content of a half message for a check-back, or None if damage has destroyed it."""
+        """Return the content of a half message for a check-back, or None if the record is damaged."""
         record = self._read_half(half_offset)
         if record is None:
-            self._to_read.append(half_offset)  # the next tick ends the half, which cannot be checked back
+            # The next tick ends the half message, which cannot be checked back.
+            self._to_read.append(half_offset)
             return None
         return properties.to_message(record)
 
     def check_asked(self, transaction_id: str, asked: bool, now_ms: int) -> None:
-        """Record whether a producer was asked and, if so, count the check-back and schedule the next one.
+        """Complete a check-back: if a producer was asked, count the check-back and schedule the next one.
 
-        If no producer was asked, a due half message waits until a producer is available. An early manual
-        check-back does not bring the next scheduled check-back forward.
+        If no producer was asked, a due half message waits until a producer is available. If no producer was
+        asked in an early manual check-back, the time of the next scheduled check-back stays the same.
         """
         offset = half.claimed_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -341,25 +342,26 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._schedule_unasked(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)  # a manual check-back leaves the timer in place
+            self._scheduler.cancel(Purpose.CHECK, offset)  # A manual check-back does not remove the timer.
             self.unasked.add(waiting.topic, offset)
         elif not self.unasked.holds(waiting.topic, offset):
-            # After an early manual check-back. A half in `unasked` has no timer, even after a clock step.
+            # The check-back was an early manual one. A half message in `unasked` has no timer, even after a
+            # clock step.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def producer_came(self, topic: str, now_ms: int) -> None:
-        """Schedule the waiting half messages of a topic at once, because a producer may be available now."""
+        """Schedule the check-backs of a topic that wait for a producer, `CHECKS_WOKEN_MAX` at most."""
         self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_unasked_ms(self) -> int | None:
-        """Return the earliest due time of half messages without an available producer, or None."""
+        """Return the earliest due time of the half messages that wait for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.unasked.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set the check-back policy of a topic or, if `policy` is None, return to the policy of the settings.
+        """Set the check-back policy of a topic or, if `policy` is None, restore the default policy.
 
-        Half messages that wait for a producer expire if they have used up the check-backs of the new policy.
+        A half message that waits for a producer expires if it has used up the check-backs of the new policy.
         Raise `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
@@ -389,7 +391,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> EndReceipt:
-        """Process an event of `txn.states`: end the half message, record a late request, or refuse it."""
+        """Process an event of `txn.states`: end the half message, or refuse and record a late end."""
         ended = self.read_outcome(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
@@ -401,13 +403,13 @@ class Transactions:
     def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> EndReceipt:
-        """Confirm a repeated end of a transaction, or raise `TransactionEnded` if the outcomes differ."""
+        """Return the receipt of a repeated end, or raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._ended_error(transaction_id, ended)
         return EndReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return the error that contains the outcome of a transaction and the operator's options."""
+        """Return the error with the outcome of a transaction and, if it has expired, with the next step."""
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -422,7 +424,7 @@ class Transactions:
     def _ended_in_log(self, record: Record) -> Ended:
         """Return the outcome of a half message that is not in memory.
 
-        If the log contains its commit, the half message was committed, and otherwise it was rolled back.
+        The half message was committed if the log contains its commit, and rolled back otherwise.
         """
         stored = properties.of_record(record)
         topic, message_id = (
@@ -430,7 +432,8 @@ class Transactions:
             stored.get(property_names.MESSAGE_ID, ""),
         )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
-            if offset <= record.physical_offset:  # newest first, so the rest is older than the half
+            # The offsets descend, so all further records are older than the half message.
+            if offset <= record.physical_offset:
                 break
             found = self._store.read(offset)
             if found.type == TYPE_COMMIT and found.half_offset == record.physical_offset:
@@ -446,12 +449,13 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an outcome. A commit also executes the verb and sets the timer of its message.
+        """Append the record of an outcome. A commit also executes the timer verb of its message.
 
-        Raise `StoreDamaged`, before anything is appended, if the names of timers cannot be read.
+        Raise `StoreDamaged`, before any record is appended, if the names of timers are unreadable.
         """
         if ending.topic == TIMER_TOPIC:
-            self._timers.mark_replaced(ending, now_ms)  # may raise, so before a move or a fire is appended
+            # The call may raise, and therefore precedes the record of a move or a fire.
+            self._timers.mark_replaced(ending, now_ms)
         if ending.type == TYPE_COMMIT and may_have_verb(ending.properties):
             carried = parse_verb(properties.to_message(ending), now_ms)
             if carried:
@@ -461,7 +465,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
-        """Count a check-back, and schedule the next check-back."""
+        """Count a check-back of a half message, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -469,7 +473,7 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule up to `count_max` half messages of a topic that wait for a producer at `now_ms`."""
+        """Schedule at `now_ms` up to `count_max` check-backs of a topic that wait for a producer."""
         for offset in self.unasked.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
@@ -504,7 +508,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId`, without naming the real topic, unless a half message has this topic."""
+    """Raise `InvalidTransactionId`, without the real topic, unless a half message is for this topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")

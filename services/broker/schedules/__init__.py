@@ -1,1 +1,1 @@
-"""Recurring messages: cron lines, occurrences, and missed runs."""
+"""Recurring messages, with cron lines, occurrences, and missed runs."""

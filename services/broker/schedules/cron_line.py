@@ -1,26 +1,26 @@
 """A parser of cron lines by the rules of crontab(5) of vixie cron.
 
     field    numbers                          names
-    second   0-59; only in a line of 6        -
+    second   0-59; only in a line of 6 fields -
     minute   0-59                             -
     hour     0-23                             -
-    day      1-31, L: the last one            -
+    day      1-31, L: the last day            -
     month    1-12                             jan-dec
     weekday  0-7; 0 and 7 are Sunday          sun-sat
 
 A field is a list of items. An item is a number, a range, or `*` for all numbers; a range or `*` may have a
 step, as in `1-9/2` or `*/5`. Names are not case-sensitive, and may be shortened to three letters or more. Two
 rules apply to the whole line:
-1. If both day and weekday are given, a day that matches either field counts. A field that begins with `*`
-   does not count as given, even if it excludes some days, and a day must then match both fields.
-2. A line has a wildcard if its second, minute, or hour begins with `*` (cron(8);
-   `services.broker.schedules.recurrence`).
+1. If both day and weekday are given, a day matches if either field matches. A field that begins with `*` does
+   not count as given, even if the field excludes some days, and a day must then match both fields.
+2. A line has a wildcard if its second, minute, or hour begins with `*`. The wildcard determines the behavior
+   at clock changes, as in cron(8) (`services.broker.schedules.recurrence`).
 
 The extensions to vixie cron are seconds, `L`, a step after a number (`20/5`), a range of weekdays across the
-end of the week (`fri-mon`), and `?` in place of `*` as a weekday. The syntax of other cron implementations is
-rejected with an error that contains a correction.
+end of the week (`fri-mon`), and `?` in place of `*` as a weekday. The parser rejects the syntax of other cron
+implementations with an error that contains a correction.
 
-The result uses the syntax of CronTrigger in APScheduler. Parsing takes about 20 us per line.
+The parsed line uses the syntax of CronTrigger in APScheduler. Parsing takes about 20 us per line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed line: the fields of a CronTrigger, and the results of the two rules for the whole line."""
+    """A parsed cron line: the fields of a CronTrigger, and the results of the two rules for the line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -51,7 +51,7 @@ class CronLine:
 
 
 def parse_cron(line: str) -> CronLine:
-    """Return the parsed line, or raise ValueError with a sentence that contains the correction."""
+    """Return the parsed cron line, or raise ValueError with the correction of the line."""
     texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -62,7 +62,7 @@ def parse_cron(line: str) -> CronLine:
 
 
 def _expand_name(line: str) -> str:
-    """Return the five fields of a line such as `@daily`, and any other line unchanged."""
+    """Return the five fields of a named line such as `@daily`, or any other line unchanged."""
     if not line.startswith("@"):
         return line
     name = line.lower().split()[0]
@@ -100,7 +100,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """A field with its name in messages, its range, its names, and whether its ranges wrap around."""
+    """A field of a cron line: its label, its range, its names, and whether its ranges wrap around."""
 
     word: str
     low: int
@@ -110,7 +110,7 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Return a field in the syntax of CronTrigger, or raise ValueError if the field is illegal."""
+        """Return a field in the syntax of CronTrigger, or raise ValueError if the text is illegal."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
@@ -217,7 +217,7 @@ _FOREIGN: Final = (
     (r"H(\(.*\))?(/.*)?", ".*", "it is Jenkins' hash of a job. Write a number"),
     (r".*~.*", ".*", "a random one cannot be said. Write a number"),
 )
-"""Patterns of items, each with the fields that reject the pattern, and with the correction."""
+"""Illegal patterns of items, each with the fields that reject the pattern, and with the correction."""
 
 
 def _format_range(numbers: range) -> str:

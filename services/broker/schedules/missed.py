@@ -1,14 +1,14 @@
-"""The missed runs of a schedule: some runs are given up, and the others are sent, oldest first.
+"""The decision which missed runs of a schedule are dropped. The other missed runs are sent, oldest first.
 
-    policy  runs given up
-    skip    all that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
-    once    all before the last due run
-    all     all before the newest `missed_max` due runs
+    policy  dropped runs
+    skip    all runs that are late by more than `limits.SCHEDULE_LATE_MS_MAX`
+    once    all runs before the last due run
+    all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs, so runs are never counted from the cursor on.
-The cost is counted in calendar searches of 25 us each (`count_searches`). The policy `once` takes about 45
-searches for a binary search. The policy `all` takes about 5 searches per run that is sent, or up to 40 if the
-runs occur in bursts.
+A schedule that runs every second may have missed years of runs, so a decision never enumerates all missed
+runs. The cost of a decision is counted in calendar searches of 25 us each (`count_searches`). The policy
+`once` takes about 45 calendar searches for a binary search. The policy `all` takes about 5 calendar searches
+per run that is sent, or up to 40 if the runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from services.broker.schedules.schedule_values import Missed, Schedule
 
 
 def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
-    """Return the time, in ms since 1970, up to which runs after the cursor are given up.
+    """Return the time, in ms since 1970, up to which the runs after the cursor are dropped.
 
-    At least one run must be due.
+    The schedule must have at least one due run.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
@@ -33,7 +33,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def count_searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches that a decision takes."""
+    """Return the approximate number of calendar searches that a decision about missed runs takes."""
     return {Missed.SKIP: 1, Missed.ONCE: 45, Missed.ALL: 5 * schedule.missed_max}[schedule.missed]
 
 
@@ -46,9 +46,10 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Double a window that ends now until it has too many runs, and return the time before the newest runs.
+    """Return the time before the newest `missed_max` runs.
 
-    If runs occur in bursts and the window has far too many of them, a binary search narrows the window.
+    The search doubles a window that ends now until the window contains more runs. If runs occur in bursts and
+    the window contains far more runs, a binary search narrows the window.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
@@ -73,12 +74,12 @@ def _bisect_window(schedule: Schedule, low_ms: int, until_ms: int) -> int:
 
 
 def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
-    """Return the number of occurrences in a window, at most one more than `missed_max`."""
+    """Return the number of occurrences in a window, counting up to `missed_max + 1`."""
     return sum(1 for _ in islice(schedule.recurrence.between(after_ms, until_ms), schedule.missed_max + 1))
 
 
 _BURST: Final = 8
-"""The multiple of `missed_max` up to which a window's runs are listed; a larger window is narrowed."""
+"""The maximum number of listed runs in a window, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[Missed, _Policy]] = {

@@ -1,24 +1,24 @@
 """Occurrences of a schedule, computed from a cron line and a time zone by the rules of vixie cron.
 
 `services.broker.schedules.cron_line` parses the line, and CronTrigger of APScheduler computes the matching
-wall times. CronTrigger is given a wall clock that never changes (UTC), because its results are wrong at clock
-changes of a zone: version 3.11 skips midnight after a day of 23 hours. The conversion from wall times to
-moments in this module follows cron(8):
+wall times. CronTrigger computes in UTC, because its results are wrong at clock changes of a zone. For
+example, version 3.11 skips midnight after a day of 23 hours. The conversion from wall times to moments
+follows cron(8):
 
     second, minute or hour    the clocks skip a time         the clocks repeat a time
     none begins with `*`      once, directly at the change   the first time only
-    one does                  it does not occur              both times
+    one begins with `*`       it does not occur              both times
 
-A clock change of more than three hours is a correction, and the new time applies at once to every line. Vixie
-cron starts a job once for each skipped minute, one run after the other. In this module, a line that matches
+A clock change of more than three hours is treated as a correction, and the new time applies to every line at
+once. Vixie cron starts a job once for each skipped minute, one run after the other. A cron line that matches
 several skipped times occurs only once, at the change.
 
-The computation is calendar arithmetic that reads no clock. A search ends after `limits.SCHEDULE_SEARCH_MS`,
-and a line without an occurrence in that span counts as never occurring. The span covers 29 February around
-the year 2100. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead. Weak spots: a
-line whose day and weekday must both match may have no occurrence for 11 or 28 years (`0 9 */31 3 sun`), and
-is then refused. Two clock changes of a zone within a week that cancel each other out would be missed, but no
-zone has such changes.
+The computation of occurrences reads no clock. A search covers `limits.SCHEDULE_SEARCH_MS`, and a line without
+an occurrence in that span is treated as never occurring. The search span covers 29 February around the year
+2100. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead. Weak spots: a line whose
+      day and weekday must both match may have no occurrence for 11 or 28 years (`0 9 */31 3 sun`). A schedule
+      with such a line is refused. The search would miss two clock changes of a zone that cancel each other
+      out within a week, but no zone has such changes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""The maximum clock change, in seconds, that is not treated as a correction (cron(8))."""
+"""The maximum clock change, in seconds, that is not treated as a correction, as in cron(8)."""
 
 
 class Recurrence:
     """One cron expression in one time zone.
 
-    Internally, a moment is in seconds since 1970 (`_s`), and a wall is the local time of the zone at that
-    moment, also in seconds, so that wall = moment + offset.
+    In the code, a moment (`_s`) is in seconds since 1970. A wall time (`wall_s`) is the local time of the
+    zone at a moment, in seconds: wall = moment + offset.
 
     Raises:
         IllegalSchedule: if the cron expression or the time zone cannot be read.
@@ -65,7 +65,7 @@ class Recurrence:
     def next_after(self, now_ms: int) -> int | None:
         """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
         from_s = now_ms // 1000 + 1
-        # Times repeated by a change before `from_s` may follow, and times skipped at `from_s` occur now.
+        # A clock change before `from_s` may repeat wall times, and a change at `from_s` may skip wall times.
         change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
@@ -76,8 +76,8 @@ class Recurrence:
             wall_s = self._next_wall(from_s + offset_s)
             if wall_s is None:
                 return None
-            # The conversion of a wall is valid while the offset stays. If a change comes before the wall, the
-            # search continues at the change.
+            # The conversion of a wall time is valid up to the next clock change. If a clock change comes
+            # before the wall time, the search continues at the change.
             change_s = self._find_change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
@@ -93,7 +93,7 @@ class Recurrence:
     def last_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms`, up to and including `until_ms`, which must exist.
 
-        A binary search finds the occurrence as the lowest time with no occurrence after it.
+        A binary search finds the lowest time without a later occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -111,7 +111,7 @@ class Recurrence:
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a time skipped by a clock change matches, and therefore occurs at the change."""
+        """Return whether a wall time that a clock change skips matches, so that it occurs at the change."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
@@ -120,7 +120,7 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
-        """Return the seconds after a clock change that have no occurrences because the wall times repeat."""
+        """Return the number of seconds after a clock change in which repeated wall times do not occur."""
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
@@ -129,13 +129,13 @@ class Recurrence:
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _next_wall(self, wall_s: int) -> int | None:
-        """Return the first matching wall at or after `wall_s`, or None if the search finds no match."""
+        """Return the first matching wall time at or after `wall_s`, or None if the search finds no match."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
 
     def _find_change(self, after_s: int, until_s: int) -> int | None:
-        """Return the first moment with another offset after `after_s`, up to `until_s` included, or None."""
+        """Return the first clock change after `after_s`, up to and including `until_s`, or None."""
         offset_s = self._offset(after_s)
         for low_s in range(after_s, until_s, STRIDE_S):
             high_s = min(low_s + STRIDE_S, until_s)
@@ -168,7 +168,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers of a line, whose fire times taken together are the occurrences."""
+    """Return the APScheduler triggers of a cron line, whose combined fire times are the occurrences."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -176,7 +176,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name, or raise ValueError if this host does not have the zone."""
+    """Return a time zone by name, or raise ValueError if the host does not have the time zone."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

@@ -1,12 +1,12 @@
 """The values of a schedule: a message template, its recurrence, and the policy for missed runs.
 
-A run is missed if the broker handles it more than `limits.SCHEDULE_LATE_MS_MAX` late because the broker was
-down, its disk was full, or its clock jumped. A run with a smaller delay is sent under every policy.
+A run is missed if the broker processes the run more than `limits.SCHEDULE_LATE_MS_MAX` late. Causes are a
+stopped broker, a full disk, or a step of the clock. A run with a smaller delay is sent under every policy.
 
     policy  missed runs
-    skip    none is sent
-    once    one message for all that are due: the last of them
-    all     the newest `missed_max` are sent, each with its own time, the oldest first
+    skip    no run is sent
+    once    only the last due run is sent
+    all     the newest `missed_max` runs are sent, each with its own time, oldest first
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Missed(Enum):
 class ScheduleState(Enum):
     """The state of a schedule.
 
-    ENDED means that no run is left, and FAULTY means that the next run cannot be computed.
+    The state ENDED means that no run is left, and FAULTY means that the next run cannot be computed.
     """
 
     ACTIVE = "ACTIVE"
@@ -51,7 +51,7 @@ class ScheduleState(Enum):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Schedule:
-    """A recurring message, which may occur from `start_ms` to `end_ms` (ms since 1970), both included."""
+    """A recurring message with occurrences from `start_ms` to `end_ms` (ms since 1970), both included."""
 
     name: str
     cron: str
@@ -71,14 +71,14 @@ class Schedule:
     def recurrence(self) -> Recurrence:
         """The recurrence of the message.
 
-        Raise `IllegalSchedule` if the recurrence cannot be read any more.
+        Raise `IllegalSchedule` if the cron line or the time zone is no longer valid on the host.
         """
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
         """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence.
 
-        Raise `IllegalSchedule` if the cron line or the time zone cannot be read.
+        Raise `IllegalSchedule` if the cron line or the time zone is invalid.
         """
         from_ms = at_ms if self.start_ms is None else max(at_ms, self.start_ms - 1)
         next_ms = self.recurrence.next_after(from_ms)
@@ -98,7 +98,7 @@ class Schedule:
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return the part of the message that all occurrences have in common, for checks."""
+        """Return the message without the parts that differ between occurrences, for checks."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -127,7 +127,7 @@ class ScheduleView:
     """A schedule and its progress.
 
     `last_ms` is the time of the last run that was sent. `passed_ms` is the time up to which missed runs were
-    given up, or 0 if none was given up. `trouble` is the reason why a run could not be computed or sent.
+    dropped, or 0 if no run was dropped. `trouble` is the error of a run that could not be computed or sent.
     """
 
     schedule: Schedule
@@ -176,7 +176,7 @@ def check_cron(cron: str) -> None:
 
 
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
-    """Raise `IllegalSchedule` if a schedule cannot be read or never occurs."""
+    """Raise `IllegalSchedule` if a schedule is invalid or has no occurrence."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end at {schedule.end_ms} (ms since 1970)"
         raise IllegalSchedule(
@@ -201,7 +201,7 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
 
 
 def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON values, without the members that have default values."""
+    """Return a schedule as JSON values, without members that have default values."""
     optional = {
         "tag": schedule.tag,
         "keys": list(schedule.keys),
@@ -223,6 +223,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule whose frozen form was returned by `freeze_schedule`."""
+    """Return the schedule with the given result of `freeze_schedule`."""
     plain = {"body": b64decode(frozen["body"]), "missed": Missed(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

@@ -1,32 +1,32 @@
-"""Recurring messages, with one pending occurrence per schedule in the wheel of the scheduler.
+"""Recurring messages, with one pending occurrence per schedule in a timing wheel.
 
 An occurrence is an ordinary message in the topic of its schedule, with the properties `TW_SCHEDULE` (the
 name) and `TW_OCCURRENCE_MS` (the time) and the message id `<name>@<time>`. The record of an occurrence also
-advances the schedule: its replay sets the cursor, and only times after the cursor can still occur. The log
-therefore never contains an occurrence twice, even after a crash or a step of the clock. Schedules are defined
-by records of topic `TW_SYS_SCHEDULE` (type 12), whose body is JSON:
+moves the cursor of the schedule, after which the next occurrence is computed. The log therefore never
+contains an occurrence twice, even after a crash or a step of the clock. Schedules are defined by records of
+topic `TW_SYS_SCHEDULE` (type 12), whose body is JSON:
 
     verb    further members        effect
-    set     schedule, after_ms     new or changed; occurs after that time
-    pause   name                   no run is pending any more
-    resume  name, after_ms         continues after that time; runs before it do not count as missed
-    pass    name, until_ms         missed runs up to that time were given up
+    set     schedule, after_ms     creates or changes the schedule; its occurrences are after `after_ms`
+    pause   name                   pauses the schedule
+    resume  name, after_ms         resumes the schedule after `after_ms`; earlier runs are not missed
+    pass    name, until_ms         drops the missed runs up to `until_ms`
                                    (`services.broker.schedules.missed`)
-            trouble                or, if not empty: the run was refused, with the reason
-    delete  name                   removed
+            trouble                or, if not empty, drops a run that was refused with this reason
+    delete  name                   deletes the schedule
 
 Rules:
-- No occurrence is sent early. If the wheel returns an occurrence before its time, after the clock was set
-  back, its timer is set again.
-- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`), so that a new schedule with
-  the same name repeats no run, even if the clock was set back in the meantime.
-- Replay computes no occurrences. The wheel contains the time of the next computation, which recovery sets to
-  the current time.
-- While the disk is full, no run is sent. Afterwards, the policy for missed runs applies.
+- No occurrence is sent early. If the timer of an occurrence fires early, because the clock was set back, the
+  timer is set again.
+- The cursor of a deleted schedule is kept for a day (`commitlog.applied_limits`). Therefore a new schedule
+  with the same name repeats no run, even if the clock was set back in the meantime.
+- Replay computes no occurrences. Recovery sets a timer for the current time, which starts the computation of
+  the next occurrence.
+- While the disk is full, no run is sent. When the disk has space again, the policy for missed runs applies.
 
 Cost: each occurrence takes one calendar search and one record of about the size of the template, and each
 template is kept in memory. A decision about missed runs takes many calendar searches
-(`services.broker.schedules.missed`), whose number per tick is limited.
+(`services.broker.schedules.missed`). The number of calendar searches per tick is limited.
 
 Weak spot: the time zones are those of the host. After an update of the time zones, or on another host, future
 occurrences are computed again from the cursor, so a run may be omitted or occur twice by the wall clock.
@@ -77,7 +77,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _ScheduleProgress:
-    """A schedule and its progress. Missed runs up to `cleared_ms` have already been decided."""
+    """A schedule and its progress. The policy has been applied to missed runs up to `cleared_ms`."""
 
     schedule: Schedule
     number: int
@@ -90,9 +90,9 @@ class _ScheduleProgress:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor and the next occurrence after it, or None if a change requires a new computation."""
+    """The cursor and the next occurrence after the cursor, or None if not yet computed."""
     unreadable: str = ""
-    """The error in the computation of the next occurrence, not recorded as time zones may change."""
+    """The error in the computation of the next occurrence, which is not durable as time zones may change."""
 
 
 class Schedules:
@@ -135,10 +135,10 @@ class Schedules:
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Store a schedule in place of any schedule with the same name, unless both are equal.
+        """Store a schedule, which replaces a schedule with the same name, unless both are equal.
 
-        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is nearly full, or an error
-        of the send of its message.
+        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is nearly full, or the
+        error of a send if the message is illegal.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -165,7 +165,7 @@ class Schedules:
         return self._view_after_change(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Resume a schedule with occurrences from now on, or raise `ScheduleNotFound`."""
+        """Resume a schedule with the occurrences after `now_ms`, or raise `ScheduleNotFound`."""
         one = self._find_schedule(name)
         if not one.is_paused:
             return self._view(one, 1)
@@ -173,10 +173,10 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send the due run of a schedule, or give it up, and schedule the next run."""
+        """Send or drop the due run of a schedule, and schedule the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return  # the schedule was deleted or paused after its timer fired
+            return  # The schedule was deleted or paused after its timer had fired.
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_refusing:
@@ -195,7 +195,7 @@ class Schedules:
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Change a schedule, or advance it past a run that was sent."""
+        """Apply a change of a schedule, or advance the schedule past a sent run."""
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
@@ -220,7 +220,7 @@ class Schedules:
         one.durable_at = stamp.offset + 1
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: all schedules with their progress, and cursors of deleted ones."""
+        """Return the state for a snapshot: schedules with progress, and cursors of deleted schedules."""
         self._frozen.take_all()
         self._frozen = DeferredRows(
             self._by_name, lambda running: (running.schedule, _PROGRESS_OF(running)), _row
@@ -252,18 +252,18 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check a message before its topic may be created, and check its type for the topic afterwards."""
+        """Check the message of a schedule before creating its topic, and the message type afterwards."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and is still undecided."""
+        """Return whether a run was missed and the policy has not yet been applied to the run."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Return whether the budget of this tick allows another decision, and reserve the decision.
+        """Reserve the calendar searches of a decision, or return False if the budget of a tick is used up.
 
         The first decision of a tick is always allowed.
         """
@@ -274,10 +274,10 @@ class Schedules:
         return True
 
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether to send the due run. If not, record which runs are given up."""
+        """Return whether to send the due run. If the result is False, record the dropped runs."""
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # One decision covers all runs that are due now. The runs that the policy keeps are late as well, and
+        # One decision covers all runs that are due now. The runs that the policy retains are also late, and
         # need no separate decision.
         one.cleared_ms = now_ms
         until_ms = missed.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
@@ -293,11 +293,11 @@ class Schedules:
             self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append the record of a change, which also applies the change."""
+        """Append the record of a change, and thereby apply the change."""
         self._store.append(record_of(fact), now_ms)
 
     def _schedule_next_run(self, one: _ScheduleProgress) -> None:
-        """Schedule the pending run."""
+        """Set the timer of the next run."""
         due_ms = None if one.is_paused else self._next_ms(one)
         if due_ms is not None:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, due_ms)
@@ -360,7 +360,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Make the next tick compute the pending run."""
+        """Set the timer to now, so that the next tick computes the next run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -378,7 +378,7 @@ class Schedules:
         return self._view(one, 1)
 
     def _next_ms(self, one: _ScheduleProgress) -> int | None:
-        """Return the time of the pending run, or None if the schedule has ended or cannot be read."""
+        """Return the time of the next run, or None if the schedule has ended or is invalid."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
@@ -410,7 +410,7 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return the occurrences of an unstored schedule from its start, which may be past, or from now on.
 
-    Raise `IllegalSchedule` if the schedule cannot be read.
+    Raise `IllegalSchedule` if the schedule is invalid.
     """
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
