@@ -1,1 +1,1 @@
-"""The facts of records, and the bodies of acknowledgements and leases."""
+"""The facts of records, and the encoding of acknowledgement and lease records."""

@@ -1,4 +1,4 @@
-"""Records of acknowledgements, with ranges of queue offsets for each group, topic and queue.
+"""Acknowledgement records, with ranges of queue offsets for each group, topic, and queue.
 
 The body of a `TW_SYS_ACK` record is big-endian and repeats these fields until its end:
 
@@ -9,10 +9,11 @@ The body of a `TW_SYS_ACK` record is big-endian and repeats these fields until i
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-An entry without group, topic and ranges (six zero bytes) is a mark. The messages of the next entry were not
-acknowledged but passed over, because the group's filter did not match or damage has left a gap.
+An entry without group, topic, and ranges (six zero bytes) marks the next entry as skipped. The messages of a
+skipped entry were not acknowledged, because the group's filter did not match or damage has left a gap.
 
-All acknowledgements of one turn of the loop share one record, so adjacent messages cost a few bytes each.
+All acknowledgements of one iteration of the event loop share a record, so adjacent messages take a few bytes
+each.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PASSED: Final = bytes(6)
 
 
 class Finished(NamedTuple):
-    """Messages of a queue that a group has finished or passed over, as ranges (first queue offset, count)."""
+    """Messages of a queue that a group has finished or skipped, as ranges (first queue offset, count)."""
 
     group: str
     topic: str
@@ -39,7 +40,7 @@ class Finished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return ascending ranges (first, count) of offsets in any order."""
+    """Return the ascending ranges (first, count) that contain the given offsets, which may be unsorted."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -54,12 +55,12 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def encode(finished: Iterable[Finished]) -> bytes:
-    """Return the body of one record."""
+    """Return the body of an acknowledgement record."""
     return b"".join(encoded_parts(finished))
 
 
 def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
-    """Yield parts of up to 65,535 ranges, which can be joined to one or several record bodies."""
+    """Yield parts with up to 65,535 ranges each, which can be joined into one or several record bodies."""
     for group, topic, queue_id, ranges, is_passed in finished:
         assert group or topic or ranges, "an entry of nothing would be read as the mark of the next"
         head = (_PASSED if is_passed else b"") + text(group) + text(topic)
@@ -69,7 +70,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
 
 
 def decode(body: bytes) -> Iterator[Finished]:
-    """Yield the entries in the body of one record, in order."""
+    """Yield the entries in the body of an acknowledgement record, in order."""
     position = 0
     is_passed = False
     while position < len(body):
@@ -88,17 +89,17 @@ def decode(body: bytes) -> Iterator[Finished]:
 
 
 def text(words: str) -> bytes:
-    """Return text as UTF-8 with a length prefix of 1 byte, truncated to 255 bytes."""
+    """Return text as UTF-8, truncated to 255 bytes, with a length prefix of 1 byte."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clipped(words: str) -> str:
-    """Return text as `read_text` returns it, truncated like the result of `text`."""
+    """Return text as `read_text` returns the encoded text, truncated to 255 bytes of UTF-8."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 
 def read_text(body: bytes, position: int) -> tuple[str, int]:
-    """Return the text at a position, and the position after the text."""
+    """Return the text at a byte position, and the position after the text."""
     end = position + 1 + body[position]
     return body[position + 1 : end].decode(errors="replace"), end

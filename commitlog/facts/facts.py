@@ -1,38 +1,39 @@
-"""Facts are the meaning of a record as plain values, for the broker, its tools and `explain`.
+"""The facts of records: the meaning of a record as plain values, for the broker, its tools, and `explain`.
 
-A record has one or several facts. For example, a committed half that cancels a timer and sets another timer
-in place of a third timer is one record, so a crash leaves either all of these facts or none.
+A record has any number of facts. For example, a commit that cancels a timer and replaces another timer is a
+single record. Therefore a crash preserves either all facts of the record or none.
 
     fact              record                                   meaning
     TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
     TimerSet          timer                                    a timer was set, at the offset of the record
-    HalfStored        half                                     a half was stored, and waits for its end
-    HalfEnded         message or timer of type commit; outcome a half was committed, rolled back, or expired
+    HalfStored        half                                     a half message was stored, and is open
+    HalfEnded         message or timer of type commit; outcome a half message was ended or expired
     HalfAsked         check                                    a check-back was sent to a producer
-    HalfEndedLate     late end                                 a producer ended a half that had expired
+    HalfEndedLate     late end                                 a producer ended an expired half message
     Finished          ack                                      a group has finished ranges of a queue
-    LeaseChanged      lease                                    a lease was given, or ended unacknowledged
+    LeaseChanged      lease                                    a lease began, or ended unacknowledged
     PolicySet, GroupLeft, FiltersForgotten, GroupJoined
-                      group                                    how and from which topics a group receives
+                      group                                    a change of a group's policy, topics or filters
     TopicSet, TopicDeleted
                       topic                                    a topic was created or changed, or was deleted
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 a change of a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
-    LogCut            retention                                the start of the log has moved
+    LogCut            retention                                the start of the log is moved
     EpochBegun        epoch                                    an epoch began with a new leader
     UserSet, UserRemoved, TokenMade, TokenRevoked, RulesSet, RulesRemoved
-                      TW_SYS_AUTH                              a change of users and rights
+                      TW_SYS_AUTH                              a change of users, tokens or rules
 
 1. `facts_of` reads only the topic, type, properties and body of a record. The time and the offset at which
    the record was stored are not facts.
-2. `record_of` returns the record of a fact that is stored as JSON alone (`TOPICS`). Acknowledgements and
-   leases are gathered, and encoded by `acks` and `lease_records`. The other facts are stored in messages.
+2. `record_of` returns the record of a fact that is stored alone, as JSON (`TOPICS`). Acknowledgements and
+   leases are collected, and encoded by `acks` and `lease_records`. All other facts are stored in messages.
 3. A record kind of a later release has no facts. An unknown verb raises KeyError.
-4. Timers and halves of RocketMQ are read, too, and may contain arbitrary text of a client. A timer record
-   whose time is not a number has no timer. A time of a half that is not a number is ignored.
+4. Timers and half messages written by RocketMQ are also read, and may contain arbitrary text from a client. A
+   timer record whose time is not a number has no timer. For a half message, a time that is not a number is
+   ignored.
 
-Cost: 0.3 us for a message without facts. JSON bodies take some us, but there are few JSON bodies.
+Cost: 0.3 us for a message without facts, and several us for a JSON body, but few records have JSON bodies.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """The log offset, the queue offset and the store time (ms since 1970) of the record that has a fact.
+    """The log offset, the queue offset, and the store time (ms since 1970) of the record of a fact.
 
     `stored` is the record or its bytes, for code that keeps the record. Readers of facts do not use `stored`.
     """
@@ -88,7 +89,7 @@ class Stamp(Protocol):
 
 
 class TimerSet(NamedTuple):
-    """A timer waits at the offset of its record, named by a message id or None, and by a key or ""."""
+    """A timer was set at the offset of its record, named by a message id (or None) and a key (or "")."""
 
     due_ms: int
     topic: str
@@ -97,10 +98,10 @@ class TimerSet(NamedTuple):
 
 
 class HalfStored(NamedTuple):
-    """A half waits at the offset of its record. The message is for `topic`, and is due at `due_ms` if given.
+    """A half message for `topic`, due at `due_ms` if given, was stored at the offset of its record.
 
-    `check_ms` is the time of the first check-back. For a half that RocketMQ stored, this time follows from
-    `immunity_s` or a default.
+    `check_ms` is the time of the first check-back. For a half message stored by RocketMQ, this time is
+    derived from `immunity_s` or a default.
     """
 
     topic: str
@@ -111,14 +112,14 @@ class HalfStored(NamedTuple):
 
 
 class HalfEnded(NamedTuple):
-    """The half at an offset has ended with "COMMIT", "ROLLBACK", or "EXPIRED"."""
+    """The half message at an offset ended with "COMMIT", "ROLLBACK", or "EXPIRED"."""
 
     half_offset: int
     how: str
 
 
 class HalfAsked(NamedTuple):
-    """A check-back was sent for a half, as the `asked_count`-th check-back of the half.
+    """A check-back was sent for a half message, as its check-back number `asked_count`.
 
     The next check-back is due at `check_ms`, or at a default time if `check_ms` is None.
     """
@@ -129,14 +130,14 @@ class HalfAsked(NamedTuple):
 
 
 class HalfEndedLate(NamedTuple):
-    """A producer sent an end for a half that had expired."""
+    """A producer tried to end a half message that had expired."""
 
     half_offset: int
     asked_for: str
 
 
 class LeaseChanged(NamedTuple):
-    """A lease of a group on a queue was given, changed or ended."""
+    """A lease of a group on a message of a queue began, changed, or ended."""
 
     key: Key
     entry: LeaseEntry
@@ -150,14 +151,14 @@ class PolicySet(NamedTuple):
 
 
 class GroupLeft(NamedTuple):
-    """A group no longer receives a topic. With topic "", the group is removed."""
+    """A group no longer receives a topic or, if the topic is "", is removed."""
 
     group: str
     topic: str
 
 
 class FiltersForgotten(NamedTuple):
-    """Filters of a group on a topic were dropped. Each filter is (type, expression)."""
+    """Filters of a group on a topic were removed. Each filter is a pair (type, expression)."""
 
     group: str
     topic: str
@@ -167,9 +168,9 @@ class FiltersForgotten(NamedTuple):
 class GroupJoined(NamedTuple):
     """A group receives a topic, and the log began at `log_offset`.
 
-    The other fields are optional. `filter` is a new filter of the group. `reopened` has the messages to
+    All other fields are optional. `filter` is a new filter of the group. `reopened` lists the messages to
     deliver again, by queue id, as the first offset and the distances to the following offsets. `positions`
-    has the queue offsets from which the group continues.
+    contains the queue offsets at which the group continues.
     """
 
     group: str
@@ -181,7 +182,7 @@ class GroupJoined(NamedTuple):
 
 
 class TopicSet(NamedTuple):
-    """A topic exists. `check_back` has the check-back times of its halves, or None for the default times."""
+    """A topic was created or changed. `check_back` is a check-back policy, or None for the default policy."""
 
     name: str
     message_type: str
@@ -190,7 +191,7 @@ class TopicSet(NamedTuple):
 
 
 class TopicDeleted(NamedTuple):
-    """A topic is deleted; earlier records have emptied its queues and removed it from its groups."""
+    """A topic was deleted, after earlier records had emptied its queues and removed its groups."""
 
     name: str
 
@@ -227,7 +228,7 @@ class ScheduleResumed(NamedTuple):
 
 
 class SchedulePassed(NamedTuple):
-    """The runs of a schedule up to a time were dropped. `trouble` is the reason, or None if unchanged."""
+    """The runs of a schedule up to a time were dropped. `trouble` is the new error, or None if unchanged."""
 
     name: str
     until_ms: int
@@ -235,7 +236,7 @@ class SchedulePassed(NamedTuple):
 
 
 class ScheduleRan(NamedTuple):
-    """A schedule has sent the message of a run."""
+    """A schedule sent the message of a run."""
 
     name: str
     occurrence_ms: int
@@ -251,9 +252,9 @@ class Skipped(NamedTuple):
 
 
 class LogCut(NamedTuple):
-    """The log is to begin at `cut_offset`, and begins there if `is_done` is true.
+    """A cut of the log at `cut_offset` was announced or, if `is_done` is true, completed.
 
-    queues     the starts of queues (topic, queue id, offset), or None if the cut is only announced
+    queues     the first offsets of queues (topic, queue id, offset), or None if the cut is only announced
     places     the log offsets of the records of the first entries
     skipped    the messages that groups have missed
     """
@@ -266,7 +267,7 @@ class LogCut(NamedTuple):
 
 
 class EpochBegun(NamedTuple):
-    """An epoch began. The leader is `node`, or "" if unknown. `version` applies to the records."""
+    """An epoch began. The leader is `node`, or "" if unknown. Later records follow the rules of `version`."""
 
     number: int
     node: str = ""
@@ -288,7 +289,7 @@ class UserRemoved(NamedTuple):
 
 
 class TokenMade(NamedTuple):
-    """A token was added for a user. `digest` is a hash that verifies the token."""
+    """An access token of a user was added. `digest` is the hash that verifies the token."""
 
     id: str
     user: str
@@ -298,19 +299,19 @@ class TokenMade(NamedTuple):
 
 
 class TokenRevoked(NamedTuple):
-    """A token was revoked."""
+    """An access token was revoked."""
 
     id: str
 
 
 class RulesSet(NamedTuple):
-    """Rules were set."""
+    """Access rules were set."""
 
     rules: Sequence[Sequence[str]]
 
 
 class RulesRemoved(NamedTuple):
-    """Rules were removed."""
+    """Access rules were removed."""
 
     rules: Sequence[Sequence[str]]
 
@@ -326,11 +327,11 @@ Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut 
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
-    """Return the facts of a record, in the order in which they are to be applied."""
+    """Return the facts of a record, in the order of application."""
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
-        return ()  # true for most records of most logs
+        return ()  # Most records of most logs have no facts.
     told: list[Fact] = [*endings(record)]
     if is_commit:
         told.append(HalfEnded(record.half_offset, "COMMIT"))
@@ -339,7 +340,7 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
 
 
 def record_of(fact: Fact) -> Record:
-    """Return a record, which is yet to be stored, with a single fact as JSON."""
+    """Return a new record with a single fact as JSON, to be appended to the log."""
     kind = type(fact)
     body = json.dumps(_WRITERS[kind](fact)).encode()
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)
@@ -414,7 +415,7 @@ def _topic(record: Record) -> Iterator[OfTopic]:
 def _timer(record: Record) -> Iterator[Fact]:
     try:
         timer = timer_set(record.properties)
-    except (KeyError, ValueError):  # RocketMQ may store a time that is not a number
+    except (KeyError, ValueError):  # RocketMQ may store a time that is not a number.
         return
     yield timer
     yield from _ran(record)

@@ -1,4 +1,4 @@
-"""Records of leases that outlive a restart, and of leases that ended unacknowledged.
+"""Lease records: leases that persist across a restart, and leases that ended without acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until its end:
 
@@ -10,18 +10,18 @@ The body of a `TW_SYS_LEASE` record is big-endian and repeats these fields until
 
     1      kind: 1 leased, 2 ended
     1      cause, if ended: 0 not counted, else `consumequeue.attempts.Cause`
-    2      attempts so far, including this attempt if it counts
+    2      attempts so far, including this attempt if counted
     8      queue_offset
     8      generation if leased
     8      visible_ms if leased, else the time of the end
     8      time of the lease, if leased
     1 + c  client length, client id UTF-8 of the consumer
-    1      bits: 1 the broker renews the lease, 2 the consumer has changed the time,
-           4 this attempt is not counted, 8 a takeover has moved the end
+    1      bits: 1 the broker renews the lease, 2 the consumer has changed the end,
+           4 this attempt is not counted, 8 a takeover has changed the end
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8 of the receive
 
-All leases of one turn of the loop share one record.
+All leases of one iteration of the event loop share one record.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _ATTEMPTS_MAX: Final = 0xFFFF
 
 
 class Kind(IntEnum):
-    """The kind of an entry for a lease."""
+    """The kind of an entry in a lease record."""
 
     LEASED = 1
     ENDED = 2
 
 
 class LeaseEntry(NamedTuple):
-    """An event of a lease, with the fields of the table above."""
+    """An entry in a lease record: the start or the end of a lease, with the fields of the body."""
 
     kind: Kind
     cause: int
@@ -66,16 +66,16 @@ class LeaseEntry(NamedTuple):
 
 
 Key = tuple[str, str, int]
-"""Group, topic, queue id."""
+"""The group, the topic, and the queue id of leases."""
 
 
 def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
-    """Return the body of one record."""
+    """Return the body of a lease record."""
     return b"".join(encoded_parts(entries))
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield parts of up to 1,024 entries, which can be joined to one or several record bodies."""
+    """Yield parts with up to 1,024 entries each, which can be joined into one or several record bodies."""
     for (group, topic, queue_id), of_queue in entries:
         head = text(group) + text(topic)
         for first in range(0, len(of_queue), _PART_ENTRIES_MAX):
@@ -84,7 +84,7 @@ def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[b
 
 
 def decode(body: bytes) -> Iterator[tuple[Key, LeaseEntry]]:
-    """Yield the entries in the body of one record, in order."""
+    """Yield the entries in the body of a lease record, in order."""
     position = 0
     while position < len(body):
         group, position = read_text(body, position)

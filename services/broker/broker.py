@@ -1,17 +1,17 @@
 """The broker's core: parts that share one log. Each operation of the product is a method of one part.
 
-The state is a fold over the log. An operation appends a record of its decision. When the flush of the record
-is durable, the decision becomes visible: a message is queued, a timer is armed, or a half message can be
-committed or rolled back. After a restart, reading the same records in order restores the same state. Calls
-run to completion in one thread. The current time is passed as an argument, and side effects are returned as
-values (`services.broker.spine.values`) for the shell to perform.
+The state of the core is a fold over the log. An operation appends a record of its decision. When the record
+is durable, the decision becomes visible: a message is queued, a timer is set, or a half message can be
+committed or rolled back. After a restart, reading the same records in order restores the same state. All
+calls run to completion in one thread. The current time is an argument of each call. Side effects are returned
+as values (`services.broker.spine.values`), and the shell performs them.
 
     verb --append--> `_apply`: facts change the parts, ahead of the disk ..flush.. `_publish`: visible to all
     recovery, follower: the same records --> `_apply`, `_publish`
 
-State that no record contains, such as the messages in flight and the ready messages, is derived state, which
-is rebuilt at startup. A change that bypasses the log is lost at the next startup, and only a test that
-restarts the broker detects the loss.
+State that no record contains, such as the set of ready messages, is derived state and is rebuilt at startup.
+A change of state that bypasses the log is lost at the next startup, and only a test that restarts the broker
+detects the loss.
 """
 
 from __future__ import annotations
@@ -102,21 +102,21 @@ from timingwheel.due_run import ReadAhead
 
 TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The snapshot key for the state of a shared log, which is opaque to the core."""
+"""The snapshot key of the state of a shared log, whose contents the core does not interpret."""
 
 
 class Part(Protocol):
-    """A state machine whose state is part of the snapshot."""
+    """A part of the core, whose state is included in snapshots."""
 
     def freeze(self) -> Any:
-        """Return the state as JSON values."""
+        """Return the state of the part as JSON values."""
 
     def thaw(self, frozen: Any) -> None:
-        """Restore a frozen state."""
+        """Restore the state of the part from the result of `freeze`."""
 
 
 class Broker:
-    """A broker on an open store. `Broker.open` creates a broker, and its parts provide the operations."""
+    """A broker on an open store. `Broker.open` creates a broker, and the parts provide the operations."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, settings: BrokerSettings, now_ms: int, shared: Part | None = None
@@ -134,9 +134,9 @@ class Broker:
         self._due_schedules: deque[int] = deque()
         self._ticked_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The log offset of the newest checkpoint, and the log offset of the newest checkpoint on disk."""
+        """The log offsets of the newest checkpoint, and of the newest checkpoint that is on disk."""
         self.shared_in_checkpoint: Any = None
-        """The state of a shared log in the newest checkpoint on disk, or None if there is none."""
+        """The state of a shared log in the newest checkpoint on disk, or None without such a state."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -231,7 +231,7 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply deliveries stored in columns, with the same result as single records (`test_apply_run`)."""
+        """Apply deliveries from columns, with the same result as from single records (`test_apply_run`)."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
@@ -256,10 +256,9 @@ class Broker:
     ) -> Broker:
         """Recover the store on `disk`, and return a broker that is ready for use.
 
-        After a failed sync or flush, pass the end offset of the acknowledged records as
-        `acknowledged_offset`. The log is then recovered up to this offset. Unreadable parts of the log below
-        `acknowledged_offset` are listed in `damaged`. Raise a `StoreError` if the store cannot be recovered,
-        or OSError if the disk fails.
+        After a failed sync or flush, `acknowledged_offset` is the end offset of the acknowledged records, up
+        to which the log is recovered. Unreadable parts of the log below `acknowledged_offset` are listed in
+        `damaged`. Raise a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -276,12 +275,11 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk`. The core can then follow a leader (`take_in`) or start serving
-        (`begin`).
+        """Recover the store on `disk`, to follow a leader (`take_in`) or to begin service (`begin`).
 
         `shared` is an additional part whose state is stored in the core's snapshots. If `keeps_tail` is true,
-        any bytes beyond the end of the log remain in its files, and the caller must clear these bytes before
-        the first append. Raise `AssertionsOff` under `python -O`.
+        bytes beyond the end of the log remain in the files, and the caller must clear these bytes before the
+        first append. Raise `AssertionsOff` under `python -O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -295,7 +293,7 @@ class Broker:
         )
         broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
-        # The scan adds damage as it proceeds, so timers share its list instead of a copy.
+        # The scan adds damage to the list as it proceeds, so the timers share the list instead of a copy.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found, facts_of(found.record))
@@ -313,7 +311,8 @@ class Broker:
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.unsound = [what for what in (format_problem, scan.unsound) if what] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        if shared is not None:  # the cut may be in the unread log, below the two newest snapshots
+        # The cut may be in the unread part of the log, below the two newest snapshots.
+        if shared is not None:
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
         report_startup_damage(disk, log, start, damaged, may_begin_at, broker.damage)
@@ -324,11 +323,11 @@ class Broker:
         """Restore leases from their records, and start the timers that are due soon.
 
         The caller must call `begin` once, before any other operation. Recorded leases are extended at least
-        to `leases_until_ms`, except those that an earlier takeover has extended. A takeover sets
+        to `leases_until_ms`, unless an earlier takeover has extended the lease. A takeover passes
         `leases_until_ms`, and then calls `receiving.record_lengthened`.
         """
         self._ticked_ms = now_ms
-        self._scheduler.set_back(now_ms)  # the clock may have been ahead when this core was recovered
+        self._scheduler.set_back(now_ms)  # The clock may have been ahead at the time of recovery.
         self.housekeeping.follow()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.build_indexes()
@@ -340,12 +339,12 @@ class Broker:
 
     @property
     def segment_bytes(self) -> int:
-        """The size of each log segment, and of the reserve, in bytes."""
+        """The size of each log segment, and of the reserve segment, in bytes."""
         return self._log.segment_bytes
 
     @property
     def durable_offset(self) -> int:
-        """The end offset of the visible log, which is on disk or, if asynchronous, being written."""
+        """The end offset of the visible log. In asynchronous mode, the visible log may not be on disk yet."""
         return self._log.durable_offset
 
     @property
@@ -359,7 +358,7 @@ class Broker:
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
-        """Return current gauges, for metrics."""
+        """Return the current gauges, for metrics."""
         outcomes = self.transactions.outcomes
         return Gauges(
             pending_timers=self.timers.pending_count,
@@ -381,11 +380,10 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Perform a bounded amount of the work that is due by `now_ms`. The next call is due at
-        `next_due_ms`.
+        """Perform a bounded amount of the work that is due by `now_ms`.
 
-        Timers are processed first and dead letters last, because a lease that ends in this tick may end the
-        last delivery attempt for its message.
+        The next call is due at `next_due_ms`. Timers are processed first and dead letters last, because a
+        lease that ends in a tick may end the last delivery attempt of its message.
         """
         self._ticked_ms = now_ms
         woken: dict[str, None] = {}
@@ -410,7 +408,7 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return the time of the next tick in ms since 1970, or None if nothing is pending.
 
-        Each source of work stores its next due time, so a call takes only 2 us.
+        Each source of work stores its next due time, so a call takes 2 us.
         """
         has_more = (
             self._has_due_schedules() or self._burying.has_more() or self.transactions.has_halves_to_read()
@@ -425,7 +423,7 @@ class Broker:
         return bool(self._due_schedules) and not self.store.is_behind
 
     def read_ahead(self, job: TimersJob) -> None:
-        """Process the result of a worker's job on timer files. Timers that were read ahead fire when due."""
+        """Process the result of a worker's job on timer files, such as timers that were read ahead."""
         if not isinstance(job, ReadAhead):
             assert isinstance(job, (CheckJob, RepairJob))
             self.mending.complete_job(job)
@@ -451,9 +449,9 @@ class Broker:
         self.mending.allow_check()
 
     def clock_jumped(self, from_ms: int, until_ms: int) -> None:
-        """Record a step of the clock. Call this method before the next call that passes a time.
+        """Record a step of the clock, before the next call with a time.
 
-        The remaining time of each lease does not change. If a timer was due within the step, its delay is
+        The remaining time of each lease does not change. The delay of a timer that was due within the step is
         attributed to the step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
@@ -462,19 +460,19 @@ class Broker:
             self._delivery.record_clock_jump(from_ms, until_ms)
 
     def postpone_housekeeping(self, until_ms: int) -> None:
-        """Postpone the next disk space check to `until_ms`, so that a virtual clock can jump to that time."""
+        """Postpone the next disk space check to `until_ms`, for tests with a virtual clock."""
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if there is none or too many flushes are in progress.
+        """Return the next flush to write, or None if no flush is pending or too many flushes are in progress.
 
-        The open records of groups are closed first, so the flush contains all decisions made so far.
+        The open records of groups are closed first, so that the flush contains all previous decisions.
         """
         self.groups.open_records.close()
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return new queue entries to write before calling `entries_written`, or None if there are none."""
+        """Return new queue entries to write before `entries_written`, or None if no entries are new."""
         return self.store.dispatch.take()
 
     def entries_written(self) -> bool:
@@ -484,8 +482,8 @@ class Broker:
     def flushed(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a durable flush visible, and return the notifications for receivers.
 
-        Records that belong to queues are published in batches, which avoids most of the work per message. A
-        batch ends at a record without a queue, because records must become visible in log order.
+        Records with a queue are published in batches, which avoids most of the work per message. A batch ends
+        at a record without a queue, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.repeats.pass_time(now_ms)
@@ -518,7 +516,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due because the log has grown since the last one or a part needs one."""
+        """Whether a checkpoint is due, because of the growth of the log or on request of a part."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -527,7 +525,7 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends should wait for a checkpoint because too many records follow the last one."""
+        """Whether appends should wait for a checkpoint because of the number of records after the last."""
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
@@ -570,13 +568,13 @@ class Broker:
         self.store.keys.written(checkpoint.keys)
         self.timers.complete_checkpoint(checkpoint.timers)
         self.mending.report_indexes()
-        self.store.dispatch.unmark_again()  # on a follower this is the only call
+        self.store.dispatch.unmark_again()  # A follower has no other call.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Schedule a retry of a checkpoint that could not be written, for example because the disk is full.
 
-        After a failed sync (`SyncFailed`), this core must not continue, because a later sync would appear to
-        succeed even if writes before it were lost. The store must be reopened.
+        After a failed sync (`SyncFailed`), the core must not continue, because a later sync would appear to
+        succeed even if earlier writes were lost. The store must be reopened.
         """
         self.store.dispatch.not_synced(checkpoint.queue_paths)
         if checkpoint.may_be_marked:
@@ -596,10 +594,10 @@ class Broker:
         self._log.synced(sync)
 
     def retired(self, retirement: Retirement, now_ms: int) -> bool:
-        """Complete a retirement that a worker has run (it wrote a keep file or deleted segments).
+        """Complete a retirement, in which a worker has written a keep file or deleted segments.
 
-        Return False while work remains; the caller must then call this method again, possibly after other
-        calls. Raise OSError if the disk fails.
+        Return False while work remains, after which the caller must call `retired` again, possibly after
+        other calls. Raise OSError if the disk fails.
         """
         return self.housekeeping.retired(retirement, now_ms)
 
@@ -631,7 +629,7 @@ class Broker:
             self.damage.report(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
-        """Deliver the due timers, and read ahead those that are due soon."""
+        """Deliver the due timers, and read ahead the timers that are due soon."""
         if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
@@ -651,7 +649,7 @@ class Broker:
         return look.job
 
     def _read_ahead_now(self, now_ms: int) -> None:
-        """Read ahead, without a worker, the first timers to deliver after startup."""
+        """Read ahead, without a worker, the first timers that are due after startup."""
         job = self._advance_partitions(now_ms)
         while job is not None:
             job.run(self._disk)
@@ -698,11 +696,12 @@ class Broker:
     def _apply(self, appended: Appended) -> None:
         """Apply the facts of a record to every part except the store.
 
-        The result must not depend on a clock, a setting, or the disk, because recovery may apply the record
+        The changes must not depend on a clock, a setting, or the disk, because recovery may apply the record
         years later on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            self.topics.infer_topic(*appended.queue)  # the send of a `NewMessage` has created the topic
+            # The send of a `NewMessage` has already created the topic.
+            self.topics.infer_topic(*appended.queue)
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
@@ -719,7 +718,7 @@ class Broker:
 
     @property
     def local_sink(self) -> LogSink:
-        """The sink for the segments of this store."""
+        """The sink for the segments of the store."""
         return self._log.files
 
     @property
@@ -737,11 +736,11 @@ class Broker:
         self.housekeeping.delete_covered()
 
     def take_in(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records from another broker at the same log offsets, and apply and publish the records.
+        """Append records of another broker at the same log offsets, and apply and publish the records.
 
-        Call this method in a worker thread, because it writes many queue entries at once, as recovery does.
-        `end_offset` is the end of the log after the records, and `now_ms` is the time at which they arrived.
-        Raise OSError if the disk fails, after which the core is unusable.
+        A worker thread should run this method, because it writes many queue entries at once, as recovery
+        does. `end_offset` is the end of the log after the records, and `now_ms` is the time at which they
+        arrived. Raise OSError if the disk fails, after which the core is unusable.
         """
         self.sending.repeats.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -764,7 +763,7 @@ class Broker:
         self.store.dispatch.write()
 
     def _replay(self, found: Found, facts: tuple[Fact, ...]) -> None:
-        """Apply and publish a durable record as its append and flush would, but without waking receivers."""
+        """Apply and publish a durable record like `append` and `flushed`, but without waking receivers."""
         durable = appended_of(found.record, found.record_bytes, facts)
         self.store.prepare_queue(found.record)
         self.store.apply(durable)
@@ -773,7 +772,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effect that wakes the receivers of these keys, or no effect if there are no keys."""
+    """Return the effect that wakes the receivers of the given keys, or no effect without keys."""
     return [Notify((*keys,))] if keys else []
 
 

@@ -1,18 +1,18 @@
-"""Checkpoints store the core's state as a new starting point for recovery once all records are durable.
+"""Checkpoints, which store the state of the core as a new starting point for recovery.
 
-The files become durable in this order: the log, the derived files, the snapshot that names them, and the mark
-by which recovery trusts the queue files. If the mark were written before the snapshot, a crash between the
-two writes would leave the mark with an older snapshot, which may have the same log offset but name other
-files.
+The files become durable in this order: the log, the derived files, the snapshot that names the derived files,
+and the mark by which recovery trusts the queue files. If the mark were written before the snapshot, a crash
+between the two writes would combine the mark with an older snapshot. The older snapshot may have the same log
+offset but name other files.
 
 A queue file that cannot be written or synced does not prevent the snapshot, because all queues can be rebuilt
 from the log. After such a failure, the mark is removed permanently before the snapshot is written
 (`Dispatch.doubt`), so a later successful sync of the queue file is not trusted. A failed sync of any other
 file aborts the checkpoint and stops the core.
 
-    begun   the loop copies references; nothing is written yet
-    take    the loop copies the rows of large tables in batches; a row that changes is copied first
-    write   a worker writes and syncs
+    begun   the event loop copies references, and no file is written
+    take    the event loop copies the rows of large tables in batches; a row is copied before a change
+    write   a worker writes and syncs the files
 
 A tool writes each checkpoint in a single step, because its core does not run in the meantime.
 """
@@ -66,9 +66,9 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Mark the queue files as valid, so that recovery does not rebuild them.
+        """Mark the queue files as valid, so that recovery does not rebuild the queues.
 
-        If the event loop finds damage in the meantime, the mark is deleted again. Raise `SyncFailed` if a
+        If the event loop finds damage during the write, the mark is deleted again. Raise `SyncFailed` if a
         sync fails.
         """
         if self.failed or not self.wants_mark():
@@ -81,7 +81,8 @@ class Checkpoint:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
             raise
-        except OSError:  # the snapshot is valid, and the next checkpoint writes the mark again
+        # The snapshot is valid without the mark, and the next checkpoint writes the mark again.
+        except OSError:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
@@ -97,11 +98,12 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        if others:  # a failed sync has priority: it ends the core, other errors only a checkpoint
+        # A failed sync has priority, because it ends the core, and other errors end only the checkpoint.
+        if others:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark of the queue files. If that fails, raise the error for one of the queue files."""
+        """Delete the mark of the queue files or, if the deletion fails, raise the error of a queue file."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -111,7 +113,7 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the checkpoint. A worker calls this method after all rows have been copied.
+        """Write and sync the checkpoint, in a worker and after all rows have been copied.
 
         Raise OSError if the disk fails. A failed checkpoint loses no data.
         """
@@ -128,13 +130,13 @@ class Checkpoint:
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self._mark(disk)
-        # A snapshot with the same log offset replaces the newer snapshot, and the older snapshot stays and
-        # may name other files. The next checkpoint deletes the files that no snapshot names.
+        # A snapshot with the same log offset replaces the newer snapshot. The older snapshot remains and may
+        # name other files. The next checkpoint deletes the files that no snapshot names.
         if not is_another:
             return
-        # The snapshot is valid from here on. A failed deletion must not fail the checkpoint, as the next
-        # checkpoint would then delete files that this one names. A file that cannot be deleted must not
-        # prevent the deletion of other files either.
+        # The snapshot is valid from this point on. A failed deletion must not fail the checkpoint, because
+        # the next checkpoint would then delete files that this snapshot names. A file that cannot be deleted
+        # must not prevent the deletion of other files.
         for tidy in (self.keys.tidy, self.timers.tidy):
             with suppress(OSError):
                 tidy(disk)

@@ -1,7 +1,8 @@
-"""Data derived from the log: the queues and the key index, which are adopted at startup.
+"""The queues and the key index, which are derived from the log and adopted at startup.
 
-Files named by the snapshot are adopted if they are intact. Otherwise, the queues or the key index are rebuilt
-from the log up to the snapshot. The replay then adds the later records to the queues and the key index.
+The files that the snapshot names are adopted if the files are intact. Otherwise, the queues or the key index
+are rebuilt from the log up to the snapshot. The replay then adds the later records to the queues and the key
+index.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot at which the queue files were created (`consumequeue.dispatch`)."""
+"""The log offset of the snapshot with which the queue files were created (`consumequeue.dispatch`)."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The recorded first offsets of those queues that now begin at a higher offset."""
+"""The first offsets in the snapshot of queues that now begin at a higher offset."""
 KEYS: Final = "key_runs"
 
 
@@ -36,7 +37,7 @@ def freeze(store: Store) -> dict[str, Any]:
 class AdoptionResult(NamedTuple):
     """The data rebuilt at startup, with reasons, and the damaged ranges of the log below the snapshot.
 
-    Queues have gaps in place of damaged records, and readers skip the gaps.
+    Queues contain gaps in place of damaged records, and readers skip the gaps.
     """
 
     made_anew: list[str]
@@ -49,7 +50,7 @@ def adopt(
     """Adopt the queues and the key index up to a snapshot, or raise OSError if the disk fails.
 
     Files of the key index that other snapshots name are kept. The queue files of `read_topics` are read at
-    startup, so they are verified here, while the queues can still be rebuilt.
+    startup. Therefore `adopt` verifies these files, while the queues can still be rebuilt.
     """
     missing: list[Callable[[Found], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -70,7 +71,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # The damage in a scan may extend beyond the snapshot, where this scan reads nothing.
+        # The damage in a scan may extend beyond the snapshot, but the scan ends at the snapshot.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 

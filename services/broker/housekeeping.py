@@ -8,36 +8,36 @@ snapshot. A deletion then has these steps:
                                                              --durable, published--> the files are deleted
 
 A worker deletes the segments and the empty queue files, because each deletion syncs a folder and may take as
-long as the device timeout. Queues are read without these files during the deletion.
+long as the device timeout. During the deletion, no reader uses these files.
 
 The record of a cut contains all of its changes: the beginning of the log, the lowest offset of each queue
 that loses entries, and the counts of messages that groups missed. At startup, files below a recorded cut are
-deleted in the same way. An earlier record requests a second snapshot. This record moves the end of the log,
-so the second snapshot has a higher offset than the first. Recovery reports missing records as damage if they
-are above the offset in the request.
+deleted in the same way. Before a cut, a record with "cut_offset" only requests a second snapshot. The request
+moves the end of the log, so that the second snapshot has a higher offset than the first. Recovery reports
+missing records above the offset in the request as damage.
 
     disk used   effect
-    >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments, whatever their age
+    >= 75 %     with --retain-hours or --retain-bytes: delete the oldest covered segments of any age
     >= 85 %     the same, and lagging groups no longer prevent a deletion
-    >= 90 %     refuse new messages, halves and timers (`DiskFull`); receives, acknowledgements, ends of
+    >= 90 %     refuse new messages, half messages, timers (`DiskFull`); receives, acknowledgements, ends of
                 transactions, recalls and deliveries continue
     full        the same, on the reserve: an empty segment whose deletion makes room for a new one
 
-New messages can also be refused for another reason (`stopped`). The effects are then the same as for a disk
-that is 90 % full.
+If new messages are refused for another reason (`stopped`), the effects are the same as for a disk that is 90
+% full.
 
 The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has
 "queues", a list of [topic, queue, new lowest offset], "places", the log offset of each of these queue
 offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages that a group missed
-because it lagged too long. `services.broker.groups.missed_messages` counts the missed messages, and one line
-per group is logged when the last record of a cut is durable. Queues are processed in batches, so that
-thousands of queues do not block the event loop. A first pass finds the oldest message that a group still
-needs. A second pass makes the cut and appends one record per batch, and other records may be appended between
-these records. In the last record of a cut, "done" is true, and this record cuts the log. A queue with a
-damaged file is omitted from a cut, and the next startup rebuilds the queue and determines its first offset. A
-record with a "cut_offset" of 0 then contains the first offsets of rebuilt queues and the counts of messages
-that groups missed in these queues. Until such a record exists for a queue, groups keep their positions in the
-queue, even in snapshots.
+because of its lag. `services.broker.groups.missed_messages` counts the missed messages, and one line per
+group is logged when the last record of a cut is durable. Queues are processed in batches, so that thousands
+of queues do not block the event loop. A first pass finds the oldest message that a group still needs. A
+second pass makes the cut with one record per batch, and other records may be appended between the records of
+a cut. The last record of a cut, in which "done" is true, cuts the log. A cut omits a queue with a damaged
+file, and the next startup rebuilds the queue and determines its first offset. Afterwards, a record with a
+"cut_offset" of 0 contains the first offsets of rebuilt queues and the counts of messages that groups missed
+in these queues. Until the record exists, groups keep their positions in a rebuilt queue, including the
+positions in snapshots.
 
 Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk fills up
 between two measurements, the reserve is used, and no data is lost. A cut processes a queue with all of its
@@ -73,9 +73,9 @@ _NOWHERE: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A scan for the oldest message that a group needs: the remaining queues and the lowest offset found.
+    """A scan for the oldest message that a group needs: the remaining queues, and the lowest offset found.
 
-    A group whose next message is below `young_offset` has lagged too long and is ignored.
+    The scan ignores a group whose next message is below `young_offset`, because its lag is too long.
     """
 
     keys: deque[tuple[str, int]]
@@ -90,7 +90,7 @@ class CutContents:
     """The contents of a retention record: the lowest offsets and the skipped messages of some queues."""
 
     queues: list[tuple[str, int, int]]
-    """Rows of (topic, queue id, lowest offset)."""
+    """The new lowest offsets, as rows of (topic, queue id, lowest offset)."""
     places: list[int]
     skipped: list[Skipped]
 
@@ -116,7 +116,7 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
         self._uncut: deque[tuple[str, int]] | None = None
-        """The remaining queues of the running cut."""
+        """The remaining queues of the cut in progress."""
         self._waiting: RetentionScan | None = None
         self._deletable_offset = 0
         """The offset of a durable cut, below which the log is no longer read, or 0 after the deletion."""
@@ -131,7 +131,7 @@ class Housekeeping:
         self.missed_reports: list[str] = []
         """Lines for the operator's log about the messages that groups missed in a cut."""
         self.stopped: Busy | None = None
-        """The error for new messages that are refused for a reason other than disk space, or None."""
+        """The error with which new messages are refused for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
@@ -157,7 +157,7 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise the error in `stopped` if it is set, or `DiskFull` if there is no room for new messages."""
+        """Raise `stopped` if new messages are stopped, or `DiskFull` if the disk is nearly full."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
@@ -171,7 +171,8 @@ class Housekeeping:
         self._waiting = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut of another leader may be covered by the leader's snapshots, but not yet by those of this node.
+        # A cut of another leader may be covered by the leader's snapshots, but not by the snapshots of this
+        # node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -181,16 +182,16 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether `continue_scan` has work: a scan, or queues whose first offsets are not yet recorded."""
+        """Whether `continue_scan` has a scan to continue, or first offsets of queues to record."""
         return self._waiting is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for the messages that groups need, and return the `Keeping` after the last queue.
 
-        Before the scan, record the first offsets of queues that are not yet recorded, one batch per call.
+        Before the scan, each call records a batch of first offsets of queues that are not yet recorded.
         """
         if is_checkpointing:
-            self._waiting = None  # `check_space` begins a new scan
+            self._waiting = None  # The next `check_space` begins a new scan.
         if self._store.dispatch.has_unrecorded:
             rows, places = self._store.dispatch.unrecorded(self._cut_queues_max, self._cost_of_groups)
             rise = self._cut_contents(rows, places, self._store.log.first_offset)
@@ -210,7 +211,7 @@ class Housekeeping:
     def _scan_next(self, waiting: RetentionScan) -> int:
         """Process one more group, or begin one more queue, and return the cost as a number of queues.
 
-        Every `CUT_QUEUE_BYTES` bytes that are read and verified count as one more queue.
+        The cost increases by one queue for every `CUT_QUEUE_BYTES` bytes that are read and verified.
         """
         if not waiting.groups:
             waiting.groups.extend(self._groups.receiving_keys(*waiting.keys.popleft()))
@@ -224,7 +225,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return the deletion for a published cut, which may have been made before startup, or None."""
+        """Return the deletion of files below a published cut, including a cut before startup, or None."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -262,10 +263,10 @@ class Housekeeping:
     def retired(self, done: Retirement, now_ms: int) -> bool:
         """Cut the log after a `Keeping`, one batch of queues per call, or complete a `Deletion`.
 
-        Return False while queues remain; the caller must then call this method again, possibly after other
-        calls. The last record cuts the log, and the keep file is read from then on. A `Keeping` is in
-        progress until the last record is published, so an uncommitted cut deletes nothing. Raise OSError if
-        the disk fails.
+        Return False while queues remain, after which the caller must call `retired` again, possibly after
+        other calls. The last record cuts the log, and reads below the cut use the keep file afterwards. A
+        `Keeping` remains in progress until the last record is published, so an incomplete cut deletes no
+        files. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -275,7 +276,7 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         assert log.first_offset < done.cut_offset <= log.end_offset, "a cut goes forward, within the log"
         if self._uncut is None:
-            self._uncut = deque(dispatch.keys())  # a newer queue begins above the cut
+            self._uncut = deque(dispatch.keys())  # A newer queue begins above the cut.
         queues, places = dispatch.minimums(
             done.cut_offset, dispatch.take_some(self._uncut, self._cut_queues_max, self._cost_of_groups)
         )
@@ -288,7 +289,7 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of counting the messages that a topic's groups miss in one queue."""
+        """Return the cost, in queues, of counting the messages that groups of a topic miss in one queue."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
@@ -296,7 +297,7 @@ class Housekeeping:
     ) -> CutContents:
         """Return the record contents for queues with new first offsets, given as (topic, queue id, offset).
 
-        The queues begin at these offsets because the log begins at `log_offset`.
+        The new first offsets are the queue offsets of a log that begins at `log_offset`.
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
@@ -312,7 +313,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Before another broker's cut is applied, copy needed records to a keep file, or raise OSError."""
+        """Copy needed records to a keep file before another broker's cut is applied, or raise OSError."""
         log = self._store.log
         if cut.queues is None or not cut.is_done or cut.cut_offset <= log.first_offset:
             return
@@ -343,7 +344,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Record durable cuts, and schedule an immediate `check_space` to delete the files below them."""
+        """Record durable cuts, and schedule an immediate `check_space` to delete the files below the cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -354,7 +355,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _note_missed(self, cut: LogCut) -> None:
-        """Count the messages that groups missed, and report each cut once, after its last record."""
+        """Count the messages that groups missed, and report a cut after its last record."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -363,9 +364,9 @@ class Housekeeping:
             self._unreported.clear()
 
     def follow(self) -> None:
-        """Advance queues and groups to the start of the log, and find the files that remain to be deleted.
+        """Advance queues and groups to the start of the log, and find the files below a cut to delete.
 
-        Groups advance only in queues whose first offset is recorded. `continue_scan` then records the first
+        Groups advance only in queues whose first offset is recorded. Later, `continue_scan` records the first
         offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
@@ -377,11 +378,11 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that the disk was full and that the reserve was used for a segment."""
+        """Record that the disk was full and the reserve segment was used."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
-        """Measure the disk usage, and create the reserve if it is missing and there is room."""
+        """Measure the disk usage, and create the reserve segment if it is missing and the disk has room."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -397,7 +398,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve, unless the reserve itself would fill the disk."""
+        """Create the reserve segment, unless the segment would fill the disk."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -413,13 +414,13 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset`; if not, request another snapshot."""
+        """Return whether both kept snapshots cover `cut_offset` and, if not, request a snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
-        # A snapshot at the same log offset would replace the first snapshot instead of being a second one. On
-        # an idle broker, only this record moves the end of the log.
+        # A snapshot at the same log offset would replace the first snapshot. On an idle broker, only the
+        # request's record moves the end of the log.
         if covering and self._wished_offset < cut_offset:
             self._wished_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

@@ -1,16 +1,16 @@
-"""The journal records operators' actions as messages in the broker's own topic `TW_SYS_JOURNAL`.
+"""The journal, which records the actions of operators as messages in the internal topic `TW_SYS_JOURNAL`.
 
-    act --> its records, durable --> `add_entry` --> durable --> the answer of the act
+    action --> its records, durable --> `add_entry` --> durable --> the response to the action
 
 1. The journal contains every action that has received a response, even after a restart or on another leader,
-   because the entry is in the log like any other message. If a crash interrupts an action before its entry is
-   durable, the action receives no response.
+   because journal entries are messages of the log. If a crash interrupts an action before its entry is
+   durable, the caller receives no response.
 2. The body of an entry is JSON (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and the time of the entry is its
-   store time. Entries have no key, so message searches do not find them.
+   store time. Entries have no key, so that message searches do not return journal entries.
 3. Retention deletes entries together with the segments that contain them.
 
 Cost: each action appends a record of about 300 bytes. A page reads one record per entry, newest first, and
-examines at most `LOOKED_AT_MAX` entries.
+examines up to `LOOKED_AT_MAX` entries.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
 
 class Entry(NamedTuple):
-    """An act.
+    """An action of an operator.
 
-    user     the name of the user; "" if the interface asks for no token
+    user     the name of the user, or "" if the interface requires no token
     host     the address of the caller
     program  the program of the caller, by its User-Agent
     verb     the name of the operation
-    about    the topic, group, timer, task or other object of the act, and its parameters
+    about    the topic, group, timer, task or other object of the action, and its parameters
     reason   the reason that the caller gave, or ""
     verdict  the result: a verdict, "done", or the code of a refusal
-    detail   the sentence of a refusal, or ""
+    detail   the error message of a refusal, or ""
     """
 
     user: str
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StoredEntry:
-    """An entry with its offset in the journal and its time in ms since 1970."""
+    """A journal entry with its offset in the journal and its time in ms since 1970."""
 
     offset: int
     store_ms: int
@@ -65,7 +65,7 @@ class StoredEntry:
 
 @dataclass(slots=True, frozen=True)
 class JournalPage:
-    """Entries, newest first. `before` is the cursor of the next page, or None at the end of the journal."""
+    """Entries, newest first. `before` is the cursor of the next page, or None on the last page."""
 
     entries: list[StoredEntry]
     before: int | None
@@ -78,7 +78,7 @@ class Journal:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: Entry, now_ms: int) -> int:
-        """Append an entry, with its fields truncated to the maximum length.
+        """Append a journal entry, with its fields truncated to the maximum length.
 
         Return the offset that must be durable before the response is sent.
         """
@@ -88,7 +88,7 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest ones without it.
+        """Return up to `count_max` entries below the offset `before`, or the newest entries if it is None.
 
         If `about` is given, return only entries that contain this text in any field, in upper or lower case.
         Unreadable entries are omitted.
@@ -110,6 +110,6 @@ class Journal:
 
 
 def _entry(record: Record) -> Entry:
-    """Return the entry in a record, without fields that a later release has added."""
+    """Return the journal entry in a record, without fields that a later release has added."""
     said = json.loads(record.body)
     return Entry(*(str(said.get(field, "")) for field in Entry._fields))

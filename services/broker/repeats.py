@@ -1,9 +1,9 @@
-"""Repeated sends: if a message has a known id and content, return the first receipt and store nothing.
+"""Suppression of repeated sends: a message with a known id and content gets the first receipt.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
-    one has the same content --> its receipt, and nothing is stored
-    else --> stored: another message with a colliding id (two forked producers draw the same ids)
+    a record has the same content --> the receipt of this record, and the message is not stored
+    otherwise --> stored: another message with a colliding id (two forked producers generate the same ids)
 
 Rules
 1. `broker.spine.same_message` compares two messages by their meaning instead of their bytes.
@@ -11,22 +11,22 @@ Rules
    `apply` adds the id on the leader and on each follower, so the table of a new leader is already filled. At
    startup, the table is filled from columns of the key index before messages are accepted, and the index is
    not read afterwards.
-3. An id is recent for WINDOW_MS by the clock of the process that applied the record, which stores the end
-   offset of the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, no
-   periods exist yet, so store times are used (`broker.spine.store_times`). In a cluster, store times come
-   from the clocks of several machines, which may differ by an hour, so a node begins with the last
-   TAKEOVER_BYTES of the log and then uses its own clock. Clients stop retrying sooner, for example after
-   three attempts of 3 s. A message that is repeated after this time is stored again.
-4. Timers and half messages have separate id tables, which keep ids much longer but expire them by the
-   broker's clock. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages
-   are also looked up in this table.
-5. A refusal guarantees that the message is not stored, so `broker.sending` searches for an earlier attempt
-   before it refuses a message.
-6. Only one period begins at a time, even if its first flush is late, because a forward step of the clock
-   cannot be distinguished from an idle time, and messages stored before the step must remain known. After a
-   backward step, the current period ends at most TURN_MS later.
-7. If the table cannot be filled because a file of the key index is damaged, the damage is reported. The index
-   is then also read for each id until all recent ids have been added after startup.
+3. An id is recent for WINDOW_MS by the clock of the process that applied the record. The process stores the
+   end offset of the log at the beginning of each of the last TURNS_KEPT periods of TURN_MS. At startup, no
+   periods exist, so store times are used (`broker.spine.store_times`). In a cluster, store times are from the
+   clocks of several machines, which may differ by an hour. Therefore a node of a cluster begins with the last
+   TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying sooner, for example after
+   three attempts of 3 s. A message that is repeated later is stored again.
+4. Timers and half messages have separate id tables, in which ids expire much later, but by the broker's
+   clock. Therefore, for WINDOW_MS after a startup or a takeover, the ids of timers and half messages are also
+   looked up in the table of recent ids.
+5. A refusal guarantees that the message is not stored. Therefore `broker.sending` searches for an earlier
+   attempt before refusing a message.
+6. Only one period begins at a time, even after a long interval without a flush. A forward step of the clock
+   cannot be distinguished from idle time, and the ids of messages stored before the step must remain known.
+   After a backward step, the current period ends at most TURN_MS later.
+7. If the table cannot be filled because a file of the key index is damaged, the damage is reported. In this
+   case, the key index is also read for each id until all recent ids have been added after startup.
 
 A send costs one probe of `broker.spine.recent_ids` and the hash of the id, which the key index also needs. A
 repeat costs one log read per record with the same id, up to SAME_ID_READ_MAX reads. Weak spots: a repeat is
@@ -61,16 +61,16 @@ TURNS_KEPT: Final = 4
 WINDOW_MS: Final = (TURNS_KEPT - 1) * TURN_MS
 """The minimum time for which an id is known."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""A log size in bytes, larger than the amount that a leader writes in WINDOW_MS."""
+"""A number of bytes larger than the amount of log that a leader writes in WINDOW_MS."""
 
 
 class Repeats:
-    """Track the periods of recent ids, and find the first attempt of a repeated send."""
+    """The periods of recent ids, and the search for the first attempt of a repeated send."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
         self.ids: RecentIds
-        """The ids of recent messages, which `recover` sets."""
+        """The ids of recent messages, set by `recover`."""
         self._turn_ends_ms = 0
         self._since: deque[int] = deque([0] * TURNS_KEPT, TURNS_KEPT)
         """The end of the log at the beginning of each kept period, oldest first."""
@@ -105,9 +105,9 @@ class Repeats:
     def pass_time(self, now_ms: int) -> None:
         """Begin the next period if the current period is over.
 
-        This method is called at each flush, and after the clock has been set back. Records appended since the
-        last call belong to the previous period, so their ids are kept longer than necessary. A period ends at
-        most TURN_MS from now, even if the clock was set back.
+        The broker calls `pass_time` at each flush, and after the clock has been set back. Records appended
+        since the last call belong to the previous period, and their ids are kept for at least WINDOW_MS after
+        the call. A period ends at most TURN_MS after the call, even if the clock was set back.
         """
         if now_ms >= self._turn_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -117,13 +117,13 @@ class Repeats:
             self._turn_ends_ms = min(self._turn_ends_ms, now_ms + TURN_MS)
 
     def may_be_misdated(self, now_ms: int) -> bool:
-        """Return whether recent timers and halves may have outdated times and may thus have expired."""
+        """Return whether recent timers and half messages may have wrong times, and may have expired early."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the recent record of the same message under `topic`, or None.
+        """Return the recent record of the same message under `topic`, or None if no record is found.
 
-        `stored` contains the encoded properties of the message.
+        The argument `stored` contains the encoded properties of the message.
         """
         is_known = False
         for found in islice(self._records_with_id(message), SAME_ID_READ_MAX):
@@ -160,7 +160,7 @@ class Repeats:
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # An empty segment has the age 0, and the next records in the segment are recent.
+        # The age of an empty segment is 0, and its first records will be recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

@@ -1,6 +1,6 @@
-"""The send path, which checks a message, assigns it to a queue, and stores it according to its attributes.
+"""The send path, which checks a message, assigns a queue, and stores the message by its attributes.
 
-A repeated message with the same id and content is not stored, and its sender gets the first receipt
+A repeated message with the same id and content is not stored, and the sender gets the first receipt
 (`broker.repeats`). The ids of timers and half messages are kept much longer, for `dedupe_ms`, in the tables
 of `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but other content
 is a different message.
@@ -8,7 +8,7 @@ is a different message.
 A client may send a message several times, and treats the last response as the result. A refusal must
 therefore guarantee that no attempt has stored the message. For this reason, a condition that can change (disk
 space, clock, settings, or topics) causes a refusal only if the message is not a repeat. An illegal message is
-refused at once, because it was illegal in every attempt.
+refused immediately, because the message was illegal in every attempt.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Sending:
         if message.delivery_ms is not None:
             check_delivery(message.delivery_ms, self._settings.delay_ms_max, now_ms)
         carried = parse_verb(message, now_ms, self._settings.delay_ms_max) if message.properties else None
-        if carried is not None:  # before `route`, which may create the topic
+        if carried is not None:  # The check precedes `route`, which may create the topic.
             self._carrying.refuse_unknown(carried, now_ms)
         topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)
@@ -117,7 +117,7 @@ class Sending:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            # The message changes no other part, so a draft that bypasses the parts suffices.
+            # A `NewMessage` draft bypasses the parts, because the message changes no part.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.repeats.ids.may_hold(id_digest):
@@ -143,7 +143,7 @@ class Sending:
         if message.delivery_ms is not None:
             self._find_replaced_timer(
                 message, key_words(message), now_ms
-            )  # refuse now: the commit cannot be refused
+            )  # The half message is refused here, because its commit cannot be refused.
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
 
@@ -172,7 +172,7 @@ class Sending:
         offset, queue_offset = appended.offset, appended.queue_offset
         return SendReceipt(message.message_id, queue_offset, offset, "", handle, offset + 1, replaced_offset)
 
-    # Repeats.
+    # Repeated sends.
 
     def _find_first_receipt(
         self, message: Message, message_type: MessageType, now_ms: int
@@ -187,8 +187,8 @@ class Sending:
     def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
         """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
-        A plain message is neither a timer nor a half message. `stored` contains the encoded properties of the
-        message.
+        A plain message is neither a timer nor a half message. The argument `stored` contains the encoded
+        properties of the message.
         """
         if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -239,17 +239,16 @@ class Sending:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a schedule's message. Its template was checked when the schedule was set."""
+        """Store the message of a schedule, whose template was checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Choose a message's queue by its priority, message group, or lite topic, or else by round-robin.
+        """Choose the queue of a message by its priority, message group, or lite topic, or by round-robin.
 
-        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the topic has too
-        many.
+        Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit is reached.
         """
         if message.priority is not None:
             return min(message.priority, topic.queue_count - 1)
@@ -275,7 +274,7 @@ class Sending:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer with the key `keyed` that a message is to replace, or None.
+        """Return the pending timer with the key `keyed` that a message replaces, or None.
 
         Raise `KeyPending` if the timer must not be replaced, or `TooManyTimers` if too many timers are
         pending.
@@ -308,13 +307,13 @@ class Sending:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt of a message that was stored as the record `found`."""
+    """Return the receipt of the message that was stored as the record `found`."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return the record of a message under its own topic."""
+    """Return a record that stores a message under its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

@@ -1,20 +1,20 @@
 """Operators' changes to a topic (alter, purge, and delete), and the use of the topic before a change.
 
-    verb      records, in one turn                            refused while
+    verb      records, in one call                            refused while
     alter     `TopicSet`                                      messages of the old settings would be lost or
-                                                              disordered (`_check_type`, `_check_queues`)
+                                                              reordered (`_check_type`, `_check_queues`)
     purge     `LogCut` of the topic's queues                  messages are unfinished, unless `discard`
-    delete    the same, a `GroupLeft` per group, and last     timers, halves or schedules use the topic;
+    delete    the same, a `GroupLeft` per group, and last     timers, half messages, schedules use the topic;
               `TopicDeleted`                                  messages are unfinished, unless `discard`
 
-1. A message is unfinished while a group that receives the topic has not finished it. If no group receives the
-   topic, every message counts as unfinished. `use` returns the message counts, and each change checks these
-   counts when it is executed.
-2. A purge moves the first offset of each queue to the end of the queue, and so discards exactly the messages
-   that were durable when the purge was executed. The records remain in the log until retention deletes their
-   segments.
-3. After a crash during a deletion, the log may contain only the first of its records. The topic is then empty
-   and has fewer groups, and a repeated call completes the deletion.
+1. A message is unfinished while any group that receives the topic has not finished the message. If no group
+   receives the topic, every message counts as unfinished. `use` returns the message counts, and each change
+   checks these counts when it is executed.
+2. A purge moves the first offset of each queue to the end of the queue, and thereby discards exactly the
+   messages that are durable at the time of the purge. The records remain in the log until retention deletes
+   their segments.
+3. After a crash during a deletion, the log may contain only the first of its records. In this case, the topic
+   is empty and may have fewer groups, and a repeated call completes the deletion.
 4. Queue offsets of a deleted topic are never reused. A new topic with the same name continues after these
    offsets, so a receipt handle of the old topic cannot acknowledge a message of the new topic.
 
@@ -47,9 +47,9 @@ from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import is_system
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups. The queue of a message group depends on the number of queues."""
+"""The topic types with message groups, whose queues depend on the number of queues."""
 _NAMES_MAX: Final = 10
-"""The maximum number of names listed in an error."""
+"""The maximum number of names in an error message."""
 
 
 class GroupUse(NamedTuple):
@@ -61,7 +61,7 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """The use of a topic. `messages` counts all messages in the queues of the topic, finished or not."""
+    """The use of a topic. `messages` is the number of messages in its queues, including finished messages."""
 
     topic: Topic
     messages: int
@@ -117,7 +117,7 @@ class TopicChanges:
     def alter(
         self, name: str, message_type: MessageType | None, queue_count: int | None, now_ms: int
     ) -> TopicChange:
-        """Change the type or the number of queues of a topic. None leaves a setting unchanged.
+        """Change the type or the number of queues of a topic. An argument of None leaves a setting unchanged.
 
         Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the change is never possible, or
         `TopicInUse` if the change is not possible now.
@@ -160,7 +160,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, end_offset)
 
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Move the first offset of each queue to its end, and return the offset that must become durable."""
+        """Move the first offset of each queue to the queue's end, and return the offset to become durable."""
         queues = [
             (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
         ]
@@ -170,7 +170,7 @@ class TopicChanges:
         return self._store.append(record_of(cut), now_ms).end_offset
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether a topic has appended messages or halves that are not yet durable or counted."""
+        """Return whether a topic has appended messages or half messages that are not yet durable."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -190,7 +190,7 @@ class TopicChanges:
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
-        """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to this type now."""
+        """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to the given type."""
         old, name = use.topic.message_type, use.topic.name
         if message_type is old:
             return
@@ -210,7 +210,7 @@ def _check_alterable(name: str) -> None:
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:
-    """Raise `ClientMistake` or `TopicInUse` unless the topic can be changed to this number of queues now."""
+    """Raise `ClientMistake` or `TopicInUse` unless the topic can have the given number of queues."""
     name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
     if new == old:
         return
@@ -230,7 +230,7 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
 
 
 def _check_waiting(use: TopicUse, message_type: MessageType | None = None) -> None:
-    """Raise `TopicInUse` if timers, halves, or schedules will send messages of another type to the topic."""
+    """Raise `TopicInUse` if timers, half messages, or schedules use another type of the topic."""
     name, found = use.topic.name, []
     if use.timers and message_type is not MessageType.DELAY:
         found.append(f"{use.timers:,} timers (tidewheel timer cancel --all --topic {name})")
@@ -254,7 +254,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """Return, as text, the groups that have unfinished messages."""
+    """Return the names of the groups with unfinished messages, as text."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"

@@ -124,7 +124,7 @@ class Recurrence:
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return the seconds by which clocks are set forward, or 0 if the new time applies at once."""
+        """Return the seconds by which clocks are set forward, or 0 if the change is not adjusted for."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
