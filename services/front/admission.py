@@ -1,8 +1,8 @@
-"""Limits on the number of connections and on the silence of a connection, without sockets or a clock.
+"""Limits on the number of connections and on the idle time of a connection, without sockets or a clock.
 
 The number of connections from one address is limited. A connection must send its first bytes within
-`hello_seconds`, and counts as dead after `idle_seconds` without data, although clients are pinged far more
-often. With authentication, the number of unauthenticated connections from one address is limited, too.
+`hello_seconds`. A connection is considered dead after `idle_seconds` without data, which exceeds the interval
+of pings. With authentication, the number of unauthenticated connections from one address is also limited.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRANGER = "not let in"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits for an address and for a connection."""
+    """The limits for an address and for a connection, with times in seconds."""
 
     connections_per_address: int = 4_096
     hello_seconds: float = 10.0

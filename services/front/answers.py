@@ -1,14 +1,14 @@
 """Error messages for refused connections, in the protocol of the client.
 
-An HTTP/1 client gets a response. A RocketMQ 4 client gets an answer to its request, and shows the text of the
-answer as the reason of the failure. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without a
-text. An HTTP/2 client gets an answer to its first call (`services.front.refusing`).
+An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request, and reports the
+text of the response as the reason for the failure. A TLS client gets the alert `access_denied` (RFC 8446,
+6.2), without a text. An HTTP/2 client gets a response to its first call (`services.front.refusing`).
 
 A remoting frame has this layout, with big-endian numbers (RemotingCommand of Apache RocketMQ):
 
-| bytes | what                                                       |
+| bytes | content                                                    |
 |-------|------------------------------------------------------------|
-| 4     | length of the rest                                         |
+| 4     | length of the following fields                             |
 | 1     | encoding of the header: 0 JSON, 1 binary                   |
 | 3     | length of the header                                       |
 | ...   | header; in binary: code 2, language 1, version 2, opaque 4 |
@@ -47,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a protocol. `http` is the URL of the HTTP interface."""
+    """Return the error message for a protocol. The argument `http` is the URL of the HTTP interface."""
     spoken = "an unknown protocol" if protocol is Protocol.UNKNOWN else protocol.value
     other = {
         Protocol.HTTP1: f"metrics, health and commands are at {http}",
@@ -58,12 +58,12 @@ def error_text(protocol: Protocol, http: str) -> str:
 
 
 def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Return the error message for a connection that began with the bytes `first`, in its protocol."""
+    """Return the encoded error message for a connection whose first bytes are `first`."""
     return encode_text(error_text(protocol, http), protocol, first, "400 Bad Request")
 
 
 class ClientRefusal(NamedTuple):
-    """The refusal of a client with a supported protocol, with a message, a gRPC status and an HTTP status."""
+    """The refusal of a client of a supported protocol: a message, a gRPC status, and an HTTP status."""
 
     text: str
     grpc_status: Status
@@ -75,12 +75,12 @@ PLAINTEXT_REFUSAL: Final = ClientRefusal(PLAINTEXT_SENTENCE, Status.UNAUTHENTICA
 
 
 def encode_refusal(protocol: Protocol, first: bytes, why: ClientRefusal = TOO_MANY_REFUSAL) -> bytes:
-    """Return the refusal of a connection that began with the bytes `first`, in its protocol."""
+    """Return the encoded refusal of a connection whose first bytes are `first`."""
     return encode_text(why.text, protocol, first, why.http_status)
 
 
 def encode_text(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Return a message in the protocol of a connection that began with the bytes `first`."""
+    """Return a message encoded in the protocol of a connection whose first bytes are `first`."""
     match protocol:
         case Protocol.HTTP1:
             return _encode_http1(text, http_status)
@@ -110,7 +110,7 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the id of a remoting request, which the answer repeats, or 0 if the request has no id."""
+    """Return the id of a remoting request, which the response repeats, or 0 if the request has no id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:
@@ -122,7 +122,7 @@ def read_opaque(frame: bytes) -> int:
 
 
 def is_complete(protocol: Protocol, first: bytes) -> bool:
-    """Return whether `first` contains a complete request head, ClientHello or frame header to answer."""
+    """Return whether `first` contains a complete request head, ClientHello, or frame header."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -1,17 +1,18 @@
 """The TLS certificate of the broker: the operator's files, or a self-signed certificate.
 
     --tls-certificate FILE --tls-key FILE     PEM; reloaded without a restart when a file changes
-    neither                                   <store>/tls/: made at the first start, for this host's names
-    --tls-clients FILE                        only clients with a certificate of these authorities may connect
+    neither                                   <store>/tls/: created at the first startup, for the host's names
+    --tls-clients FILE                        clients need a certificate of one of these authorities
 
 The official Java and Go clients accept any certificate. The Python, Node and Rust clients verify the
-certificate, and must be configured to trust a self-signed certificate. A self-signed certificate is not an
-authority (RFC 5280, 4.2.1.9 and 4.2.1.12), so a client that trusts the certificate does not trust other
-certificates signed by its key. The certificate has no key usage extension, because BoringSSL, which gRPC
-clients use, rejects a self-signed certificate whose key usage excludes signing certificates. The running
-broker renews a self-signed certificate `RENEW_DAYS` before it expires. At startup, the broker also replaces
-a certificate that does not match its key, which a crash between the two writes can cause. After a renewal,
-clients need the new certificate. If the HTTP interface is served over TLS, it uses the same certificate.
+certificate, and must be configured to trust a self-signed certificate. A self-signed certificate of the
+broker is not an authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Therefore a client that trusts the certificate
+does not trust other certificates signed with its key. The certificate has no key usage extension. BoringSSL,
+the TLS library of gRPC clients, rejects a self-signed certificate whose key usage excludes certificate
+signing. The running broker renews a self-signed certificate `RENEW_DAYS` before its expiry. At startup, the
+broker also replaces a self-signed certificate that does not match its key, as after a crash between the two
+writes. After a renewal, clients need the new certificate. An HTTP interface with TLS uses the same
+certificate.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ log = structlog.get_logger()
 
 Made = TypeVar("Made")
 Now = Callable[[], datetime.datetime]
-"""A function that returns the current time, with a time zone."""
+"""A function that returns the current time as a time-zone-aware datetime."""
 
 
 def utc_now() -> datetime.datetime:
@@ -70,7 +71,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context of the HTTP interface, which uses the current files at each handshake.
 
     Python calls `sni_callback` at each handshake, even if the client sends no server name. Raise
-    `ConfigurationError` if the files cannot be used.
+    `ConfigurationError` if the files are unusable.
     """
     following = CertificateReloader(files, make_server_context)
 
@@ -93,13 +94,14 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context of the gRPC port.
 
-    If `clients` is set, clients must have a certificate of its authorities.
+    If `clients` is set, each client must present a certificate signed by an authority in this file.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-        authorities = files.clients.read_bytes().decode("ascii", "ignore")  # comments may be in any encoding
+        # The comments in a PEM file may have any encoding.
+        authorities = files.clients.read_bytes().decode("ascii", "ignore")
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError) as error:
@@ -110,7 +112,7 @@ def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a server's TLS context with the current certificate and key."""
+    """Return a TLS context for a server, with the current certificate and key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
@@ -129,7 +131,7 @@ class CertificateReloader(Generic[Made]):
         self._made = self._load_files()
 
     def current(self) -> Made:
-        """Return the object for the current files, or log an error and return the last valid object."""
+        """Return the object for the current files or, after logging an error, the last valid object."""
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
                 renew_certificate(self._files, self._now)
@@ -138,7 +140,7 @@ class CertificateReloader(Generic[Made]):
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
-            if str(error) != self._failure:  # do not repeat the message at every handshake
+            if str(error) != self._failure:  # The message must not be repeated at every handshake.
                 log.error("TLS certificate not read again; the one before serves on", why=str(error))
             self._failure = str(error)
         return self._made
@@ -161,7 +163,7 @@ class CertificateReloader(Generic[Made]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return when a certificate expires, and log a warning if it expires within `WARN_DAYS`.
+    """Return the expiry time of a certificate, and log a warning if it expires within `WARN_DAYS`.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -201,7 +203,7 @@ def ensure_own_files(
 ) -> TlsFiles:
     """Return the TLS files of a folder. If the files are missing, make a self-signed certificate and its key.
 
-    A certificate that the operator has put into the folder is used as it is, and never renewed.
+    A certificate that the operator has put into the folder is used unchanged, and is never renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
     found = load_certificate(files)
@@ -217,7 +219,7 @@ def ensure_own_files(
 
 
 def renew_certificate(files: TlsFiles, now: Now) -> None:
-    """Make a self-signed certificate and its key, unless the files are valid and need no renewal.
+    """Create a self-signed certificate and its key, unless valid files exist that need no renewal.
 
     Raise OSError if a file cannot be read or written.
     """
@@ -230,7 +232,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
 
 def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether the certificate exists, matches its key, and need not be renewed yet."""
+    """Return whether a certificate exists, matches its key, and needs no renewal yet."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -239,7 +241,7 @@ def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
 
 
 def load_certificate(files: TlsFiles) -> Any:
-    """Return the certificate in the file (an `x509.Certificate`), or None if it is missing or invalid."""
+    """Return the certificate in a file (an `x509.Certificate`), or None if the file is missing or invalid."""
     from cryptography import x509
 
     try:
@@ -249,7 +251,7 @@ def load_certificate(files: TlsFiles) -> Any:
 
 
 def is_self_signed(certificate: Any) -> bool:
-    """Return whether a certificate was made and signed by a broker."""
+    """Return whether a certificate was created and signed by a broker."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
@@ -267,7 +269,7 @@ def is_authority(certificate: Any) -> bool:
 
 
 def list_own_names(hosts: Iterable[str]) -> list[str]:
-    """Return the names and addresses that clients may use for a broker on these hosts."""
+    """Return the names and addresses by which clients may connect to a broker on the given hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 

@@ -5,8 +5,8 @@
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is a length in n bytes, followed by the content of that length. The hello is read once for each
-connection, before the handshake, and clients without HTTP/2 get an alert. A ClientHello that spans several
+`<n>` is a length in n bytes, followed by the content of that length. The ClientHello of each connection is
+read once, before the handshake, and clients without HTTP/2 get an alert. A ClientHello that spans several
 records is not checked.
 """
 
@@ -26,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_complete_record(first: bytes) -> bool:
-    """Return whether the first record is complete, or too long to be valid."""
+    """Return whether the first TLS record is complete, or too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _read_number(first, _LENGTH_AT, 2)
@@ -36,7 +36,7 @@ def is_complete_record(first: bytes) -> bool:
 def parse_protocols(first: bytes) -> list[bytes] | None:
     """Return the protocols that a ClientHello offers, or None if `first` is not a ClientHello in one record.
 
-    Return an empty list if the ClientHello has no ALPN extension.
+    The list is empty if the ClientHello has no ALPN extension.
     """
     try:
         return _parse_alpn(first)
@@ -70,7 +70,7 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place`, and their end. Raise IndexError if the bytes end early."""
+    """Return the length-prefixed bytes at `place`, and their end, or raise IndexError if truncated."""
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):

@@ -2,25 +2,26 @@
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes the bytes to the core and each event to the service. In each turn, the core
-parses only a limited number of frames. If bytes remain, the transport is paused and the connection waits in
-`Backlog`. Connections in `Backlog` take turns, so a flood from one client does not delay other clients. After
-frames without progress have used part of a client's allowance, each read waits another `LITTLE_SECONDS`.
+Reading. `data_received` passes the bytes to the core and each event to the service. In each iteration of the
+event loop, the core parses only a limited number of frames. If bytes remain, the transport is paused and the
+connection is added to `Backlog`. The connections in `Backlog` are served in turn, so a flood from one client
+does not delay other clients. After frames without progress have used part of a client's allowance, each read
+is delayed by `LITTLE_SECONDS`.
 
-Writing. All output to a client in one turn of the event loop is sent by one `write` at the end of the turn
-(`WriteQueue`), so 32 replies take one system call. While the socket is blocked (`pause_writing`), DATA waits
-in the core, under the same limits as DATA that waits for flow control. The unsent bytes of all connections
-together are limited, too: over the limit, the connection with the most unsent bytes is closed
+Writing. All output to a client in one iteration of the event loop is sent with one `write` at the end of the
+iteration (`WriteQueue`), so 32 replies take one system call. While the socket is blocked (`pause_writing`),
+DATA remains in the core, under the same limits as DATA that is blocked by flow control. The total of unsent
+bytes of all connections is also limited. Above the limit, the connection with the most unsent bytes is closed
 (`UnreadBytes`).
 
-Serving. The service answers a unary call without a task, when its result is ready (`reply`). A streaming call
-is served by a task (`start`), which receives by `messages` and sends by `send_message`. A message counts as
-delivered when it has passed flow control, which `send_message` awaits. The task is cancelled when the caller
-cancels the call or the connection is lost.
+Serving. The service replies to a unary call without a task, when the result is ready (`reply`). A streaming
+call is served by a task (`start`), which receives with `messages` and sends with `send_message`. A message
+counts as delivered when it has passed flow control, which `send_message` awaits. The task of a streaming call
+is cancelled when the client cancels the call or the connection is lost.
 
-Ending. A refused client gets the reason in a GOAWAY frame. The connection then half-closes and reads for
-another `CLOSE_SECONDS`, because closing a socket with unread bytes makes the kernel send RST, which would
-destroy the reason in transit.
+Ending. A refused client gets the reason in a GOAWAY frame. The connection is then half-closed, and is read
+for another `CLOSE_SECONDS`. If a socket with unread bytes is closed, the kernel sends RST, and the client may
+not receive the reason.
 """
 
 from __future__ import annotations
@@ -55,33 +56,33 @@ log = structlog.get_logger()
 
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
-"""The duration of silence after which a client is pinged, and the time limit for its answer."""
+"""The idle time after which a client is pinged, and the time limit for the acknowledgement."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""The time for a client to read the reason for the end, and the bytes that it may send in this time."""
+"""The time for a client to read the reason for a close, and the bytes that it may send in this time."""
 LITTLE_SECONDS: Final = 0.01
 """The delay before the next read from a client that sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
-"""The maximum number of messages of a stream that are read in one turn."""
+"""The maximum number of messages of a stream that are read in one iteration of the event loop."""
 UNREAD: Final = "All answers that wait to be read are too many, and this client has most of them."
 DEAD: Final = "no answer to a ping"
 
 
 class Service(Protocol):
-    """A service that answers calls."""
+    """A service that processes calls."""
 
     def method_of(self, path: str) -> Method | None:
         """Return the method of a path, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a unary call, now or later."""
+        """Process a unary call, with a reply now or later."""
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Answer a call whose request is a stream."""
+        """Process a call whose request is a stream."""
 
 
 class Acceptor(Protocol):
-    """The acceptor of connections, which counts the connections."""
+    """The acceptor of connections, which counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server ends, with a short reason and details."""
@@ -91,14 +92,14 @@ class Acceptor(Protocol):
 
 
 class WriteQueue:
-    """The connections that have bytes to write at the end of this turn of the event loop."""
+    """The connections with bytes to write at the end of the current iteration of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: list[Connection] = []
 
     def add(self, connection: Connection) -> None:
-        """Schedule a write of a connection at the end of this turn."""
+        """Schedule a write of a connection at the end of the current iteration of the event loop."""
         if not self._waiting:
             self._loop.call_soon(self._write)
         self._waiting.append(connection)
@@ -110,14 +111,14 @@ class WriteQueue:
 
 
 class Backlog:
-    """The connections with unparsed frames. Each turn of the event loop serves one connection."""
+    """The connections with unparsed frames. Each iteration of the event loop serves one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Schedule a connection to continue reading in a later turn."""
+        """Schedule a connection to continue reading in a later iteration of the event loop."""
         if not self._waiting:
             self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
@@ -130,14 +131,14 @@ class Backlog:
 
 
 class UnreadBytes:
-    """The unread bytes of answers. Above the limit, the connection with the most unread bytes is closed."""
+    """The unsent bytes per connection. Above the total limit, the connection with the most is closed."""
 
     def __init__(self) -> None:
         self.waiting_bytes = 0
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the unread bytes of a connection, and close the largest connection if the total is too high."""
+        """Set the unsent bytes of a connection, and enforce the limit on the total of all connections."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -163,7 +164,7 @@ class ServerState:
 
 
 class ServedCall:
-    """A call that is served by a task, with the messages of its request and the futures of the task."""
+    """A call that is served by a task, with the request messages and the futures that the task awaits."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
@@ -224,20 +225,20 @@ class Connection(asyncio.Protocol):
         self.is_let_in = False
         """Whether a call has passed authentication."""
         self.is_stranger = self.is_listed = False
-        """Whether the connection counts as unauthenticated, and whether the server has counted its end."""
+        """Whether the connection counts as unauthenticated, and whether its end has been counted."""
         self.protocol = ""
-        """The protocol that was negotiated by ALPN, empty without TLS."""
+        """The protocol that was negotiated by ALPN, or "" without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The service's cache of parsed header fields, with pairs (fields, parsed object) by `id(fields)`."""
+        """The cache of the service for parsed header fields: (fields, parsed object) by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, ServedCall] = {}
         self._is_dirty = self._is_behind = self._has_hung_up = False
         self._unread_bytes = self._discarded_bytes = 0
-        """The unread bytes of answers, and the bytes received after the end."""
+        """The unsent bytes of responses, and the bytes received after the end."""
         self._is_refused = False
-        """Whether the server ends the connection with a reason that the client must be able to read."""
+        """Whether the server closes the connection with a reason, which the client must be able to read."""
         self.heard_at = shared.loop.time()
 
     @property
@@ -257,13 +258,14 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes to the core, and continue in a later turn if the core leaves bytes unparsed."""
+        """Pass bytes to the core, and continue in a later iteration if the core leaves bytes unparsed."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_over:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                self.transport.pause_reading()  # a client that sends this much may lose the reason
+                # A client that sends more than this limit may lose the reason.
+                self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
         if (self.calls.has_unread or http2.is_throttled) and not self._is_behind and not http2.is_over:
@@ -273,7 +275,7 @@ class Connection(asyncio.Protocol):
             self.schedule_write()
 
     def continue_reading(self) -> None:
-        """Continue with bytes of earlier turns."""
+        """Continue with the bytes of earlier iterations of the event loop."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -285,7 +287,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Continue in a later turn, or after `LITTLE_SECONDS` if the client's frames make no progress."""
+        """Continue in a later iteration, or after `LITTLE_SECONDS` if the frames make no progress."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
             self._shared.loop.call_later(LITTLE_SECONDS, self._shared.backlog.add, self)
@@ -302,7 +304,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def eof_received(self) -> bool:
-        """Return False to close the transport, since a client that half-closes TCP needs no answers."""
+        """Return False to close the transport, because a client that half-closes TCP needs no responses."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -317,13 +319,13 @@ class Connection(asyncio.Protocol):
         self._acceptor.remove_connection(self)
 
     def schedule_write(self) -> None:
-        """Schedule a write of the core's bytes at the end of this turn."""
+        """Schedule a write of the core's bytes at the end of the current iteration of the event loop."""
         if not self._is_dirty:
             self._is_dirty = True
             self._shared.writes.add(self)
 
     def write(self) -> None:
-        """Write the core's bytes, and count the unread bytes."""
+        """Write the core's bytes, and count the unsent bytes."""
         self._is_dirty = False
         if self.transport.is_closing():
             return
@@ -331,7 +333,7 @@ class Connection(asyncio.Protocol):
         if out := self.calls.http2.take_output():
             self.transport.write(out)
         # The core returns DATA in pieces, and the transport may call `pause_writing` after each piece. The
-        # rest of the DATA then waits in the core, which limits it, and not in the unlimited transport buffer.
+        # remaining DATA then stays in the core, which has a limit, and not in the unlimited transport buffer.
         while self.calls.http2.can_send_data:
             self._handle_events(self.calls.resume())
             self.transport.write(self.calls.http2.take_output())
@@ -346,7 +348,7 @@ class Connection(asyncio.Protocol):
             self._close_after_output()
 
     def end_with_reason(self, why: str) -> None:
-        """End the connection with a GOAWAY that contains the reason."""
+        """Close the connection with a GOAWAY that contains the reason."""
         self.calls.http2.end_with_reason(Code.ENHANCE_YOUR_CALM, why)
         self.schedule_write()
 
@@ -356,18 +358,18 @@ class Connection(asyncio.Protocol):
             return
         self._has_hung_up = True
         if self._is_refused and self.transport.can_write_eof():
-            self.transport.write_eof()  # the client closes once it has read the reason
+            self.transport.write_eof()  # The client closes the connection after reading the reason.
         else:
             self.transport.close()
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send GOAWAY, after which the client opens no more calls. Calls under way continue."""
+        """Send GOAWAY, after which the client begins no more calls, and open calls continue."""
         self.calls.http2.shut_down()
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Ping a silent client, close the connection if a ping is not answered, and refuse slow requests."""
+        """Ping an idle client, close the connection if a ping is unacknowledged, and refuse slow requests."""
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
@@ -407,18 +409,18 @@ class Connection(asyncio.Protocol):
                     self.schedule_write()
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Answer a call with one message."""
+        """Reply to a call with one message and status OK."""
         self.calls.reply(stream_id, message)
         if not self._is_dirty:
             self.schedule_write()
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "") -> None:
-        """End a call."""
+        """End a call with a status."""
         self.calls.end(stream_id, status, text)
         self.schedule_write()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send a message of a streamed answer, and return when the message has passed flow control."""
+        """Send a message of a response stream, and return when the message has passed flow control."""
         self.calls.send_message(stream_id, message)
         self.schedule_write()
         if not self.calls.http2.is_drained(stream_id):
@@ -427,7 +429,7 @@ class Connection(asyncio.Protocol):
             await answering.passed
 
     async def messages(self, stream_id: int) -> AsyncIterator[bytes]:
-        """Yield the messages of a request until the request ends or is cancelled."""
+        """Yield the messages of a request until the request ends or the call is cancelled."""
         answering, count = self._answering.get(stream_id), 0
         while answering is not None:
             while answering.inbox:
@@ -435,8 +437,8 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # Only now does the core parse the next message and reopen the client's window, so a slow task
-                # does not fill the memory of the server.
+                # The core parses the next message and reopens the client's window only at this point, so a
+                # slow task does not fill the memory of the server.
                 self._handle_events(self.calls.finish_message(stream_id))
                 self.schedule_write()
                 count += 1
@@ -446,7 +448,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Serve a call by a task, which is cancelled if the call is cancelled."""
+        """Serve a call with a task, which is cancelled if the call is cancelled."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -455,7 +457,7 @@ class Connection(asyncio.Protocol):
 
     def _finish_task(self, stream_id: int, task: asyncio.Task[None]) -> None:
         if (answering := self._answering.pop(stream_id, None)) is not None:
-            answering.add_message(None)  # a second task may still await the request's messages
+            answering.add_message(None)  # A second task may still await the messages of the request.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
@@ -468,7 +470,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short reason for a TLS failure, which is the client's alert or the error of the server."""
+    """Return a short reason for a TLS failure: the alert of the client or the error of the server."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -1,4 +1,4 @@
-"""The protocol of a connection, detected by its first bytes.
+"""The detection of the protocol of a connection by its first bytes.
 
 | first bytes                          | protocol                               | source             |
 |--------------------------------------|----------------------------------------|--------------------|
@@ -7,7 +7,7 @@
 | a method of HTTP and a space         | HTTP/1                                 | RFC 9110, 9        |
 | 00, a length; a kind of header, its  | RocketMQ 4's remoting: a frame and its | RemotingCommand of |
 | length, which fits into the first    | header                                 | Apache RocketMQ    |
-| anything else                        | unknown                                |                    |
+| other bytes                          | unknown                                |                    |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 ENOUGH_BYTES: Final = 8
-"""The number of bytes that is sufficient to identify any protocol."""
+"""The number of bytes that suffices to identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """The protocol of a connection to this port."""
+    """The protocol of a connection to the protocol port."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"

@@ -4,23 +4,23 @@
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
                       CallCancelled                                  by the client, or after a protocol error
                       StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
-    reply, send_message, end   send an answer; `http2.take_output()` returns the bytes to write
+    reply, send_message, end   send a response; `http2.take_output()` returns the bytes to write
 
 For a unary call, `CallReceived` is returned when the request is complete, and a handler never gets part of a
-message. Nearly every call is HEADERS and one DATA frame in one read, and `_handle_request` alone handles
-these calls, without an `Incoming`.
+message. Nearly every call consists of HEADERS and one DATA frame that arrive in one read. For such a call,
+`_handle_request` alone parses the request, without an `Incoming`.
 
-In a request stream, a message is parsed after `finish_message` was called for the previous message. The
-unparsed bytes are bounded by the flow control window of the client, while a megabyte of compressed bytes
-could contain a million empty messages.
+In a request stream, a message is parsed only after `finish_message` was called for the previous message. The
+flow control window of the client bounds the unparsed bytes, whereas a megabyte of compressed bytes could
+contain a million empty messages.
 
-This module refuses invalid requests: a wrong content type or verb (by an HTTP status), an unknown method, an
-unknown compression, and a message that is too long or truncated. Each refusal contains the reason in a
-sentence, since a client logs only the status and its text.
+`GrpcCalls` refuses requests with a wrong content type or HTTP verb (with an HTTP status), an unknown method,
+an unknown compression, or a message that is too long or truncated. The text of each refusal is the reason,
+because a client logs only the status and its text.
 
 Bounds: incomplete requests and unread messages may take `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes on one
-connection, and `REQUESTS_BYTES_MAX` on all connections (`RequestMemory`). A call that exceeds a bound is
-refused. After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
+connection, and `REQUESTS_BYTES_MAX` bytes on all connections (`RequestMemory`). A call that exceeds a bound
+is refused. After `REQUEST_MS_MAX`, `check_limits` also refuses requests that arrive slower than
 `REQUEST_BYTES_PER_SECOND_MIN`. Bytes above the expected compression ratio (a decompression bomb) count as
 frames without progress.
 """
@@ -62,7 +62,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""The number of bytes that an incomplete request counts for its objects, and for each header field."""
+"""The bytes counted for the objects of an incomplete request, and for each of its header fields."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
@@ -92,7 +92,7 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message of a request stream. The next message is returned after `finish_message`."""
+    """A message of a request stream, which must be finished with `finish_message`."""
 
     stream_id: int
     message: bytes
@@ -105,7 +105,7 @@ class HalfClosed(NamedTuple):
 
 
 class CallCancelled(NamedTuple):
-    """The client has cancelled a call or violated the protocol, so the call can no longer be answered."""
+    """The client has cancelled a call or violated the protocol, so that no response can be sent."""
 
     stream_id: int
 
@@ -148,13 +148,13 @@ class Incoming:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """The start time in seconds of the request or current message, and the bytes received since then."""
+        """The start time in seconds of the request or current message, and the bytes received since."""
         self.whole: bytes | None = None
-        """The only message of a unary request."""
+        """The message of a unary request."""
         self.said_bytes = -1
-        """The bytes of the returned but unread message of a request stream, or -1 if there is none."""
+        """The size in bytes of the returned but unread message of a request stream, or -1 without one."""
         self.unread_bytes = 0
-        """The received bytes that were not yet returned to the client's flow control window."""
+        """The number of received bytes not yet returned to the client's flow control window."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -163,7 +163,7 @@ class Incoming:
 
     @property
     def memory_bytes(self) -> int:
-        """Return the bytes of memory that the request uses now."""
+        """The number of bytes of memory that the request uses."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.said_bytes)
 
 
@@ -197,11 +197,11 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """The HTTP/2 events that wait for a later turn, as this turn has decompressed enough bytes."""
+        """The HTTP/2 events for a later iteration, after the maximum number of bytes was decompressed."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, Incoming] = {}
         self._begun: set[int] = set()
-        """The streams on which the header block of the answer was sent."""
+        """The streams on which the header block of the response was sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
         """The HTTP status and the start time in seconds of each request that is not gRPC, by stream."""
 
@@ -214,7 +214,7 @@ class GrpcCalls:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
             if self.http2.is_over and isinstance(event, (RequestReceived, DataReceived)):
-                continue  # the connection is over, perhaps because of this request
+                continue  # The connection has ended, perhaps because of this request.
             self._handle_event(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
                 self._later = events[place + 1 :]
@@ -223,25 +223,25 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Return whether `receive` must be called again in a later turn for received bytes or events."""
+        """Whether `receive` must be called again in a later iteration for received bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Send waiting output, because the transport can take more, and return the events."""
+        """Send blocked output, because the transport has room again, and return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._handle_event(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return the events that the answers and `check_limits` have caused."""
+        """Return the events that responses and `check_limits` have caused."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._handle_event(event, found)
         return found
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Refuse slow requests, and return the result of `Http2.check_limits`. Then call `events`."""
+        """Refuse slow requests, with events in `events`, and return the result of `Http2.check_limits`."""
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
         for stream_id in late:
@@ -255,7 +255,7 @@ class GrpcCalls:
 
     @property
     def has_output(self) -> bool:
-        """Return whether there are bytes to write, or events."""
+        """Whether the connection has bytes to write, or events."""
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
@@ -299,7 +299,8 @@ class GrpcCalls:
         if is_whole and not method.takes_stream and body[:1] == b"\0":
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
             is_taken = size <= method.message_bytes_max
-            if is_taken and len(body) == PREFIX_BYTES + size:  # nearly every call: one message in one frame
+            # Nearly every call has one message in one frame.
+            if is_taken and len(body) == PREFIX_BYTES + size:
                 found.append(CallReceived(stream_id, method, head, body[PREFIX_BYTES:]))
                 return
         messages = Messages(method.message_bytes_max, is_gzip=encoding == "gzip")
@@ -359,7 +360,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _emit_call(self, stream_id: int, incoming: Incoming, found: list[Event]) -> None:
-        """Add a call to `found` if its request is complete. Raise `Refused` unless it has one message."""
+        """Add a call to `found` if the request is complete, or raise `Refused` unless it has one message."""
         self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -418,30 +419,30 @@ class GrpcCalls:
         self.http2.finish_answer(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Answer a request that is not gRPC with its HTTP status and a text."""
+        """Reply to a request that is not gRPC with an HTTP status and a text."""
         self.http2.begin_answer(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.finish_answer(stream_id)
 
-    # Answers.
+    # Responses.
 
     def reply(self, stream_id: int, message: bytes) -> None:
-        """Answer a call with one message and status OK."""
+        """Reply to a call with one message and status OK."""
         self.http2.send_answer(stream_id, HEAD, frame_message(message), WELL)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send the next message of an answer."""
+        """Send the next message of a response."""
         if stream_id not in self._begun:
             self.begin(stream_id)
         self.http2.send_data(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Send the header block of an answer, with additional header fields of the service."""
+        """Send the header block of a response, with additional header fields of the service."""
         self._begun.add(stream_id)
         self.http2.begin_answer(stream_id, HEAD if not fields else encode_head(200, GRPC, dict(fields)))
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End an answer with a status and a text, and with `more` as further trailers."""
+        """End a response with a status and a text, and with `more` as further trailers."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -450,7 +451,7 @@ class GrpcCalls:
             self.http2.finish_answer(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
-        """Reopen the flow control window after a message was read, and return the next events."""
+        """Finish a message, reopen the flow control window, and return the next events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.said_bytes >= 0:
@@ -460,7 +461,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Reset a call that cannot be answered because of an error in the service."""
+        """Reset a call that has no response because of an error in the service."""
         self._begun.discard(stream_id)
         self._remove_request(stream_id)
         self.http2.reset_stream(stream_id, Code.INTERNAL_ERROR)

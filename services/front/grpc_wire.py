@@ -2,15 +2,15 @@
 
 A message in DATA has this layout (PROTOCOL-HTTP2.md of grpc/grpc):
 
-| bytes | what                                                     |
+| bytes | content                                                  |
 |-------|----------------------------------------------------------|
 | 1     | 1 if compressed with the codec in `grpc-encoding`        |
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-An answer consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal is a single HEADERS
-frame with the fields of both HEADERS. Blocks are written as literals without indexing (RFC 7541, 6.2.2),
-which every decoder can read, independent of its table.
+A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal is a single HEADERS
+frame with the fields of both HEADERS. Header blocks consist of literals without indexing (RFC 7541, 6.2.2),
+which any decoder can read independent of its table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Status(IntEnum):
 
 
 class Refused(Exception):
-    """A call is refused with a status and a sentence."""
+    """A call is refused with a status and an error message."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -75,7 +75,7 @@ def encode_field(name: str, value: str) -> bytes:
 
 
 def encode_head(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
-    """Return the header block at the start of an answer."""
+    """Return the header block at the start of a response."""
     begun = _STATUS_200 if status == 200 else _STATUS + encode_string(str(status).encode())
     others = b"".join(encode_field(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + encode_string(content_type.encode()) + others
@@ -83,13 +83,13 @@ def encode_head(status: int, content_type: str, fields: dict[str, str] | None = 
 
 @lru_cache(maxsize=1024)
 def encode_trailers(status: Status, text: str = "") -> bytes:
-    """Return the header block at the end of an answer."""
+    """Return the header block at the end of a response."""
     said = encode_field("grpc-message", percent_encode(text)) if text else b""
     return encode_field("grpc-status", str(int(status))) + said
 
 
 def percent_encode(text: str) -> str:
-    """Return a text as `grpc-message`, in UTF-8 with percent-encoding except for printable ASCII but %."""
+    """Return a text as `grpc-message`: UTF-8 with all but printable ASCII, and %, percent-encoded."""
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -104,7 +104,7 @@ def refusal(status: Status, text: str) -> bytes:
 
 
 def parse_timeout(timeout: str) -> float:
-    """Return a `grpc-timeout` in seconds. Raise `Refused` if the timeout is invalid."""
+    """Return a `grpc-timeout` in seconds, or raise `Refused` if the timeout is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -117,11 +117,11 @@ def frame_message(message: bytes) -> bytes:
 
 
 class Messages:
-    """The messages of a request, assembled from the pieces of its body and returned one at a time.
+    """The messages of a request, assembled from the pieces of the body and returned one at a time.
 
     Pieces are joined on arrival, because separate small pieces would take many times their size in memory. A
-    gzip message is unpacked piece by piece, because 32 MiB of nearly empty blocks with their own codes take
-    0.8 s to unpack, and a limit on the output does not bound this time.
+    gzip message is decompressed piece by piece, because a limit on the output does not bound the time.
+    Decompressing 32 MiB of nearly empty blocks with separate code tables takes 0.8 s.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -132,11 +132,11 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """The unpacked bytes, and the bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The decompressed bytes, and those above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
 
     @property
     def held_bytes(self) -> int:
-        """Return the size of incomplete messages in bytes, raw or unpacked."""
+        """The size in bytes of received but not returned messages, as received or decompressed."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -145,7 +145,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raise `Refused` if the message is invalid."""
+        """Return the next message, or None if it is incomplete, or raise `Refused` if it is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -173,14 +173,14 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """End the request. Raise `Refused` if the last message is incomplete."""
+        """End the request, or raise `Refused` if the last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."
             )
 
     def _unpack(self, unpacking: GzipMessage) -> bytes | None:
-        """Unpack the received bytes. Return the message, or None if the message is incomplete."""
+        """Decompress the received bytes, and return the message, or None if the message is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -196,7 +196,7 @@ class Messages:
 
 
 class GzipMessage:
-    """A gzip message with its unpacked bytes, and with `left_bytes` that have not arrived."""
+    """A gzip message with its decompressed bytes, and with `left_bytes` bytes that have not arrived."""
 
     __slots__ = ("_gzip", "_most", "_worth_bytes", "left_bytes", "plain")
 
@@ -210,18 +210,19 @@ class GzipMessage:
 
     @property
     def excess_bytes(self) -> int:
-        """Return the unpacked bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
+        """The number of decompressed bytes above the expected compression ratio (`UNPACKED_RATIO_MAX`)."""
         return max(0, len(self.plain) - self._worth_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Unpack the next bytes. Raise `Refused` if the bytes are not gzip, or the message is too long."""
+        """Decompress the next bytes, or raise `Refused` if they are not gzip or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._most + 1 - len(self.plain))
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
-            # A second member would be dropped, and zlib copies all bytes after the first with each piece.
+            # A second gzip member would be dropped, and zlib copies all bytes after the first member with
+            # each piece.
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )
@@ -229,7 +230,7 @@ class GzipMessage:
             raise make_too_long(len(self.plain), self._most)
 
     def end(self) -> bytes:
-        """Return the message. Raise `Refused` if the message is truncated."""
+        """Return the message, or raise `Refused` if the message is truncated."""
         if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return bytes(self.plain)

@@ -1,41 +1,42 @@
 """A decoder of header blocks (HPACK, RFC 7541), for a server that sets the dynamic table size to 0.
 
-A block is a sequence of fields. With a table of size 0, the meaning of a field does not depend on the fields
-before it, and a field can be looked up by its bytes:
+A header block is a sequence of fields. With a dynamic table of size 0, the meaning of a field does not depend
+on the preceding fields, and a field can be looked up by its bytes:
 
-| first bits | field                                        | here                                       |
+| first bits | field                                        | decoding                                   |
 |------------|----------------------------------------------|--------------------------------------------|
 | 1          | an entry of a table, by its number           | numbers to 61 are the static table         |
-| 01         | name and value, to enter the client's table  | decoded as 0000, since there is no table   |
-| 001        | the size of the client's table from now on   | only before the first field of a block     |
-| 0000, 0001 | name and value                               | looked up by all its bytes, or decoded     |
+| 01         | name and value, to enter the client's table  | decoded as 0000, without a dynamic table   |
+| 001        | the new size of the client's table           | only before the first field of a block     |
+| 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
-A name or value consists of its length (seven bits, and further bytes if all seven are set) and its bytes,
-which are Huffman-coded if the first bit of the length is set.
+A name or value consists of its length (seven bits, and further bytes if all seven bits are set) and its
+bytes. The bytes are Huffman-coded if the first bit of the length is set.
 
-Most header fields of a client are the same in every call. The fields in `PER_CALL` change, and are not
-cached. A decoder caches the shapes of the last blocks of its connection. A shape consists of runs of bytes
-that are the same in each block, and the values of the changing fields are between the runs. A block with a
-known shape costs one comparison for each run and one step for each value, independent of the number of
+Most header fields of a client are the same in every call. The fields in `PER_CALL` differ between calls, and
+are not cached. A decoder caches the shapes of the last blocks of its connection. A shape consists of runs of
+bytes that are identical in each block, and the values of the changing fields are between the runs. A block
+with a known shape costs one comparison for each run and one step for each value, independent of the number of
 fields. A block of the official clients takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table
 of 4,096 bytes takes 6 to 18 us, and `hpack` takes 31 to 45 us. Without a table, a block is 150 to 300 bytes
 longer.
 
-A client may use a dynamic table until it has acknowledged the size 0. The blocks of a client that uses a
-table are decoded by `hpack` until the acknowledgement. The server sends the size 0 to gRPC clients with their
-first call, and other clients (HTTP/2 conformance tests) keep their table.
+A client may use a dynamic table until it has acknowledged the size 0. Until the acknowledgement, the package
+`hpack` decodes the blocks of a client that uses a dynamic table. The server sends the size 0 to gRPC clients
+at their first call, and other clients (HTTP/2 conformance tests) keep their table.
 
-After the acknowledgement, the table has the size 0, even if the client's next block does not contain the size
-update that RFC 7541 (4.2) requires: nginx never sends the update, and adds entries that it never references.
-Adding an entry that is larger than the table empties the table and is not an error (4.4), so a block of nginx
-is decoded like any other block. A reference to an entry of the dynamic table ends the connection.
+After the acknowledgement, the dynamic table has the size 0, even if the client's next block does not contain
+the size update that RFC 7541 (4.2) requires. For example, nginx never sends the update, and adds entries that
+it never references. Adding an entry that is larger than the table empties the table and is not an error (RFC
+7541, 4.4), so a block of nginx is decoded like any other block. A reference to an entry of the dynamic table
+ends the connection.
 
 Bounds: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32 bytes for
-each field. A longer block is refused, and without a table the rest of the block is not decoded. With a table,
-the whole block is decoded, and a block of more than four times the maximum size ends the connection. The
-decoders cache at most `KEPT_FIELDS_MAX` fields for all connections, and `SHAPES_MAX` shapes for each
-connection. `work` is the cost of the last block in steps of 10 us, and `said_bytes` is the size of its
-fields.
+each field. A longer block is refused. Without a dynamic table, the remaining bytes of a refused block are not
+decoded. With a dynamic table, the whole block is decoded, and a block of more than four times the maximum
+size ends the connection. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections, and up to
+`SHAPES_MAX` shapes for each connection. `work` is the cost of the last block in steps of 10 us, and
+`said_bytes` is the size of its fields.
 """
 
 from __future__ import annotations
@@ -65,18 +66,18 @@ PER_CALL: Final = frozenset(
 )
 """The fields whose value may differ in each call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""The maximum size of the fields of a block with a table. A longer block ends the connection."""
+"""The size of a block with a dynamic table above which the connection is closed."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""The maximum number of fields that are searched for a use of the dynamic table."""
+"""The maximum number of fields of a block that are searched for uses of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
-"""The bytes that a field counts in addition to its name and value (RFC 9113, 6.5.2)."""
+"""The bytes counted for a field in addition to its name and value (RFC 9113, 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
 
 METHOD, SCHEME, PATH, AUTHORITY, REGULAR, MALFORMED = 1, 2, 4, 8, 16, 32
-"""The kinds of fields. A request has the first three kinds, and pseudo fields precede all regular fields."""
+"""The kinds of fields. A request has the first three kinds, and pseudo fields precede regular fields."""
 _PSEUDO: Final = {":method": METHOD, ":scheme": SCHEME, ":path": PATH, ":authority": AUTHORITY}
 _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
@@ -94,7 +95,7 @@ _INTEGER_BYTES_MAX: Final = 5
 
 
 class CompressionError(Exception):
-    """A header block cannot be decoded, nor can any later block of its connection."""
+    """A header block, and therefore each later block of the connection, cannot be decoded."""
 
 
 class Malformed(Exception):
@@ -121,7 +122,7 @@ class Field(NamedTuple):
 
 
 class Head:
-    """The fields of a request, of which the fields in `PER_CALL` are decoded on access.
+    """The fields of a request. The fields in `PER_CALL` are decoded on access.
 
     The values of a repeated field are joined by commas (RFC 9110, 5.2).
     """
@@ -130,7 +131,7 @@ class Head:
 
     def __init__(self, fields: dict[str, str], per_call: dict[str, bytes]) -> None:
         self.fields = fields
-        """The constant fields. This dictionary is shared between calls, and must not be changed."""
+        """The fields that are not in `PER_CALL`. The dictionary is shared between calls, and is read-only."""
         self._per_call = per_call
 
     def get(self, name: str) -> str:
@@ -146,12 +147,12 @@ class Head:
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
-        """Return all fields. Raise `CompressionError` if a value cannot be decoded."""
+        """Return all fields, or raise `CompressionError` if a value cannot be decoded."""
         return self.fields | {name: decode_string(raw) for name, raw in self._per_call.items()}
 
 
 class Shape(NamedTuple):
-    """The common part of similar blocks, which consists of runs of bytes with the names of values between."""
+    """The common part of similar blocks: runs of bytes, and the names of the values between the runs."""
 
     runs: tuple[bytes, ...]
     names: tuple[str, ...]
@@ -159,22 +160,22 @@ class Shape(NamedTuple):
 
 
 class FieldDecoder:
-    """The decoder of one connection. `kept` is the cache of fields that all connections share."""
+    """The header block decoder of one connection. `kept` is the cache of fields of all connections."""
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "said_bytes", "work")
 
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """The cost of the last block, or 0 if the block had a known shape."""
+        """The cost of the last block in steps of 10 us, or 0 if the block had a known shape."""
         self.said_bytes = 0
-        """The length of the last block, or the size of its fields with 32 bytes each for a new shape."""
+        """The length of the last block or, for a new shape, the size of its fields with 32 bytes each."""
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
-        """The `hpack` decoder, while the client uses a table."""
+        """The `hpack` decoder, while the client uses a dynamic table, or None."""
         self._is_acknowledged = False
         self._table_bytes = TABLE_BYTES_DEFAULT
-        """The table size that the client has last set."""
+        """The last dynamic table size that the client has set."""
 
     def disable_table(self) -> None:
         """Handle the client's acknowledgement of the table size 0."""
@@ -182,11 +183,11 @@ class FieldDecoder:
 
     @property
     def uses_table(self) -> bool:
-        """Return whether the client may still use a table."""
+        """Whether the client may still use a dynamic table."""
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """Return the request in a complete block. Raise `CompressionError`, `Malformed` or `TooLong`."""
+        """Return the request in a complete block, or raise `CompressionError`, `Malformed`, or `TooLong`."""
         self.work, self.said_bytes = 0, len(block)
         if self._full is not None:
             return self._decode_with_table(block)
@@ -196,9 +197,9 @@ class FieldDecoder:
         return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block may end a request. Raise `CompressionError` if the block is invalid.
+        """Return whether a block has the valid trailers of a request, or raise `CompressionError`.
 
-        A block that uses the client's table also updates the table.
+        A block that uses the client's dynamic table also updates the table.
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
@@ -234,7 +235,7 @@ class FieldDecoder:
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             if size != self._table_bytes:
-                self._shapes.clear()  # the entries of a known shape may now enter the table
+                self._shapes.clear()  # The fields of a known shape may enter the table of the new size.
             self._table_bytes = size
         return at
 
@@ -285,7 +286,8 @@ class FieldDecoder:
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
         """Return the field at `at`, the start of its value, and its end.
 
-        The start is 0 for a constant field. Raise `CompressionError` if the field cannot be decoded.
+        The start is 0 for a field that is not in `PER_CALL`. Raise `CompressionError` if the field cannot be
+        decoded.
         """
         first = block[at]
         if first & _INDEXED:
@@ -329,7 +331,7 @@ def _match_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def classify_field(name: str, value: str) -> Field:
-    """Return a field with its kind."""
+    """Return a header field with its kind."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)
@@ -346,7 +348,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return the fields by name. Raise `Malformed` if the fields are not valid for a request."""
+    """Return the fields by name, or raise `Malformed` if the fields are not valid for a request."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -387,7 +389,7 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 
 
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if the integer is invalid.
+    """Return an integer and its end (RFC 7541, 5.1), or raise `CompressionError` if it is invalid.
 
     The integer is in the low bits of `mask` and, if all of these bits are set, in the following bytes.
     """
@@ -416,7 +418,7 @@ def _find_string_end(block: bytes, at: int) -> int:
 
 
 def decode_string(raw: bytes) -> str:
-    """Return the text of a length-prefixed string. Raise `CompressionError` if the string is invalid."""
+    """Return the text of a length-prefixed string, or raise `CompressionError` if the string is invalid."""
     _, at = decode_integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _decode_latin1(raw[at:])

@@ -1,43 +1,43 @@
 """The server side of one HTTP/2 connection (RFC 9113), which parses bytes without a socket or a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
-    send_answer, begin_answer ...       the answers; `take_output()` returns the bytes to write
+    send_answer, begin_answer ...       the responses; `take_output()` returns the bytes to write
 
-A stream is a request and its answer. The state of a stream determines how a frame is handled:
+A stream consists of a request and its response. The state of a stream determines the handling of a frame:
 
-| state              | HEADERS         | DATA          | end of request     | RST_STREAM | our end    |
+| state              | HEADERS         | DATA          | end of request     | RST_STREAM | server end |
 |--------------------|-----------------|---------------|--------------------|------------|------------|
 | idle               | OPEN            | error         |                    | error      |            |
 | OPEN               | trailers        | accepted      | HALF_CLOSED_REMOTE | closed     | closed (1) |
 | HALF_CLOSED_REMOTE | STREAM_CLOSED   | STREAM_CLOSED |                    | closed     | closed     |
 | closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
-|   reset by us (2)  | ignored         | ignored       |                    | ignored    |            |
+|   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
 (1) The client may still send DATA, and RST_STREAM(NO_ERROR) asks it to stop.
 (2) Frames may have been in transit. The last `RESET_KEPT` streams that the server has reset are recorded.
 
 Flow control. The windows of a stream and of the connection limit the DATA that each side may send.
 - Received DATA is counted on arrival, including padding, and `acknowledge_data` enlarges the windows. DATA on
-  closed streams enlarges the window of the connection, too, since the client has counted these bytes.
-- DATA to send waits in its stream until both windows allow it and the transport can take more (`is_full`).
-  Streams take turns, and a stream that is blocked by its own window does not block other streams.
-- `is_drained(stream_id)` is true when all DATA sent on a stream has passed flow control.
+  closed streams also enlarges the window of the connection, because the client has counted these bytes.
+- DATA to send is queued in its stream until both windows and the transport (`is_full`) have room. Streams are
+  served in turn, and a stream that is blocked by its own window does not block other streams.
+- `is_drained(stream_id)` is true if all DATA sent on a stream has passed flow control.
 
 `Bounds` limits the concurrent streams, the bytes of a header block, the bytes of the header blocks of all
-streams, and the DATA that waits to be sent. A frame without progress (PING, SETTINGS, PRIORITY, RST_STREAM,
-WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an unknown type) takes one from an allowance, and a header
-block over the limit takes more. Time and answers refill the allowance, and a connection that exhausts it is
-closed with ENHANCE_YOUR_CALM. As in gRPC, a ping within `ping_seconds` of the last ping is a strike, and
-the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
-server reset the strikes, since clients measure the round-trip time with pings while they receive.
+streams, and the DATA queued for sending. A frame without progress (PING, SETTINGS, PRIORITY, RST_STREAM,
+WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an unknown type) takes one unit of an allowance, and a
+header block over the limit takes more. Elapsed time and responses refill the allowance, and a connection that
+exhausts the allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping within `ping_seconds` of the last
+ping is a strike, and the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
+server reset the strikes, because clients measure the round-trip time with pings while receiving.
 
-Fairness: `receive` parses frames up to `work_per_turn`. While `has_unread` is true, the transport must not be
-read, and `receive` must be called again in a later turn.
+Fairness: `receive` parses frames with a total cost of up to `work_per_turn`. While `has_unread` is true, the
+transport must not be read, and `receive` must be called again in a later iteration of the event loop.
 
 Time limits: `check_limits` closes a connection if a frame, a header block or the preface stays incomplete, or
 output stays unread, for longer than `Bounds` allows.
 
-Cost: a request with HEADERS and one DATA frame takes 8 us, including its answer and `grpc_calls`.
+Cost: a request with HEADERS and one DATA frame takes 8 us, including the response and `grpc_calls`.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ Bytes = bytes | memoryview
 RESET_KEPT: Final = 256
 PING_STRIKES_MAX: Final = 2
 OPEN, HALF_CLOSED_REMOTE = 0, 1
-"""The states of a stream. A closed stream has no state, because it is removed."""
+"""The states of a stream. A closed stream is removed and has no state."""
 _EARNING_BYTES: Final = 1_024
 _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
-"""The number of oversized header blocks that exhaust the allowance, since decoding takes milliseconds."""
+"""The number of oversized header blocks that exhaust the allowance. Decoding a block takes milliseconds."""
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
 _REACHED_PING: Final = b"tidehere"
@@ -102,9 +102,9 @@ class Bounds(NamedTuple):
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
     """The maximum size of the header blocks of all open streams."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
-    """The maximum size of DATA that has not passed flow control. Streaming calls wait for `StreamDrained`."""
+    """The maximum size of DATA that has not passed flow control, in bytes."""
     written_bytes: int = 64 * 1024
-    """The maximum size of DATA in one write, after which the caller checks whether the transport is full."""
+    """The maximum size in bytes of DATA in one write, after which the transport is checked for room."""
     idle_frames: int = limits.IDLE_FRAMES_MAX
     idle_frames_per_second: float = limits.IDLE_FRAMES_PER_SECOND
     ping_seconds: float = limits.PING_INTERVAL_MS_MIN / 1000
@@ -114,7 +114,7 @@ class Bounds(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """The header block of a request was received. If `is_whole` is true, `body` is its complete body."""
+    """The header block of a request was received. If `is_whole` is true, `body` is the complete body."""
 
     stream_id: int
     head: Head
@@ -123,13 +123,13 @@ class RequestReceived(NamedTuple):
 
 
 class HeadersTooLong(NamedTuple):
-    """A request has too many or too long header fields, and must be refused."""
+    """A request exceeds the limits on header fields, and must be refused."""
 
     stream_id: int
 
 
 class DataReceived(NamedTuple):
-    """A part of a request's body. Call `acknowledge_data` after use. `is_end` marks the last part."""
+    """A part of a request body, to be acknowledged with `acknowledge_data`. `is_end` marks the last part."""
 
     stream_id: int
     data: bytes
@@ -137,14 +137,14 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A client has reset a stream or violated the protocol on it, so nothing more can be sent on it."""
+    """A client has reset a stream, or violated the protocol on a stream, so the stream is closed."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """All waiting DATA of a stream has passed flow control."""
+    """All queued DATA of a stream has passed flow control."""
 
     stream_id: int
 
@@ -152,7 +152,7 @@ class StreamDrained(NamedTuple):
 class ConnectionEnded(NamedTuple):
     """The connection has ended, and must be closed after the output of `take_output` is written.
 
-    `why` is the reason, and empty after a regular end.
+    `why` is the reason, or empty after a regular end.
     """
 
     code: Code
@@ -195,14 +195,14 @@ class Stream:
         self.declared_bytes = -1
         """The content-length of the request, or -1 if it has none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """The body bytes received, the bytes to consume, and the bytes to return to the window."""
+        """The received bytes of the body, the bytes to consume, and the bytes to return to the window."""
         self.waiting: deque[Bytes] | None = None
         """The DATA that has not passed flow control."""
         self.waiting_bytes = 0
         self.trailers = b""
-        """The header block that ends the answer, after all DATA."""
+        """The header block that ends the response, after all DATA."""
         self.is_ended = False
-        """Whether the answer is complete, even if a part of it still waits."""
+        """Whether the response is complete, even if a part has not been sent."""
 
 
 class Http2:
@@ -263,18 +263,18 @@ class Http2:
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
-        """The streams that the client has skipped, and may no longer open."""
+        """The stream ids that the client has skipped, and may no longer use."""
         self._rest = b""
         self.has_unread = False
-        """Whether frames wait to be parsed in a later turn."""
+        """Whether frames remain to be parsed in a later iteration of the event loop."""
         self._work = 0
-        """The work that is left for this turn."""
+        """The work that is left for the current call of `receive`."""
         self._is_greeted, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
         """An incomplete header block, with its stream, the flags of its HEADERS and its received bytes."""
         self._partial_at: float | None = now
-        """The time since which a frame, a header block or the preface is incomplete."""
+        """The time since which a frame, a header block, or the preface is incomplete, or None."""
         self._out: list[Bytes] = [
             encode_settings(
                 {
@@ -284,40 +284,40 @@ class Http2:
                 }
             )
         ]
-        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # an increment of 0 is an error
+        if (more := bounds.connection_window_bytes - WINDOW_DEFAULT) > 0:  # An increment of 0 is an error.
             self._out.append(encode_window_update(0, more))
         self._receive_window, self._unread_bytes = bounds.connection_window_bytes, 0
         self._send_window = WINDOW_DEFAULT
         self._stream_send_window, self._frame_bytes = WINDOW_DEFAULT, FRAME_BYTES_DEFAULT
         self._receive_initial = WINDOW_DEFAULT
-        """The receive window of new streams, as the client has acknowledged it."""
+        """The receive window of new streams that the client has acknowledged."""
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
-        """The functions to call at the next acknowledgements, one for each sent SETTINGS."""
+        """The functions to call at the next acknowledgements of SETTINGS, in the order sent."""
         self._ready: dict[int, None] = {}
-        """The streams with DATA that waits for the connection's window or the transport, in send order."""
+        """The streams whose DATA is blocked by the connection's window or the transport, in send order."""
         self._waiting_bytes = 0
         self._said_bytes, self._said_at = 0, (0, now)
         """The DATA bytes sent so far, and the value at the last check with the time of its change."""
         self.is_full = False
-        """Whether the transport can take no more DATA."""
+        """Whether the transport has no room for DATA."""
         self._unsaid_ends: dict[int, None] = {}
-        """The streams of which only the end of the answer waits for the transport."""
+        """The streams of which only the end of the response is blocked by the transport."""
         self._room_bytes = bounds.written_bytes
         """The bytes of DATA that may still be added to the output of the next `take_output`."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._heard_at, self._asked_at = now, 0.0
         self.reached_at = 0.0
-        """The time of the client's last answer to `send_ping`, or 0 before the first answer."""
+        """The time of the last acknowledgement of `send_ping`, or 0 before the first acknowledgement."""
         self._closing_from: int | None = None
-        """The last stream to serve during shutdown."""
+        """The last stream to serve during shutdown, or None."""
         self._is_leaving = self.is_over = False
         self._events: list[Event] = []
 
     # Received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse the received bytes, up to the work of one turn, and return the events.
+        """Parse the received bytes, up to the limit `work_per_turn`, and return the events.
 
         `now` is the time of a monotonic clock, in seconds.
         """
@@ -388,7 +388,7 @@ class Http2:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with a single HEADERS frame, and its body if a single DATA frame follows."""
+        """Handle a request with a single HEADERS frame, and with a body in a single DATA frame, if any."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = HEAD.unpack_from(data, at)
             length = high << 8 | low
@@ -459,7 +459,7 @@ class Http2:
         finally:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
-            return  # our GOAWAY informs the client that the stream is not served
+            return  # The GOAWAY informs the client that the stream is not served.
         headers_bytes = self._fields.said_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
@@ -479,7 +479,7 @@ class Http2:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid. Reset the stream if it is invalid."""
+        """Return whether the content-length of a request is valid, and otherwise reset the stream."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -492,7 +492,7 @@ class Http2:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle HEADERS on an existing stream, which are trailers of the client."""
+        """Handle HEADERS on an open stream, which are the trailers of a request."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -562,7 +562,7 @@ class Http2:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by bytes that were read or discarded."""
+        """Enlarge the connection's receive window by the number of bytes that were read or discarded."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -679,7 +679,7 @@ class Http2:
             self._end_if_idle()
 
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Handle a GOAWAY, after which the client opens no more streams and open streams continue."""
+        """Handle a GOAWAY of the client, which then opens no more streams. Open streams continue."""
         self._spend_allowance(1)
         if stream_id:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "GOAWAY belongs to the connection.")
@@ -724,7 +724,7 @@ class Http2:
     # Sent frames.
 
     def send_answer(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
-        """Send a complete answer with its header block, its DATA and its trailers."""
+        """Send a complete response with its header block, its DATA, and its trailers."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
@@ -753,13 +753,13 @@ class Http2:
         self.finish_answer(stream_id, trailers)
 
     def begin_answer(self, stream_id: int, head: bytes) -> None:
-        """Send the header block of an answer."""
+        """Send the header block of a response."""
         if stream_id in self._streams:
             self._out.append(encode_frame(Type.HEADERS, END_HEADERS, stream_id, head))
             self._strikes = 0
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send DATA of an answer."""
+        """Send DATA of a response."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -779,26 +779,27 @@ class Http2:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def finish_answer(self, stream_id: int, trailers: bytes = b"") -> None:
-        """End an answer with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
+        """End a response with trailers after its DATA, or with an empty DATA frame if `trailers` is empty."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
         stream.is_ended, stream.trailers = True, trailers
         if stream.waiting is not None:
             return
-        if self.is_full:  # keep the stream counted, or unread refusals would pile up
+        # The stream remains counted, because otherwise unread refusals would accumulate without limit.
+        if self.is_full:
             self._unsaid_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
     def reset_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream. Frames of the stream that are still in transit are ignored."""
+        """Reset a stream, and ignore frames of the stream that are still in transit."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Return consumed bytes of a body to the windows. A closed stream has already returned its bytes."""
+        """Return consumed bytes of a body to the windows, unless the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -811,14 +812,14 @@ class Http2:
         return stream is None or stream.waiting is None
 
     def disable_table(self) -> None:
-        """Set the client's header table size to 0, once, to receive header blocks without a table."""
+        """Set the client's header table size to 0, once, to receive header blocks without a dynamic table."""
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True
             self._unacknowledged.append(self._fields.disable_table)
             self._out.append(encode_settings({Setting.HEADER_TABLE_SIZE: 0}))
 
     def shut_down(self) -> None:
-        """Begin the shutdown with a GOAWAY, and serve streams that are opened before the GOAWAY arrives."""
+        """Begin the shutdown with a GOAWAY, and serve streams that the client opens before it arrives."""
         if not self._is_leaving and not self.is_over:
             self._is_leaving = True
             self._out.append(
@@ -826,7 +827,7 @@ class Http2:
             )
 
     def resume(self) -> list[Event]:
-        """Send waiting output, because the transport can take more, and return the events."""
+        """Send blocked output, because the transport has room again, and return the events."""
         self.is_full = False
         ends, self._unsaid_ends = self._unsaid_ends, {}
         for stream_id in ends:
@@ -857,15 +858,15 @@ class Http2:
                 self.end_with_reason(broken.code, str(broken))
 
     def send_ping(self) -> None:
-        """Ping the client. `reached_at` is the time of the client's last answer."""
+        """Ping the client. `reached_at` is the time of the last acknowledgement."""
         if not self.is_over:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
-        """Check the time limits, and ping a client that has been silent for `ping_seconds`.
+        """Check the time limits, and ping a client that has been idle for `ping_seconds`.
 
-        End the connection if a limit of `Bounds` is exceeded. Return False if the client has not answered a
-        ping within `pong_seconds`.
+        End the connection if a limit of `Bounds` is exceeded. Return False if the client has not acknowledged
+        a ping within `pong_seconds`.
         """
         if self.is_over:
             return True
@@ -888,36 +889,36 @@ class Http2:
 
     @property
     def stream_count(self) -> int:
-        """Return the number of open streams."""
+        """The number of open streams."""
         return len(self._streams)
 
     @property
     def is_throttled(self) -> bool:
-        """Return whether part of the allowance is used, so that the connection may be read with a delay."""
+        """Whether part of the allowance is used, so that reads of the connection may be delayed."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_output(self) -> bool:
-        """Return whether there are bytes to write, or events."""
+        """Whether the connection has bytes to write, or events."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """Return the size of the DATA that waits for flow control or the transport."""
+        """The size in bytes of the DATA that is blocked by flow control or the transport."""
         return self._waiting_bytes
 
     @property
     def uses_table(self) -> bool:
-        """Return whether the client may still use an HPACK dynamic table."""
+        """Whether the client may still use an HPACK dynamic table."""
         return self._fields.uses_table
 
     @property
     def can_send_data(self) -> bool:
-        """Return whether waiting DATA can be sent now."""
+        """Return whether queued DATA can be sent now."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send waiting DATA, one frame of each stream in turn."""
+        """Send queued DATA, one frame of each stream in turn."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
@@ -941,7 +942,7 @@ class Http2:
     def _send_within_windows(
         self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30
     ) -> Bytes:
-        """Send as much DATA as the windows and `frames` allow. Return the remaining DATA without a copy."""
+        """Send DATA up to the windows and `frames` frames, and return the remaining DATA without a copy."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -963,7 +964,8 @@ class Http2:
         self._said_bytes += said_bytes
         if said_bytes:
             self._strikes = 0
-        if said_bytes >= min(len(data), _EARNING_BYTES):  # tiny window updates must not earn allowance
+        # Small window updates must not increase the allowance.
+        if said_bytes >= min(len(data), _EARNING_BYTES):
             self._earn_allowance()
         return left
 
@@ -976,14 +978,14 @@ class Http2:
         self._close_answered(stream_id, stream)
 
     def _close_answered(self, stream_id: int, stream: Stream) -> None:
-        """Close a stream after its answer was sent."""
+        """Close a stream after its response was sent."""
         self._strikes = 0
         self._earn_allowance()
         if stream.state == OPEN:
             self._send_reset(stream_id, Code.NO_ERROR)
         self._remove_stream(stream_id)
 
-    # The end.
+    # End of the connection.
 
     def _earn_allowance(self) -> None:
         if self._allowance < self._bounds.idle_frames:

@@ -1,14 +1,14 @@
 """The wire format of HTTP/2 frames (RFC 9113, sections 4 and 6), in which all numbers are big-endian.
 
-| bytes | what                                                                             |
+| bytes | content                                                                          |
 |-------|----------------------------------------------------------------------------------|
 | 3     | length of the payload                                                            |
 | 1     | type (`Type`)                                                                    |
 | 1     | flags                                                                            |
-| 4     | one bit reserved, then the stream; 0 for the connection                          |
+| 4     | one reserved bit, then the stream id, or 0 for the connection                    |
 | ...   | payload                                                                          |
 
-Each function of this module returns one type of frame.
+Each function returns one type of frame.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The connection preface of a client (RFC 9113, 3.4)."""
 HEAD: Final = struct.Struct(">HBBBI")
-"""The frame header with the upper 16 and lower 8 bits of the length, the type, the flags and the stream."""
+"""The frame header: the upper 16 and lower 8 bits of the length, the type, the flags, and the stream."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -85,7 +85,7 @@ class Code(IntEnum):
 
 
 def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame with any payload."""
+    """Return a frame of the given type with a payload."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
@@ -108,12 +108,12 @@ def encode_rst_stream(stream_id: int, code: Code) -> bytes:
 
 
 def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return a GOAWAY frame with the last served stream, the error code and a text for the log."""
+    """Return a GOAWAY frame with the last served stream, the error code, and a text for the client's log."""
     return encode_frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 
 def encode_ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return a PING frame with 8 bytes, which the answer repeats."""
+    """Return a PING frame with 8 bytes, which the acknowledgement repeats."""
     return encode_frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 

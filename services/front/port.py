@@ -1,12 +1,13 @@
-"""The protocol port, which detects the protocol of a connection by its first bytes, and serves or refuses it.
+"""The protocol port, which detects the protocol of a connection, and serves or refuses the connection.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
-                                                       anything else     an error message, then close
+                                                       other bytes       an error message, then close
 
-The port limits the connections of an address, the unauthenticated connections of an address, the silence of
-a connection (`services.front.admission`), the number of concurrent TLS handshakes and the duration of each.
-`services.front.http2.Bounds` limits the memory of a connection. Connections are checked every `LOOK_SECONDS`.
+The port limits the connections and the unauthenticated connections per address, and the idle time of a
+connection (`services.front.admission`). The port also limits the number and the duration of concurrent TLS
+handshakes. `services.front.http2.Bounds` limits the memory of a connection. Connections are checked every
+`LOOK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -47,28 +48,29 @@ PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
 """The initial and the maximum interval between two attempts to read more of the first bytes."""
 LOOK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
-"""The interval at which the broker checks whether a client has answered a ping."""
+"""The interval, in seconds, between two checks whether a client has acknowledged a ping."""
 REFUSALS_MAX: Final = 64
 REFUSAL_SECONDS: Final = 2.0
-"""The number of refused connections that are answered at the same time, and the time limit for each step."""
+"""The maximum number of concurrent refusals with a message, and the time limit for each step."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""The first bytes may be a broken HTTP/2 preface, so the answer is a GOAWAY with a text (RFC 9113, 3.4)."""
+"""The response to a broken HTTP/2 preface, which is a GOAWAY with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
 SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
-"""The function that is called for each refused connection, with a short reason, the address and details."""
+"""A function that is called for each refused connection, with a short reason, the address, and details."""
 log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker. A port must be created in the event loop that serves it.
+    """The protocol port of a broker, which must be created in the event loop that serves the port.
 
-    `tls` returns the context of a handshake. If `tls` is None, TLS is not served. If `asks_callers` is true,
-    each new connection counts as unauthenticated until a call on it has passed authentication.
+    `tls` returns the context of a TLS handshake. If `tls` is None, the port does not support TLS. If
+    `asks_callers` is true, each new connection counts as unauthenticated until a call on it has passed
+    authentication.
     """
 
     def __init__(
@@ -100,12 +102,12 @@ class Port:
 
     @property
     def connection_count(self) -> int:
-        """Return the number of connections."""
+        """The number of open connections."""
         return self._admission.connection_count
 
     @property
     def table_count(self) -> int:
-        """Return the number of connections whose clients use an HPACK dynamic table."""
+        """The number of connections whose clients use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
@@ -117,7 +119,7 @@ class Port:
         self._sweep.start()
 
     async def leave(self, grace_seconds: float) -> None:
-        """Stop accepting connections, let calls end within `grace_seconds`, and close all connections."""
+        """Stop accepting connections, wait up to `grace_seconds` for open calls, and close connections."""
         self._is_leaving = True
         self._stop_listening()
         for task in list(self._arriving):
@@ -134,10 +136,10 @@ class Port:
         self._sweep.stop()
 
     async def has_reachable_client(self, seconds: float) -> bool:
-        """Ping all connected clients, and return whether any client answers within `seconds`.
+        """Ping all connected clients, and return whether any client responds within `seconds`.
 
-        Clients that connect from the broker's own address (other than loopback) are not pinged, because an
-        answer from this machine would not prove that the network works.
+        Clients that connect from the broker's own address (other than loopback) are not pinged, because a
+        response from the same machine would not prove that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -184,7 +186,7 @@ class Port:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
     async def _admit_connection(self, one: socket.socket, host: str) -> None:
-        """Detect the protocol of a new connection, and serve or refuse it."""
+        """Detect the protocol of a new connection, and serve or refuse the connection."""
         has_strangers = self._strangers[host] >= self._limits.strangers_per_address
         if has_strangers or not self._admission.admit(host):
             self._refuse(TOO_MANY, host, "")
@@ -199,7 +201,7 @@ class Port:
                 _close(one)
 
     async def _serve_connection(self, one: socket.socket, host: str) -> bool:
-        """Serve a connection. Return False if the connection was refused or closed instead."""
+        """Serve a connection, or return False if the connection was refused or closed instead."""
         protocol, first = await self._detect_protocol(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
@@ -226,7 +228,8 @@ class Port:
     ) -> tuple[Protocol | None, bytes | None]:
         """Return the protocol and the first bytes, which stay in the socket.
 
-        Return None for the protocol on timeout, and None for both values if the client has hung up.
+        The protocol is None after a timeout, and both values are None if the client has closed the
+        connection.
         """
         first = b""
         with suppress(TimeoutError):
@@ -247,7 +250,7 @@ class Port:
         return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Return the first bytes when there are more than `known_bytes`, or b"" if the client has hung up."""
+        """Return the first bytes if more than `known_bytes` arrived, or b"" if the client has closed."""
         pause_seconds = PEEK_AGAIN_SECONDS
         while True:
             try:
@@ -261,7 +264,7 @@ class Port:
                 return seen
             if _has_hung_up(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # the known bytes keep the socket readable
+            await asyncio.sleep(pause_seconds)  # The known bytes keep the socket readable.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _wait_readable(self, one: socket.socket) -> None:
@@ -336,11 +339,11 @@ class Port:
         elif connection.calls.http2.stream_count:
             self.count_refusal(connection, STRANGER, "")
             connection.transport.abort()
-        else:  # for example a health probe, which never authenticates
+        else:  # For example, a health probe never authenticates.
             self._loop.call_later(self._limits.stranger_seconds, self._expire_stranger, connection)
 
     async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse a connection in its protocol. At most `REFUSALS_MAX` connections are answered at once."""
+        """Refuse a connection in its protocol, with up to `REFUSALS_MAX` concurrent refusals."""
         if self._refusal_count >= REFUSALS_MAX:
             _close(one)
             return
@@ -356,7 +359,7 @@ class Port:
             _close(one)
 
     async def _refuse_first_call(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse the first call of an HTTP/2 client, since its user sees only the status of a call."""
+        """Refuse the first call of an HTTP/2 client, because clients report only the status of a call."""
         refusing = RefusingConnection(reason)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(REFUSAL_SECONDS):
@@ -364,7 +367,7 @@ class Port:
                 await refusing.is_over
 
     async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
-        """Read the received bytes, send `said`, and close the socket."""
+        """Read the received bytes, send the response `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 with suppress(BlockingIOError):
@@ -373,10 +376,10 @@ class Port:
         _close(one)
 
     def _check_connection(self, one: Connection, now: float) -> None:
-        """Close a connection that has been silent for `idle_seconds`, or check its other time limits."""
+        """Close a connection that has been idle for `idle_seconds`, or check its other time limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
-            one.transport.abort()  # `close` would wait for the client, which may be dead
+            one.transport.abort()  # A `close` would wait for the client, which may be dead.
         else:
             one.check_limits(now)
 
@@ -384,7 +387,7 @@ class Port:
 class HandshakeSlot:
     """A slot for a TLS handshake.
 
-    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake waits and uses no CPU.
+    The slot is released after `HANDSHAKE_SLOT_MS_MAX`, because a slow handshake uses no CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -392,7 +395,7 @@ class HandshakeSlot:
         self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.release)
 
     def release(self) -> None:
-        """Release the slot, so that another handshake can begin."""
+        """Release the slot for another handshake."""
         if self._is_held:
             self._is_held = False
             self._timer.cancel()
@@ -403,11 +406,12 @@ def describe_error(error: Exception) -> str:
     """Return a short reason for the failure of a handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return describe_tls_error(error)
-    return SLOW if isinstance(error, ConnectionAbortedError) else LEFT  # asyncio raises this error on timeout
+    # asyncio raises ConnectionAbortedError on timeout.
+    return SLOW if isinstance(error, ConnectionAbortedError) else LEFT
 
 
 def _has_hung_up(one: socket.socket) -> bool:
-    """Return whether the client has closed its side. Without POLLRDHUP, only a full close is detected."""
+    """Return whether the client has closed its side or, without POLLRDHUP, both sides."""
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
     return bool(asking.poll(0))
@@ -419,7 +423,7 @@ def _complete(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Close a socket after reading the received bytes, since the kernel would send RST for unread bytes."""
+    """Close a socket after reading the received bytes, because the kernel sends RST for unread bytes."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Refusal of a gRPC client by the answer to its first call.
+"""Refusal of a gRPC client in the response to its first call.
 
-A GOAWAY alone would at best appear in the client's log, since gRPC treats a GOAWAY as a server shutdown, and
-retries the call on new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the
-user of the client sees the message of the status.
+A GOAWAY alone is not sufficient, because gRPC treats a GOAWAY as a server shutdown, and retries the call on
+new connections without end. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the
+message of the status.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class RefusingConnection(asyncio.Protocol):
-    """A connection that refuses its first call and then closes. It must be created in its event loop."""
+    """A connection that refuses the first call and then closes. It must be created in the event loop."""
 
     def __init__(self, reason: ClientRefusal) -> None:
         self._reason = reason
@@ -46,6 +46,6 @@ class RefusingConnection(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Complete `is_over`."""
+        """Complete the future `is_over`."""
         if not self.is_over.done():
             self.is_over.set_result(None)

@@ -1,8 +1,8 @@
-"""Periodic checks of all connections, with a bounded number of checks in each turn of the event loop.
+"""Periodic checks of all connections, with bounded work in each iteration of the event loop.
 
-A timer for each connection would cost as much as the check itself, and connections that were opened together
-would be checked together each time. Instead, a round of checks has a fixed duration, and is divided into
-evenly spaced slices.
+A timer for each connection would cost as much as the check, and connections that were opened together would
+always be checked together. Therefore a round of checks has a fixed duration, and is divided into evenly
+spaced slices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Sweep(Generic[T]):
-    """Rounds over a collection, which call `look` with each item that is still present and the time."""
+    """Rounds over a collection. A round calls `look` with the time and each item that is still present."""
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
         self._seconds, self._there_are, self._look = seconds, there_are, look
@@ -26,7 +26,7 @@ class Sweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. The first round begins after `seconds`, the duration of a round."""
+        """Start the timer, after which the first round begins in `seconds`, the duration of a round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
