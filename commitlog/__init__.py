@@ -1,1 +1,1 @@
-"""The lowest layer, with the record format, the log of records, the disk, the errors and the limits."""
+"""The lowest layer: the record format, the log of records, the disk, the errors, and the limits."""

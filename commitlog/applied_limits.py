@@ -1,24 +1,24 @@
 """Limits that `apply` reads, by the version in the log, so that all nodes which fold a log drop the same
 rows.
 
-A table that is part of the state has a bound, and a row beyond the bound is dropped when the next record is
-applied. Two programs with different bounds would fold one log into different tables, for example in a cluster
-whose nodes are upgraded one after the other. The bounds of these tables are therefore rows of `BY_VERSION`:
+A table that is part of the state has a bound, and a row above the bound is dropped when the next record is
+applied. Two programs with different bounds would build different tables from the same log, for example during
+a rolling upgrade of a cluster. Therefore the bounds are rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
-    the leader's epoch record        names it                (`services.broker.spine.epoch`)
-    `apply`, from that record on     the row of the highest version up to the named version
+    the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
+    `apply`, from that record on     uses the row of the highest version up to this version
 
 Rules
-1. `apply` reads these limits, but no settings and no constants that may differ between programs
-   (`tests/unit/services/broker/test_apply_reads.py`).
-2. A row never changes. A changed bound is a new row under a new version, which also raises
-   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the row can then
-   neither join a cluster nor open a store in which the row may apply.
-3. A store outside a cluster uses `OLDEST`.
+1. `apply` reads limits only from `BY_VERSION`, and reads no settings and no constants that may differ between
+   programs (`tests/unit/services/broker/test_apply_reads.py`).
+2. A row of `BY_VERSION` never changes. A changed bound is a new row under a new version, which also raises
+   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the new row can
+   neither join a cluster nor open a store to which the row may apply.
+3. A store outside a cluster uses the row of `OLDEST`.
 
 Weak spot: a version that is finalized during the term of a leader applies from the next epoch on. A store
-outside a cluster begins no epochs, and keeps its row.
+outside a cluster begins no epochs, and never changes its row.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 OLDEST: Final = 3
-"""The version of the first release. Lower versions belong to programs before the first release."""
+"""The version of the first release. Programs before the first release have lower versions."""
 
 
 class AppliedLimits(NamedTuple):
-    """Bounds of tables. Times are in ms of store time."""
+    """The bounds of tables, with times in ms of store time."""
 
     half_receipts_kept_ms: int
-    """The time for which the receipt of a half is kept."""
+    """The time for which the receipt of a half message is kept."""
     half_receipts_max: int
     half_receipts_dropped_max: int
-    """The maximum number of old receipts that one half drops, because 200,000 at once would stop the loop."""
+    """The maximum number of receipts dropped per half message, to avoid blocking the event loop."""
     ended_halves_max: int
-    """The number of ends of halves that are kept in memory. Older ends are read from the log."""
+    """The number of outcomes of half messages in memory. Older outcomes are read from the log."""
     lost_timers_max: int
     """The maximum number of listed timers that ended as UNREADABLE."""
     spent_schedules_kept_ms: int
@@ -58,10 +58,10 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
         spent_schedules_max=10_000,
     )
 }
-"""The limits that apply from a version on."""
+"""The limits by the version from which they apply."""
 
 
 def row_of(version: int) -> int:
-    """Return the version whose row applies under a given version."""
+    """Return the version whose row of limits applies under a given version."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

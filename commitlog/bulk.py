@@ -1,19 +1,20 @@
-"""Many records of the log are encoded, checked, and stamped with their offsets at once by numpy.
+"""The encoding, verification, and stamping of many records of the log at once with numpy.
 
-An encoded or copied record keeps its bytes, except for its offsets, its store time, and the CRC over the
+An encoded or copied record is stored unchanged, except for the offsets, the store time, and the CRC of the
 record:
 
     offset     width  field
     20         8      queue_offset
     28         8      physical_offset
-    56 or 68   8      store_ms           behind an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
+    56 or 68   8      store_ms           after an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: about a microsecond a record, nearly all of it for two CRCs. Encoding takes another microsecond, a third
-of the time for one record at a time. Weak spot: the CRCs are computed in a Python loop, because numpy has no
+Cost: about 1 us per record, nearly all of it for two CRCs. Encoding takes another 1 us per record, a third of
+the time of encoding a single record. Weak spot: the CRCs are computed in a Python loop, because numpy has no
 CRC function.
 
-Arrays of one call have one entry for each record, (n,). `starts` and `ends` are byte positions in `records`.
+The arrays of one call have one entry per record, with shape (n,). `starts` and `ends` are byte positions in
+`records`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from commitlog.record import BORN_HOST_V6, CRC_BYTES, CRC_MASK, CRC_NAME
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-"""An array of whole numbers."""
+"""An array of integers."""
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -43,11 +44,11 @@ _DIGIT_COUNT: Final = 10
 _POWERS: Final = 10 ** np.arange(_DIGIT_COUNT, dtype=np.int64)
 _NAME: Final = np.frombuffer(CRC_NAME, np.uint8)
 NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
-"""A CRC property whose digits have not been written yet."""
+"""A CRC property whose digits are not yet written."""
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return for each record from `starts` up to `ends` whether its closing CRC property matches, (n,)."""
+    """Return an array (n,) of flags: whether the CRC property at the end of each record is correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -70,8 +71,8 @@ def stamp(
     queue_offsets: Integers,
     store_ms: int,
 ) -> None:
-    """Write the offsets, the store time (ms since 1970) and the new CRCs into the records."""
-    # A shorter array would not fail, because numpy would write one offset into all records.
+    """Write the offsets, the store time (ms since 1970), and the new CRCs into the records."""
+    # An array of length 1 would not fail, because numpy would write its offset into all records.
     assert len(starts) == len(ends) == len(physical_offsets) == len(queue_offsets), "a record has no place"
     content = np.frombuffer(records, np.uint8)
     _write_longs(content, starts + _QUEUE_OFFSET_AT, queue_offsets)
@@ -81,14 +82,14 @@ def stamp(
 
 
 def seal(records: bytearray, starts: Integers, ends: Integers) -> None:
-    """Write the CRCs of the records into them."""
+    """Write the CRC of each record into the record."""
     content = np.frombuffer(records, np.uint8)
     digits = _crcs(records, starts, ends)[:, np.newaxis] // _POWERS % 10 + ord("0")
     content[_columns(ends - _DIGITS_AT, _DIGIT_COUNT)] = digits.astype(np.uint8)
 
 
 def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
-    """Return the CRCs of the records without their CRC properties, (n,)."""
+    """Return an array (n,) of the CRCs of the records without the CRC properties."""
     view, crc32 = memoryview(records), zlib.crc32
     spans = zip(starts.tolist(), (ends - CRC_BYTES).tolist(), strict=True)
     crcs = [crc32(view[start:end]) for start, end in spans]
@@ -96,7 +97,7 @@ def _crcs(records: bytearray, starts: Integers, ends: Integers) -> Integers:
 
 
 def _store_ms_at(content: Bytes, starts: Integers) -> Integers:
-    # The born host is before the store time, and is 12 bytes longer for IPv6. The store host is after it.
+    # The store time is after the born host, which is 12 bytes longer for IPv6, and before the store host.
     is_v6 = content[starts + _SYS_FLAG_END - 1] & BORN_HOST_V6 != 0
     return np.asarray(starts + _STORE_MS_AT + _V6_MORE_BYTES * is_v6)
 
@@ -106,5 +107,5 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return the positions of the `width` bytes that begin at each place, (n, width)."""
+    """Return an array (n, width) of the positions of the `width` bytes that begin at each place."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

@@ -1,19 +1,20 @@
-"""Compressed message bodies, in a form that clients can read.
+"""Compressed message bodies, and their conversion to a form that clients can read.
 
-The protocol of RocketMQ 5 has plain and gzip bodies; its stores may have other formats. Bit 0x1 of sys_flag
-is set for a compressed body, and the bits 0x700 are the compression type:
+The protocol of RocketMQ 5 supports plain and gzip bodies, and stores of RocketMQ may contain other formats.
+Bit 0x1 of sys_flag is set for a compressed body, and the bits 0x700 are the compression type:
 
-    0x000, 0x300   zlib, from clients of RocketMQ 4; or gzip, from clients of RocketMQ 5: the bytes tell
+    0x000, 0x300   zlib, from clients of RocketMQ 4, or gzip, from clients of RocketMQ 5 (by the first bytes)
     0x100          LZ4 frame
     0x200          Zstandard
 
-Gzip bodies are sent to clients unchanged. Bodies in other formats are decompressed when a message is
-delivered, never on disk. A log that Tidewheel wrote contains gzip, and zlib that the C++ client declares as
-gzip but that clients in other languages do not read. The libraries for LZ4 and Zstandard come with
-`tidewheel[import]`. A body that does not decompress to at most `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`
-(for tools: BODY_UNPACKED_BYTES_MAX) is delivered as stored, which is the body that was sent, because its CRC
-is right. Clients compare a body with their limit of 4 MiB before they compress it. A larger body is an
-attempt to block the event loop (150 ms for 60 MiB), or was imported from a broker with other settings.
+Gzip bodies are sent to clients unchanged. Bodies in other formats are decompressed at delivery, and remain
+compressed on disk. A log written by Tidewheel contains gzip bodies, and zlib bodies that the C++ client
+declares as gzip but that clients in other languages cannot read. The libraries for LZ4 and Zstandard are
+installed with `tidewheel[import]`. A body that cannot be decompressed to at most
+`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX` (for tools: BODY_UNPACKED_BYTES_MAX) is delivered as stored. The
+stored body equals the body that was sent, because its CRC is correct. Clients apply their limit of 4 MiB
+before compression. A larger body is an attempt to block the event loop (150 ms for 60 MiB), or was imported
+from a broker with other settings.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return the body in a form that a client can read, and whether this form is gzip.
+    """Return a body in a form that clients can read, and whether this form is gzip.
 
     Raise `LibraryMissing` if the library for the compression is not installed.
     """
@@ -52,9 +53,9 @@ def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return the maximum number of bytes that were decompressed in order to deliver a compressed body.
+    """Return the maximum number of bytes that were decompressed to deliver a compressed body.
 
-    A body that is delivered as stored may have been decompressed up to the limit.
+    Before a body is delivered as stored, it may have been decompressed up to the limit.
     """
     if given is not stored or stored.startswith(_GZIP_START):
         return len(given)
@@ -62,7 +63,7 @@ def unpacked_bytes(stored: bytes, given: bytes) -> int:
 
 
 def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) -> bytes:
-    """Return the decompressed body, or the stored body if it cannot be decompressed.
+    """Return the decompressed body, or the stored body if the body cannot be decompressed.
 
     `bytes_max` is the maximum number of decompressed bytes. Raise `LibraryMissing` if the library for the
     compression is not installed.
@@ -74,13 +75,13 @@ def plain(body: bytes, sys_flag: int, bytes_max: int = BODY_UNPACKED_BYTES_MAX) 
         unpacked = _UNPACK.get(sys_flag & COMPRESSION_TYPE, _unpack_zlib)(body, bytes_max)
     except MemoryError:
         raise
-    except Exception:  # each library has its own exceptions
+    except Exception:  # Each library raises its own exceptions.
         return body
     return body if len(unpacked) > bytes_max else unpacked
 
 
 def check_library(sys_flag: int) -> None:
-    """Raise `LibraryMissing` if the library that decompresses these bodies is not installed."""
+    """Raise `LibraryMissing` if the library for a compression type is not installed."""
     library = _LIBRARIES.get(sys_flag & COMPRESSION_TYPE) if sys_flag & COMPRESSED else None
     if library is not None:
         _load(library)
@@ -97,7 +98,7 @@ def _load(library: str) -> ModuleType:
 
 
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
-    """Decompress zlib or gzip. With 32 added to the window bits, zlib detects the format by the header."""
+    """Decompress zlib or gzip, which zlib distinguishes if 32 is added to the window bits."""
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
 
@@ -108,7 +109,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _whole(unpacker: Any, unpacked: bytes) -> bytes:
-    """Return the decompressed body. Raise `ValueError` if the body is truncated or has trailing bytes."""
+    """Return the decompressed body, or raise `ValueError` if it is truncated or has trailing bytes."""
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("the body does not end where its compression does")
     return unpacked

@@ -1,22 +1,22 @@
 """A thread-safe cache of the open descriptors of a store's files, with a maximum size.
 
-    take(path) --> open, or found open --> in use --> given back --> idle, the least used is closed first
+    take(path) --> opened, or found open --> in use --> returned --> idle, closed in LRU order
 
 Rules:
-- A descriptor is closed only while no thread uses it, because its number may be reused for another file at
-  once.
+- A descriptor is closed only while no thread uses the descriptor, because its number may be reused for
+  another file at once.
 - A deleted or renamed file is removed from the cache. A thread that uses the file keeps its descriptor, and
   the next call does not find the file.
-- A file with unsynced bytes is closed after all other files, and synced before it is closed. Otherwise the
+- A file with unsynced bytes is closed after all other files, and is synced before closing. Otherwise the
   kernel would drop a write error with the last descriptor of the file, and a later sync would succeed. If the
-  sync fails, the file is still closed, and the next sync of the file fails (`take_failure`), because the call
-  that opens another file would take the error for its own. A sync takes the file before it takes the failure.
-  A file in use is not closed, so no failure can be added between the two steps.
+  sync fails, the file is still closed, and the next sync of the file fails (`take_failure`). The error is not
+  raised immediately, because the current call opens another file. A sync takes the file before it takes the
+  failure. A file in use is not closed, so no failure can be added between the two steps.
 - If the process has reached its limit of open files, unused files are closed, up to half of the open files,
   and the file is opened again.
 
-Cost: to take and return a file costs a lock and some look-ups, 0.6 us in all. The cost to close or forget a
-file does not depend on the number of files.
+Cost: taking and returning a file takes a lock and some look-ups, 0.6 us in total. The cost of closing or
+removing a file does not depend on the number of files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from contextlib import suppress
 from threading import Lock
 
 Sync = Callable[[int, str], None]
-"""Sync the file of a descriptor. Raise OSError if the sync fails."""
+"""A function that syncs the file of a descriptor, and raises OSError if the sync fails."""
 OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
@@ -60,7 +60,7 @@ class Open:
 
 
 class Descriptors:
-    """Descriptors by path. The function `open_file` opens a file and may raise OSError."""
+    """The open descriptors by path. `open_file` opens a file, and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
@@ -70,16 +70,14 @@ class Descriptors:
         self._idle: OrderedDict[str, Open] = OrderedDict()
         self._idle_unsynced: OrderedDict[str, Open] = OrderedDict()
         self._failures: dict[str, OSError] = {}
-        """By path, the errors of files whose sync failed when they were closed and that were not synced
-        since.
-        """
+        """The errors of syncs that failed before a file was closed, by path, until the next sync. """
         self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def take(self, path: str, *, is_made: bool = False) -> Open | None:
-        """Return the open file at a path, or None if the file does not exist and is not to be created.
+        """Return the open file at a path, or None if the file does not exist and `is_made` is false.
 
         The caller must return the file with `give_back`. Raise OSError if the file cannot be opened.
         """
@@ -99,7 +97,7 @@ class Descriptors:
             return one
 
     def give_back(self, one: Open) -> None:
-        """Return a file that the caller no longer uses."""
+        """Return a file to the cache after use."""
         with self._lock:
             assert one.users > 0, "given back more often than taken"
             one.users -= 1
@@ -113,9 +111,9 @@ class Descriptors:
     def take_failure(self, one: Open | None, path: str) -> OSError | None:
         """Return the error of the sync that closed a file to make room for another file, or None.
 
-        An error is returned once. Take the file before this call (`one` is None if the file does not exist),
-        because another thread may close the file until then, and its sync may fail. Other syncs of the file
-        that are under way detect the failure by `failed_syncs`.
+        An error is returned only once. The caller must take the file before the call (`one` is None if the
+        file does not exist), because another thread could otherwise close the file with a failed sync.
+        Concurrent syncs of the file detect the failure by `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -156,7 +154,7 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Return a new descriptor. Close other descriptors if necessary. Raise OSError if the open fails."""
+        """Return a new descriptor, after closing others if necessary, or raise OSError."""
         try:
             return self._open_file(path, is_made)
         except OSError as error:
@@ -165,7 +163,7 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close unused files, synced files first, then by last use. Return the number of closed files."""
+        """Close unused files, synced files first, in LRU order, and return the number of closed files."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

@@ -1,9 +1,10 @@
 """The epochs of a cluster (`services.broker.spine.epoch`) in a log. A broker outside a cluster has no epochs.
 
-An epoch begins with an epoch record in the log, so the epoch records divide the log. Records before the first
-epoch record belong to epoch 0, stored by a broker outside a cluster, if the log is whole or the first epoch
-record begins epoch 1. Otherwise retention has deleted the record of an earlier epoch, whose number is
-unknown. If no epoch record is left, all records belong to the epoch of the log's end.
+An epoch begins with an epoch record in the log, so the epoch records divide the log. If the beginning of the
+log is present, or the first epoch record begins epoch 1, records before the first epoch record belong to
+epoch 0. Records of epoch 0 were stored by a broker outside a cluster. Otherwise retention has deleted the
+record of an earlier epoch, whose number is unknown. If the log contains no epoch record, all records belong
+to the epoch of the log's end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from commitlog.record import Record
 
 
 class EpochRange(NamedTuple):
-    """One epoch, from a log offset on. `number` and `began_ms` are None if they are unknown.
+    """An epoch, which begins at a log offset. `number` and `began_ms` are None if unknown.
 
     `node` is the leader of the epoch, or "" if the leader is unknown.
     """
@@ -36,7 +37,7 @@ def begun_by(one: Record) -> EpochRange:
 
 
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
-    """Return the epochs of a log in order, from the epochs whose record is left and the epoch of the end."""
+    """Return the epochs of a log in order, from the remaining epoch records and the epoch of the end."""
     found = sorted(begun)
     if not found:
         return [EpochRange(first_offset, end_epoch)] if first_offset and end_epoch else []
@@ -55,7 +56,7 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the leader at the time when a record was stored, or "" if there was none or it is unknown."""
+    """Return the leader at the store time of a record, or "" without a leader or if it is unknown."""
     found = _around(epochs, physical_offset)
     return "" if found is None else found.node
 

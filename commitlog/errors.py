@@ -1,8 +1,8 @@
-"""Errors of the files of a store and of their disk.
+"""Errors of the files of a store, and of the disk.
 
     StoreError
     |-- NoRecords                              the store has no records yet
-    |-- StoreLocked, NotAStore, StoreTooNew, StoreTooOld    this broker must not open the folder
+    |-- StoreLocked, NotAStore, StoreTooNew, StoreTooOld    the broker must not open the folder
     |-- StoreDamaged                           the store contains damaged bytes
     |-- DiskFailed, NoRoom                     the disk is full or fails
     ConfigurationError
@@ -40,13 +40,13 @@ class StoreLocked(StoreError):
 
 
 class StoreOfCluster(StoreError):
-    """The store is a node's of a cluster."""
+    """The store belongs to a node of a cluster."""
 
     code, exit_code = "TW-107", 2
 
 
 class StoreDamaged(StoreError):
-    """The store holds bytes that are not what was written."""
+    """The store contains damaged bytes."""
 
     code = "TW-111"
 
@@ -58,7 +58,7 @@ class StoreTooNew(StoreError):
 
 
 class StoreTooOld(StoreError):
-    """The store was written by a version that this one does not read any more."""
+    """The store was written by a version that is no longer supported."""
 
     code = "TW-108"
 
@@ -88,10 +88,10 @@ class AssertionsOff(ConfigurationError):
 
 
 def disk_error(error: OSError, doing: str, then: str) -> StoreError:
-    """Return the error for a failed operating system call, with the operation, the place, the reason, and
-    advice.
+    """Return the error for a failed operating system call.
 
-    `then` is the advice for the time when the disk works again.
+    The error contains the operation, the path, the reason, and advice. `then` is the advice for the time
+    after the repair of the disk.
     """
     place = f" at {os.fspath(error.filename)!s}" if error.filename is not None else ""
     reason = f"{doing}{place} failed: {error.strerror or error} (errno {error.errno})."

@@ -1,10 +1,11 @@
-"""Group commit hands all records since the last flush to the sink at once (see `commitlog.sink`).
+"""Group commit, in which each flush passes all records since the last flush to the sink at once.
 
-The writer never waits. Records are gathered while flushes are under way, and the next flush takes all of
-them. The number of records that share a sync therefore grows with the load, and an idle log syncs each record
-at once. Several flushes may be under way. The log is durable up to the end of the last flush before which no
-flush is open. A flush is one write and one sync for each segment. Only `Flush.write` accesses the disk, and
-is run in a worker thread. `Flush.write` also publishes the durable offset to live readers.
+The writer never waits. Records are collected while flushes are in progress, and the next flush takes all
+collected records. Therefore the number of records per sync increases with the load, and an idle log syncs
+each record at once. Several flushes may be in progress. The log is durable up to the beginning of the first
+flush that is not complete. A flush is one write and one sync for each segment (`commitlog.sink`). Only
+`Flush.write` accesses the disk, and runs in a worker thread. `Flush.write` also publishes the durable offset
+to live readers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from commitlog.sink import LogSink, Part
 
 
 class Publisher:
-    """The publisher of the durable offset, which only grows, although flushes may end in any order."""
+    """The publisher of the durable offset, which never decreases although flushes may end in any order."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -39,11 +40,11 @@ class Publisher:
             self.publish(ended.end_offset, ended.epoch)
 
     def publish(self, offset: int, epoch: int) -> None:
-        """Publish a durable offset to live readers. If the write fails, the next flush publishes a later
-        offset.
+        """Publish a durable offset to live readers.
 
-        The two lines alternate only after a successful write, because a torn line must not be the newer line.
-        A reader of an offset also reads the epoch of the offset, or a later epoch that has begun.
+        If the write fails, the next flush publishes a later offset. The two lines of the file alternate only
+        after a successful write, so that a failed write never destroys the newer line. A reader of an offset
+        also reads the epoch of the offset, or a later epoch that has begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -51,7 +52,7 @@ class Publisher:
             self._count += 1
 
     def publish_accepted(self, offset: int, epoch: int) -> None:
-        """Publish the offset up to which this log has copied the log that it follows, synced or not."""
+        """Publish the offset up to which a follower has copied the log of the cluster, synced or not."""
         with suppress(OSError):
             self._publish_epoch(epoch)
             layout.publish_accepted(self._disk, offset, self._accepted_count + 1)
@@ -86,9 +87,10 @@ class Flush:
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
-        """Hand the parts to the sink. After an OSError, the state of the parts on disk is unknown.
+        """Pass the parts to the sink.
 
-        If several threads write flushes, the context `alone` admits one thread at a time.
+        After an OSError, the state of the parts on disk is unknown. If several threads write flushes, the
+        context `alone` admits one thread at a time.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -101,13 +103,13 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """Files to sync, with the offset up to which the log is on disk after the sync, and its epoch."""
+    """Files to sync, with the offset and the epoch up to which the log is on disk after the sync."""
 
     paths: list[str]
     end_offset: int
     epoch: int = 0
 
     def run(self, disk: Disk) -> None:
-        """Sync the files, in a worker thread. Raise OSError if a sync fails."""
+        """Sync the files in a worker thread, or raise OSError if a sync fails."""
         for path in self.paths:
             disk.sync(path)

@@ -1,16 +1,16 @@
-"""The log offset at which Tidewheel's own records begin in an imported store.
+"""The log offset in an imported store at which the records written by Tidewheel begin.
 
 An import copies an Apache RocketMQ log unchanged, and RocketMQ writes a whole-record CRC only if configured
 to. The file `imported` contains the log offset at which the copied log ended:
 
     below it         a record without the CRC property is sound if its lengths are consistent, its body
-                     matches the body CRC, and its offset is right, which are the checks of RocketMQ
-    from it on       every record is written by Tidewheel, and is damaged without a right whole-record CRC
+                     matches the body CRC, and its offset is correct, as in the checks of RocketMQ
+    from it on       Tidewheel wrote each record; a record without a correct whole-record CRC is damaged
 
-A flipped bit in a topic or property of a copied record is therefore not detected, as before the copy. All
-other checks are as strict as elsewhere. If a copied record has the CRC property, it is checked. The file has
-the format of `durable` (see `commitlog.layout`), and is written once and synced. A store without the file has
-only records of Tidewheel.
+Therefore a flipped bit in a topic or property of a copied record is not detected, as before the copy. All
+other checks are the same for copied records. If a copied record has the CRC property, the CRC is checked. The
+file `imported` has the format of `durable` (see `commitlog.layout`), and is written once and synced. A store
+without the file contains only records of Tidewheel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATH: Final = "imported"
 
 
 def read(disk: Disk) -> int:
-    """Return the log offset from which all records are Tidewheel's own, or 0 if the store was not imported.
+    """Return the log offset from which all records are by Tidewheel, or 0 if the store was not imported.
 
     Raise `StoreDamaged` if the file has no valid offset, or OSError if the disk fails.
     """
@@ -43,7 +43,7 @@ def read(disk: Disk) -> int:
 
 
 def write(disk: Disk, offset: int) -> None:
-    """Record durably that the log below `offset` was copied. Raise OSError if the disk fails."""
+    """Record durably that the log below `offset` was copied, or raise OSError if the disk fails."""
     disk.write(PATH, 0, layout.durable_lines(offset))
     disk.sync(PATH)
 

@@ -1,18 +1,18 @@
-"""Several messages in one record, as in RocketMQ's inner batches (sys_flag 0x80) in topics of type BatchCQ.
+"""Inner batches of RocketMQ: records with several messages (sys_flag 0x80), in topics of type BatchCQ.
 
-The property INNER_NUM of such a record is the number of its queue offsets, from the record's own queue offset
-on. Each of these queue offsets leads to the record, and `pick` extracts the message of one queue offset. The
-decompressed body contains for each message, without gaps:
+The property INNER_NUM of an inner batch is the number of its queue offsets, beginning at the queue offset of
+the record. Each queue offset of an inner batch leads to the record, and `pick` extracts the message of one
+queue offset. The decompressed body contains these fields for each message, without gaps:
 
     offset width  field
-    0      4      length, these 4 included
+    0      4      length, including these 4 bytes
     4      4      magic, not used
     8      4      body CRC, not used
     12     4      flag
     16     4 + b  body length, body
            2 + p  properties length, properties
 
-Tidewheel does not write inner batches. Inner batches occur only in imported logs.
+Inner batches occur only in imported logs, because Tidewheel does not write them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message at `queue_offset`, or the record itself if it is not a batch.
+    """Return the message at `queue_offset` of an inner batch, or any other record unchanged.
 
-    Raise `StoreDamaged` for a batch without that message, or `LibraryMissing` for a batch that cannot be
-    decompressed because a library is missing.
+    Raise `StoreDamaged` if the batch does not contain the message, or `LibraryMissing` if the library for the
+    compression of the batch is not installed.
     """
     if not record.sys_flag & INNER_BATCH:
         return record
@@ -65,7 +65,7 @@ def pick(record: Record, queue_offset: int) -> Record:
 
 
 def _message(batch: bytes, index: int) -> tuple[int, bytes, bytes]:
-    """Return (flag, body, properties) of one message of a decompressed batch."""
+    """Return (flag, body, properties) of one message of a decompressed inner batch."""
     position = 0
     for _ in range(index):
         position += _length(batch, position)

@@ -1,8 +1,8 @@
-"""Open and expired halves outlive their segment, because their records are copied unchanged.
+"""Keep files, with unchanged copies of records of open and expired half messages from deleted segments.
 
-Before retention deletes segments, the records that are still needed are copied to a file `keep/<20 digits:
-the offset up to which the log was deleted>`, without gaps. A half that waits for its end for weeks therefore
-never prevents the deletion of segments. A file is deleted when none of its records is needed any more.
+Before retention deletes segments, the records that are still needed are copied without gaps to a file
+`keep/<20 digits: the offset up to which the log was deleted>`. Therefore a half message that is open for
+weeks does not prevent the deletion of segments. A keep file is deleted when none of its records is needed.
 Memory: four integers for each kept record, which are computed in the worker of a retirement.
 """
 
@@ -26,7 +26,7 @@ _OFFSET: Final = struct.Struct(">q")
 _LOOKED_AT_ONCE: Final = 20_000
 
 Places = dict[int, tuple[str, int, int]]
-"""By log offset, the file of a kept record, the position in the file, and the length in bytes."""
+"""The file of each kept record, the position in the file, and the length in bytes, by log offset."""
 
 
 class Keep:
@@ -37,7 +37,7 @@ class Keep:
         self._imported_until = imported.read(disk)
         self._places: Places = {}
         self._undecided: dict[str, list[int]] = {}
-        """By file, the records that may still be needed. The last record is checked first."""
+        """The records that may still be needed, by file. The last record of a file is checked first."""
         self.damaged: list[str] = []
         """Descriptions of the damage in the keep files."""
         self.damaged_bytes = 0
@@ -51,7 +51,7 @@ class Keep:
         return physical_offset in self._places
 
     def adopt(self, cut_offset: int) -> None:
-        """Add the file of the deletion up to `cut_offset`. Raise OSError if the file cannot be read."""
+        """Add the keep file of the deletion up to `cut_offset`, or raise OSError if the disk fails."""
         path = path_of(cut_offset)
         stored = bytes(self._disk.view(path))
         places = places_in(path, stored, self._imported_until)
@@ -65,27 +65,27 @@ class Keep:
             )
 
     def add(self, cut_offset: int, places: Places) -> None:
-        """Add a file with the given record places."""
+        """Add a keep file with the given places of records."""
         if places:
             self._places.update(places)
             self._undecided[path_of(cut_offset)] = [*places]
 
     def read(self, physical_offset: int) -> bytes:
-        """Return the bytes of a kept record. Raise `StoreDamaged` if the record was not kept, or OSError."""
+        """Return the bytes of a kept record, or raise `StoreDamaged` if it was not kept, or OSError."""
         place = self._places.get(physical_offset)
         if place is None:
             raise StoreDamaged(f"The record at log offset {physical_offset} was deleted and not kept.")
         return self._disk.read(*place)
 
     def file_of(self, physical_offset: int) -> str:
-        """Return the path of the file that keeps a record."""
+        """Return the path of the keep file that contains a record."""
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Drop the files without needed records. Return the paths of these files, for the caller to delete.
+        """Remove the keep files without needed records, and return their paths, for the caller to delete.
 
-        A record that is not needed is never needed again, so it is checked once. A call checks at most a
-        slice of each file.
+        A record that is not needed is never needed again, and is therefore checked only once. A call checks a
+        slice of each file at most.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -106,14 +106,15 @@ def path_of(cut_offset: int) -> str:
 
 
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
-    """Return the places of the sound records of a keep file. `imported_until` is described in `records`."""
+    """Return the places of the intact records of a keep file, with `imported_until` as in `records`."""
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 
 
 def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (physical offset, position, length) of each sound record in a keep file. Skip damaged bytes.
+    """Yield (physical offset, position, length) of each intact record in a keep file.
 
-    Records below log offset `imported_until` were imported (see `commitlog.imported`).
+    Damaged bytes are skipped. Records below log offset `imported_until` were imported (see
+    `commitlog.imported`).
     """
     position = 0
     while 0 <= position < len(stored):
@@ -128,7 +129,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the bytes are one whole record, as it was written to the log."""
+    """Return whether the given bytes are one whole record, unchanged since its append."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -1,25 +1,24 @@
-"""The kinds of records, for the broker, the tools of a store, the audit and `explain`.
+"""The kinds of records, for the broker, the tools of a store, the audit, and `explain`.
 
     kind          topic                       begins  ends
     normal        the topic of the message
-    commit        the same, of type commit            the half at `half_offset`
+    commit        the same, of type commit            the half message at `half_offset`
     delivered     the same, TW_TIMER_OFFSET           the timer: DELIVERED, or FIRED (TW_VERB = FIRE)
     dead letter   %DLQ% and the group
-    half          RMQ_SYS_TRANS_HALF_TOPIC    a half
-    outcome       TW_SYS_OUTCOME                      the half at `half_offset`, which was not committed
+    half          RMQ_SYS_TRANS_HALF_TOPIC    a half message
+    outcome       TW_SYS_OUTCOME                      the half message at `half_offset`, uncommitted
     check         TW_SYS_CHECK
-    late end      TW_SYS_LATE                         no half, since its half had expired
+    late end      TW_SYS_LATE                         none, because the half message had expired
     timer         rmq_sys_wheel_timer         a timer  TW_REPLACES: MOVED (TW_VERB = MOVE) or REPLACED
     verb          TW_SYS_VERB                         TW_TIMER_OFFSET: CANCELLED, or UNREADABLE (TW_VERB)
     ack, lease, group, topic, schedule, retention, epoch    TW_SYS_ and the kind in capitals
     system        internal topics, for users and rules (TW_SYS_AUTH), for operators' acts
                   (TW_SYS_JOURNAL), and of RocketMQ
 
-A message of any kind that carries a cancel also ends a timer: TW_CANCELS has the timer's offset, a blank, and
-the due time. A delivered message may still carry the TW_CANCELS of its timer record, whose cancel was applied
-earlier. Records of type 12 are neither queued nor indexed, by RocketMQ's rule, so readers of RocketMQ skip
-these records. The modules that write system records describe the bodies; docs/ARCHITECTURE.md has a line for
-each kind.
+A message of any kind that carries a cancel also ends a timer. TW_CANCELS contains the timer's offset, a
+space, and the due time. A delivered message may contain the TW_CANCELS of its timer record, whose cancel was
+applied earlier. RocketMQ neither queues nor indexes records of type 12, so readers of RocketMQ skip these
+records. The modules that write system records describe the bodies, and docs/ARCHITECTURE.md lists all kinds.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ AUTH_TOPIC: Final = "TW_SYS_AUTH"
 JOURNAL_TOPIC: Final = "TW_SYS_JOURNAL"
 
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
-"""Prefix of the name of a dead letter topic, before the group."""
+"""The prefix of the name of a dead letter topic, before the group."""
 OPERATORS: Final = "TW_SYS_OPERATORS"
-"""The reserved name of the group that acknowledges redriven or purged dead letters."""
+"""The reserved name of the group that acknowledges redriven and purged dead letters."""
 
 CANCEL: Final = "CANCEL"
 FIRE: Final = "FIRE"
@@ -100,7 +99,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """The outcome of a timer. UNREADABLE means that no copy of its record was left, which is reported."""
+    """The outcome of a timer. The outcome UNREADABLE means that every copy of its record is lost."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -111,7 +110,7 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """The end of one timer, with its outcome, its due time, and its topic, which is empty if unknown."""
+    """The end of a timer, with the outcome, the due time, and the topic, which is empty if unknown."""
 
     timer_offset: int
     end: End
@@ -130,14 +129,14 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """Return the kind of a topic's records, which is "normal" for the topics of users."""
+    """Return the kind of the records of a topic, which is "normal" for the topics of users."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
 
 
 def endings(record: Record) -> Iterator[TimerEnded]:
-    """Yield the ends of timers in a record."""
+    """Yield the ends of timers that a record contains."""
     if _OURS not in record.properties:
         return
     stored = properties.of_record(record)
@@ -162,7 +161,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return a timer record's properties for a copy, which must not end the same timers again."""
+    """Return the properties of a timer record for a copy, without the ends of timers."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

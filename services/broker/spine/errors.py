@@ -37,7 +37,7 @@ class InvalidRecallHandle(ClientMistake):
 
 
 class IllegalSchedule(ClientMistake):
-    """The settings of the schedule are invalid."""
+    """The schedule cannot be kept."""
 
     code = "TW-149"
 
