@@ -26,8 +26,7 @@ from commitlog.view import View
 
 FILE_MODE: Final = 0o640
 FOLDER_MODE: Final = 0o750
-"""Modes of files and folders in a store, for writes by the owner and reads by the group, minus the umask.
-"""
+"""The modes of files and folders before the umask: written by the owner, and readable by the group."""
 
 
 class SyncFailed(OSError):

@@ -30,7 +30,7 @@ class Publisher:
         """The flushes that have not been published, in log order."""
 
     def ended(self) -> None:
-        """Publish the flushes before the first flush that is not on disk, in one thread at a time."""
+        """Publish the flushes before the first flush that is not on disk. The caller serializes all calls."""
         ended: Flush | None = None
         while self.flying and self.flying[0].is_synced:
             is_next = ended is None or ended.end_offset == self.flying[0].first_offset

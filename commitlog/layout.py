@@ -1,10 +1,10 @@
-"""The files of a store, and the format of the files `durable` and `clock`.
+"""The files of a store, and the formats of the files `durable` and `clock`.
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
     keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
     consumequeue.whole                         the mark that the queues match the snapshots
-    consumequeue.aside-<n>                     put aside and not read, like keyindex.aside-<n>, see
+    consumequeue.aside-<n>                     set aside and not read, like keyindex.aside-<n>, see
                                                `consumequeue.aside`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 far timers by time, see `timingwheel.partition`
@@ -22,29 +22,31 @@
     evidence                                   only on a node: see `services.cluster.evidence_file`
     aside/<20 digits>                          only on a node: see `services.cluster.tail`
     holes                                      only on a node: see `services.cluster.holes`
-    refetch                                    only on a node: the store is to be replaced by a copy
+    refetch                                    only on a node: the store must be replaced by a copy
     lock                                       see `commitlog.lock`
     tls/, users.key, .gitignore                the broker's certificate; the users' key, ignored by git
 
 A live reader stops at the published durable offset, which is never beyond the end of the log on disk. The
-file `durable` has three lines of 32 bytes, `<20 digits> <CRC-32 of the digits, 8 hex digits>`, and the
-largest number of a sound line is valid. The first two lines are written alternately and are not synced. A
-reader that reads a line during a write has the other line; a power failure may tear both lines. The third
-line is written only with the whole file, which is created as a new file at each startup, synced, and renamed.
-One line is therefore always sound. A file without a sound line is damaged, and is never treated as "nothing
-was published". The file exists before the first segment.
+file `durable` has three lines of 32 bytes, `<20 digits> <CRC-32 of the digits, 8 hex digits>`. The published
+offset is the largest number in an intact line. The first two lines are written alternately, without a sync.
+If a reader reads one of these lines during a write, the other line is intact, but a power failure may destroy
+both lines. The third line is written only with the whole file, which is created as a new file at each
+startup, synced, and renamed. Therefore at least one line is always intact. A file `durable` without an intact
+line is damaged, and is never treated as a file without a published offset. The file `durable` exists before
+the first segment.
 
-Once an epoch has begun (`services.broker.spine.epoch`), three more lines of the same form, with the same
-rules, contain the epoch of the published offset. Without these lines the epoch is 0. An epoch is written
+After an epoch has begun (`services.broker.spine.epoch`), three more lines of `durable`, with the same form
+and rules, contain the epoch of the published offset. Without these lines the epoch is 0. An epoch is written
 before the first offset of the epoch.
 
-On a follower, two more lines contain the offset up to which the node has copied the log that its cluster
-accepted. These two lines are also written alternately, and only readers use them. A reader may read up to the
-larger of the accepted and the durable offset. Records between the two offsets are not synced, so recovery
-does not trust these records, and writes the file without the accepted offset.
+On a follower, two more lines of `durable` contain the accepted offset, up to which the node has copied the
+log that its cluster accepted. The two lines are also written alternately, and are used only by readers. A
+reader may read up to the larger of the accepted and the durable offset. Records between the two offsets are
+not synced. Therefore recovery does not trust these records, and writes the file without the accepted offset.
 
-The file `clock` has two lines of the same form, and each line is synced before the other line is written. The
-number is the lead of the broker's time over real time in milliseconds, which only grows.
+The file `clock` has two lines of the same form as `durable`, and each line is synced before the other line is
+written. The number in `clock` is the lead of the broker's time over real time in milliseconds, which never
+decreases.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ QUEUES_WHOLE: Final = "consumequeue.whole"
 KEYINDEX: Final = "keyindex"
 QUEUES_ASIDE: Final = f"{CONSUMEQUEUE}.aside-"
 KEYS_ASIDE: Final = f"{KEYINDEX}.aside-"
-"""Prefixes, before a number, of the names of folders that could not be deleted and are not read."""
+"""The name prefixes, before a number, of folders that could not be deleted and are not read."""
 SNAPSHOTS: Final = "snapshots"
 TIMER_NAMES: Final = "timers-names"
 TIMER_ENDS: Final = "timers-ends"
@@ -84,7 +86,7 @@ OFFSET_DIGITS: Final = 20
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a name in a store is the name of a folder that was put aside."""
+    """Return whether a name in a store is the name of a folder that was set aside."""
     return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
@@ -94,7 +96,7 @@ def segment_path(first_offset: int) -> str:
 
 
 def segment_offsets(disk: Disk) -> list[int]:
-    """Return the first offsets of all segments, ascending. Raise `StoreError` on any other file name."""
+    """Return the first offsets of all segments, ascending, or raise `StoreError` for another file name."""
     names = disk.list(COMMITLOG)
     for name in names:
         if not (name.isdigit() and len(name) == OFFSET_DIGITS):
@@ -106,9 +108,9 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class Published:
-    """The content of the file `durable`, with an offset, its epoch, and whether the offset is reliable.
+    """The content of the file `durable`: an offset, its epoch, and whether the offset is reliable.
 
-    `problem` describes the damage of the file, and is empty if the file is sound or missing.
+    `problem` describes the damage to the file, and is empty if the file is intact or missing.
     """
 
     offset: int
@@ -120,7 +122,7 @@ class Published:
 
 
 def published(disk: Disk) -> Published:
-    """Read the file `durable`. Raise OSError if the disk fails."""
+    """Return the content of the file `durable`, or raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
         return Published(0, is_sound=False)
@@ -133,35 +135,36 @@ def published(disk: Disk) -> Published:
 
 
 def read_durable(disk: Disk) -> int:
-    """Return the published durable offset, or 0 if no readable offset was published."""
+    """Return the published durable offset, or 0 without a readable offset."""
     return published(disk).offset
 
 
 def parse_durable(stored: bytes) -> int:
-    """Return the offset in the bytes of the file `durable`, or 0 if no offset is published."""
+    """Return the offset in the bytes of the file `durable`, or 0 without a readable offset."""
     return _largest(stored, 0)
 
 
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the durable offset to live readers, unsynced, so it may be too low after a power failure.
+    """Publish the durable offset to live readers without a sync.
 
-    `turn` alternates between calls, so that the calls write two of the lines alternately.
+    After a power failure, the published offset may be too low. The parity of `turn` selects one of the two
+    lines, which must be written alternately.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Publish the epoch of later offsets to live readers, with the rules of `publish_durable`."""
+    """Publish the epoch of later offsets to live readers, by the rules of `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the offset up to which a follower has copied the accepted log, as in `publish_durable`."""
+    """Publish the accepted offset of a follower to live readers, by the rules of `publish_durable`."""
     disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log by the file `durable`, or None if no line of the file is sound."""
+    """Return the end of the readable log from the bytes of `durable`, or None without an intact line."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
@@ -173,17 +176,17 @@ def parse_epoch(stored: bytes) -> int:
 
 
 def reset_durable(disk: Disk, offset: int) -> None:
-    """Publish `offset` durably in place of any published offset, for a store that has not been used yet."""
+    """Publish `offset` durably in place of any published offset, for a store that was never used."""
     disk.write(DURABLE, 0, durable_lines(offset))
     disk.sync(DURABLE)
 
 
 def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: bool = False) -> None:
-    """Publish durably the `offset` at which recovery has cut the log, not below the published offset.
+    """Publish durably the `offset` at which recovery has cut the log.
 
-    A node of a cluster may publish a lower offset (`may_go_back`), because the shared log has the records
-    that the node published. The file is never overwritten in place, because a write of an earlier process may
-    be in memory only and be lost when the power fails.
+    The offset must not be below the published offset, except on a node of a cluster (`may_go_back`), because
+    the shared log contains the records that the node published. The file `durable` is not overwritten in
+    place, because a power failure may destroy lines that an earlier process wrote without a sync.
     """
     before = published(disk)
     assert may_go_back or offset >= before.offset, "what is durable is never cut"
@@ -195,21 +198,22 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return all lines of a file `durable` with the published `offset`."""
+    """Return all lines of a file `durable` that publishes `offset`."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
 def holds_records(disk: Disk) -> bool:
-    """Return whether any record was ever stored in the log."""
+    """Return whether a record was ever stored in the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)
 
 
 def read_clock(disk: Disk) -> int | None:
-    """Return the offset of the store's virtual clock in milliseconds, or None if the store has no such clock.
+    """Return the offset of the store's virtual clock in milliseconds, or None without a virtual clock.
 
-    Raise `StoreDamaged` if no line of the file is sound, because time must not go back.
+    Raise `StoreDamaged` if no line of the file `clock` is intact, because the broker's time must not
+    decrease.
     """
     size = disk.size(CLOCK)
     if size < 0:
@@ -221,7 +225,7 @@ def read_clock(disk: Disk) -> int | None:
 
 
 def begin_clock(disk: Disk) -> None:
-    """Give a store a virtual clock, durably. The clock begins at real time."""
+    """Create the virtual clock of a store durably. The clock begins at real time."""
     fresh = f"{CLOCK}.new"
     disk.write(fresh, 0, 2 * _durable_line(b"%020d" % 0))
     disk.sync(fresh)
@@ -229,7 +233,7 @@ def begin_clock(disk: Disk) -> None:
 
 
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
-    """Write the offset of the virtual clock durably. `turn` alternates as in `publish_durable`."""
+    """Write the offset of the virtual clock durably, with `turn` as in `publish_durable`."""
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
     disk.sync(CLOCK)
@@ -274,7 +278,7 @@ KNOWN_NAMES: Final = frozenset(
 
 
 def _durable_line(line: bytes) -> bytes:
-    """Return the whole line for its first 20 digits, or an impossible line if these are not digits."""
+    """Return the line with the given 20 digits, or a line that never matches if they are not digits."""
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"
 

@@ -1,14 +1,15 @@
-"""A store is locked for one broker by a POSIX record lock on byte 0 of the file `lock` and by a folder lock.
+"""The lock of a store for one broker: a POSIX record lock on byte 0 of the file `lock`, and a folder lock.
 
-Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
-record lock is a lock on an inode. If the file is deleted and created again, a second broker can lock the new
-file while the first broker still writes. A process also loses the lock when it closes any descriptor of the
-file. The folder cannot be deleted while the store is in it, and the folder lock (flock) belongs to one
-descriptor. Both locks are therefore taken before any other file of the store is read. The kernel releases
-both locks when the process dies. On a file system without folder locks (NFS), only the byte is locked.
+Apache RocketMQ locks the same byte, so that RocketMQ and Tidewheel never open a store at the same time. A
+POSIX record lock applies to an inode. If the file is deleted and created again, a second broker can lock the
+new file while the first broker still writes. A process also loses a POSIX record lock when it closes any
+descriptor of the file. The folder lock (flock) has neither weakness, because the folder of a store cannot be
+deleted, and the lock belongs to one descriptor. Both locks are taken before any other file of the store is
+read. The kernel releases both locks when the process dies. On a file system without folder locks (NFS), only
+the byte is locked.
 
-Every writer of a store takes its lock, so the lock also reserves a node's store (`layout.CLUSTER`) for the
-node. Records of another writer would not be in the shared log, and would be cut off again.
+Every writer of a store takes the lock. The lock also reserves the store of a node (`layout.CLUSTER`) for the
+node, because records of another writer would not be in the shared log, and would be cut off later.
 """
 
 from __future__ import annotations
@@ -24,30 +25,30 @@ from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 
 FAILURES = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
-"""The errors that are caused by the disk, not by the choice of the folder."""
+"""The error numbers that are caused by the disk, not by the choice of the folder."""
 HOLDER_BYTES = 32
-"""The size of the holder text, which is overwritten in place and so needs no room on a full disk."""
+"""The size of the holder text, which is overwritten in place and needs no room on a full disk."""
 
 
 def lock_folder(folder: int) -> None:
-    """Lock a folder by its descriptor. Raise BlockingIOError if another process holds the lock."""
+    """Lock a folder by its descriptor, or raise BlockingIOError if another process holds the lock."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:
-        return  # this file system has no folder locks
+        return  # The file system has no folder locks.
 
 
 class StoreLock:
-    """The lock of the store in the folder `root`, which is created if missing. A node sets `is_node`."""
+    """The lock of the store in the folder `root`, which is created if missing. `is_node` is set by nodes."""
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:
         self._root, self._is_node = root, is_node
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Take the lock. Raise `StoreLocked` with the name of the holder if another process has the lock.
+        """Take the lock, or raise `StoreLocked` with the name of the holder if another process has the lock.
 
         Raise `StoreOfCluster` if the store belongs to a node and `is_node` is false, `NoRoom` or `DiskFailed`
         if the disk is full or fails, and `StoreError` if the folder cannot be used.
@@ -71,16 +72,17 @@ class StoreLock:
                 f"{self._root} is held by {holder}. Stop it, or choose another --store."
             ) from error
         self._descriptors = [descriptor, folder]
-        with suppress(OSError):  # the holder is informational; a full disk must not prevent a start
+        # The holder text is informational, and a full disk must not prevent a startup.
+        with suppress(OSError):
             os.pwrite(descriptor, f"{os.getpid()}\n".ljust(HOLDER_BYTES).encode(), 0)
 
     def release(self) -> None:
-        """Release the lock. Do nothing if the lock is not held."""
+        """Release the lock, if it is held."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _open(self) -> tuple[int, int]:
-        """Open the lock file and the folder. A symbolic link in place of the file is not followed."""
+        """Open the lock file, unless it is a symbolic link, and the folder."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._root.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)

@@ -1,22 +1,22 @@
-"""The CommitLog is one endless sequence of records in segments of equal size.
+"""The CommitLog, a sequence of records in segments of equal size.
 
-A record never spans two segments. If a record and an 8-byte blank do not both fit, the blank closes the
-segment, the rest of the segment stays zero, and the record begins the next segment. A record that is larger
-than a segment gets its own segment, which has the length of the record. An append only gathers bytes (see
-`commitlog.flush`), and is visible to readers once its flush has succeeded. There is one writer.
+A record never spans two segments. If a segment has no room for a record and an 8-byte blank, the blank closes
+the segment, the remaining bytes stay zero, and the record begins the next segment. A record that is larger
+than a segment gets its own segment, which has the length of the record. An append only collects bytes (see
+`commitlog.flush`), and is visible to readers after its flush has succeeded. A log has one writer.
 
-    first_offset      below it segments may be deleted, and only kept records are readable (`commitlog.keep`)
-    synced_offset     below it all records are on disk; with `sync` the same as durable_offset
-    durable_offset    below it every flush has succeeded and readers may read;  synced <= durable <= end
-    end_offset        the offset of the next record; records that are not durable are gathered or in a flush
+    first_offset      below it, segments may be deleted, and only kept records are readable (`commitlog.keep`)
+    synced_offset     below it, all records are on disk; with `sync`, equal to durable_offset
+    durable_offset    below it, every flush has succeeded, and readers may read; synced <= durable <= end
+    end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a sync has failed, a repeated sync of the same bytes must not be trusted. The log is opened again up to
-the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
-published offset.
+After a failed sync, a repeated sync of the same bytes must not be trusted. The log is opened again up to the
+end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the published
+offset.
 
-Cost: an append costs one list entry for each record, and the search of a record's segment is a bisection.
-Weak spot: flushes may end in any order, but the log is durable only up to the first open flush, so a slow
-flush delays all later flushes.
+Cost: an append adds one list entry per record, and the segment of a record is found by bisection. Weak spot:
+flushes may end in any order, but the log is durable only up to the first open flush, so a slow flush delays
+all later flushes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log on a disk. The next record is appended at `end_offset`; all earlier records are durable.
+    """The log on a disk, in which the next record is appended at `end_offset`.
 
-    Without `sync`, a flush only hands its bytes to the operating system and then counts as durable. A power
-    failure may lose all bytes after `synced_offset`, which `take_sync` moves.
+    If `sync` is false, a flush counts as durable after its bytes are passed to the operating system. A power
+    failure may then lose all bytes after `synced_offset`, which the syncs of `take_sync` advance.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class CommitLog:
         self.segments: Final = Segments.of(disk, segment_bytes)
         self.files: Final = SegmentFiles(disk, self.segments, sync=sync)
         self.sink: LogSink = self.files
-        """The sink to which flushes are written."""
+        """The sink of all flushes."""
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
-        """Continue a durable log that recovery has cut at `end_offset`, with whole files."""
+        """Continue a durable log that recovery has cut at `end_offset`, with files of whole length."""
         assert end_offset >= self.durable_offset, "what is durable is never cut"
         under_way = self._gathered or self._flying
         assert not under_way, "records under way would lie behind another end"
@@ -88,16 +88,16 @@ class CommitLog:
         self._tail_offset, self._tail_end = self._tail()
 
     def _tail(self) -> tuple[int, int]:
-        """Return the bounds of the segment of the next record, which is new if no blank has room."""
+        """Return the bounds of the segment of the next record, which is a new segment if no blank fits."""
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
             return self.end_offset, self.end_offset + self.segment_bytes
         return segments.first_offsets[-1], segments.end_offset
 
     def append(self, new: Record) -> int:
-        """Gather one record for the next flush. Set and return the record's physical offset."""
+        """Add a record to the next flush, and set and return the physical offset of the record."""
         new.physical_offset = self.end_offset
-        # Without room in the segment the record is encoded again, because its CRC covers the new offset.
+        # If the segment has no room, the record is encoded again, because the CRC covers the new offset.
         while not self.gather(record.encode(new)):
             new.physical_offset = self.end_offset
         return new.physical_offset
@@ -105,7 +105,7 @@ class CommitLog:
     def gather(self, encoded: bytes) -> bool:
         """Gather one record, stamped for `end_offset`, for the next flush.
 
-        Return False if the record has no room in this segment. The next segment has then begun, and
+        Return False if the segment has no room for the record. In this case, the next segment has begun, and
         `end_offset` has changed.
         """
         end_offset = self.end_offset + len(encoded)
@@ -120,20 +120,20 @@ class CommitLog:
         return True
 
     def room_for(self, record_bytes: Sequence[int]) -> int:
-        """Return how many records fit in the segment. Begin a new segment if the first does not fit."""
+        """Return the number of records that fit in the segment, a new segment if the first does not fit."""
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
         ends = list(accumulate(record_bytes))
         return max(1, bisect_right(ends, self._left_bytes() - record.BLANK_BYTES))
 
     def follow_to(self, offset: int) -> None:
-        """Close the segment if the followed log continues at `offset`, in the next segment."""
+        """Close the segment if the log of the leader continues at `offset`, in the next segment."""
         if offset > self.end_offset:
             self._close_segment()
         assert self.end_offset == offset, "the log that is followed has other segments"
 
     def append_encoded(self, encoded: bytearray) -> None:
-        """Gather whole records without gaps, which are stamped for `end_offset` on and fit in the segment."""
+        """Add contiguous records, stamped for `end_offset` on, that fit in the segment to the next flush."""
         fits = len(encoded) + record.BLANK_BYTES <= self._left_bytes()
         assert fits or self.end_offset == self._tail_offset, "a record is never split"
         self._gather(encoded)
@@ -144,11 +144,10 @@ class CommitLog:
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Return a flush of all gathered parts, or None if there are no parts or enough flushes under way.
+        """Return a flush of all collected parts, or None without parts or with too many open flushes.
 
-        A flush that creates a segment must be written before the next flush is taken. A segment therefore
-        never exists before its predecessor, regardless of the order of the threads and of the time when the
-        process dies.
+        A flush that creates a segment must be written before the next flush is taken. Therefore a segment
+        never exists before its predecessor, regardless of the order of the threads and the time of a crash.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -173,7 +172,7 @@ class CommitLog:
         return flush
 
     def flushed(self, flush: Flush) -> None:
-        """Process a flush that is on disk. The records are readable once all earlier flushes are on disk."""
+        """Process a written flush, whose records are readable when all earlier flushes are written."""
         assert flush in self._flying, "a flush has ended twice, or is of another log"
         flush.is_written = True
         while self._flying and self._flying[0].is_written:
@@ -196,7 +195,7 @@ class CommitLog:
         return sync
 
     def unsynced_segments(self) -> tuple[str, ...]:
-        """Return the files with appended records that may not be on disk."""
+        """Return the segments with appended records that may not be on disk."""
         if self._sync:
             return ()
         firsts = {self.segments.first_of(at) for at in (self.synced_offset, max(self.end_offset - 1, 0))}
@@ -210,14 +209,14 @@ class CommitLog:
         self._publisher.publish(self.synced_offset, sync.epoch)
 
     def took_in(self) -> None:
-        """Publish the end to live readers, because all records are in the followed log."""
+        """Publish the end of the log to live readers, because all records are in the log of the leader."""
         assert self.is_quiet, "a log that follows has nothing under way"
         self._publisher.publish_accepted(self.durable_offset, self.epoch)
 
     def read(self, physical_offset: int, length: int = _READ_AHEAD_BYTES) -> Record:
-        """Return the durable record at `physical_offset`. `length` is the record's size in bytes, if known.
+        """Return the durable record at `physical_offset`, with a size of `length` bytes, if known.
 
-        Raise `StoreDamaged` if there is no whole record with a right CRC at the offset, or OSError.
+        Raise `StoreDamaged` unless a whole record with a correct CRC is at the offset, or raise OSError.
         """
         stored = self._read_bytes(physical_offset, length)
         if not record.is_sound(stored, may_lack_crc=physical_offset < self.imported_until):
@@ -228,7 +227,7 @@ class CommitLog:
         return record.decode(stored)
 
     def appended(self, physical_offset: int) -> Record:
-        """Return the record at `physical_offset`, durable or not. Raise the errors of `read`."""
+        """Return the record at `physical_offset`, durable or not, or raise the errors of `read`."""
         if physical_offset < self.durable_offset:
             return self.read(physical_offset)
         part_offset = self.durable_offset
@@ -242,10 +241,10 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending places (log offset, bytes, anything), with one read.
+        """Yield the durable records at ascending places (log offset, size, any value), with one read.
 
-        Yield None for a record that is not sound or is beyond the end of the read. A read of that record
-        alone reports the reason.
+        Yield None for a record that is damaged or beyond the end of the read. A separate `read` of the record
+        reports the reason.
         """
         first, (last, last_bytes, _) = places[0][0], places[-1]
         stored = b""
@@ -269,16 +268,17 @@ class CommitLog:
             raise StoreDamaged(f"Nothing lies at log offset {physical_offset}, so near the segment's end.")
         (record_bytes,) = _LENGTH.unpack_from(stored)
         if record_bytes > len(stored):
-            # Not longer than the longest record, because a damaged length must not cause a read of gigabytes.
+            # The read is limited to the longest record, because a damaged length must not cause a read of
+            # gigabytes.
             stored = self._disk.read(path, position, min(record_bytes, self.record_bytes_max))
         return stored[:record_bytes]
 
     def not_synced(self, sync: Sync) -> None:
-        """Take back a sync that was not run because of an earlier failure, for the next sync."""
+        """Return a sync that was not run because of an earlier failure, to be included in the next sync."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
-        """Return the first offset of the segment that contains or will contain an offset."""
+        """Return the first offset of the segment that contains an offset, or will contain it."""
         return self._tail_offset if offset >= self._tail_offset else self.segments.first_of(offset)
 
     def segment_offsets(self) -> list[int]:
@@ -287,7 +287,7 @@ class CommitLog:
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]
 
     def cut(self, first_offset: int) -> None:
-        """Disallow reads below `first_offset`, whether or not the segments have been deleted."""
+        """Prevent reads below `first_offset`, even if the segments still exist."""
         self.first_offset = max(self.first_offset, first_offset)
         self.segments.cut(self.first_offset)
 

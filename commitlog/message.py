@@ -1,6 +1,6 @@
-"""Messages as producers send and consumers receive them, independent of the protocol.
+"""Messages in the form of producers and consumers, independent of the protocol.
 
-A `Message` is the user's view of a message, and `commitlog.record.Record` is its form on disk.
+A `Message` is the user's view of a message, and a `commitlog.record.Record` is the form of a message on disk.
 `commitlog.properties` converts between messages and records.
 """
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 Host = tuple[str, int]
-"""An address as (IP text, port)."""
+"""An address as a pair of IP text and port."""
 
 
 class MessageType(Enum):
     """The type of messages that a topic accepts. MIXED accepts all types except PRIORITY and LITE.
 
-    The values are RocketMQ's names. In a topic of type PRIORITY, each queue is a priority, and messages of a
-    higher queue are delivered first. In topics of other types, queues are read in rotation, so a priority
-    would have no effect. A topic of type LITE contains many lite topics. Each message of the topic names a
-    lite topic, and is delivered to the subscribers of the lite topic.
+    The values of the members are RocketMQ's names. In a topic of type PRIORITY, each queue is a priority, and
+    messages of a higher queue are delivered first. In a topic of another type, queues are read in rotation,
+    and a priority would have no effect. A topic of type LITE contains many lite topics. Each message of the
+    topic names a lite topic, and is delivered to the subscribers of the lite topic.
     """
 
     NORMAL = "NORMAL"
@@ -35,10 +35,10 @@ class MessageType(Enum):
 class Message:
     """One message.
 
-    `delivery_ms` is wall time in milliseconds since 1970, or None for delivery at once. `gzip` is true if the
-    body is transported compressed. `check_immunity_ms` is the time before the first check-back of a half
-    message, or None for the topic's default. `priority` counts from 0, the lowest priority, and is None
-    without a priority. `lite_topic` is the lite topic of the message under its topic.
+    `delivery_ms` is the wall time of delivery in milliseconds since 1970, or None for immediate delivery.
+    `gzip` is true if the body is compressed in transport. `check_immunity_ms` is the time before the first
+    check-back of a half message, or None for the topic's default. `priority` is 0 for the lowest priority, or
+    None without a priority. `lite_topic` is the lite topic of the message under its topic.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class Message:
 
     @property
     def message_type(self) -> MessageType:
-        """The type by the attributes of a message, in the order transaction, delay, FIFO, priority, lite."""
+        """The type by the first attribute present: transaction, delay, FIFO, priority, or lite."""
         if self.transactional:
             return MessageType.TRANSACTION
         if self.delivery_ms is not None:

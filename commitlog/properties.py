@@ -1,8 +1,8 @@
-"""The properties of a record are repeated pairs `name 0x01 value 0x02` in UTF-8, with RocketMQ's names.
+"""The properties of a record, encoded as pairs `name 0x01 value 0x02` in UTF-8, with RocketMQ's names.
 
-By the rules of RocketMQ's `MessageDecoder`, the writer closes every pair with 0x02. The reader accepts a
-missing last 0x02, and drops pairs without a value; the last of two equal names wins. There is no escaping, so
-names and values with 0x01 or 0x02 are refused before they are encoded.
+By the rules of RocketMQ's `MessageDecoder`, the writer ends every pair with 0x02. The reader accepts a
+missing last 0x02, drops pairs without a value, and uses the last of several pairs with the same name. The
+encoding has no escape characters, so names and values with 0x01 or 0x02 are refused before encoding.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ SHOWN: Final = frozenset({
     DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_ERROR, DEAD_LAST_ERROR,
     REDRIVE_OF, ORIGIN_TOPIC,
 })  # fmt: skip
-"""Reserved names that consumers see, with a message's schedule or the reasons of a dead letter."""
+"""The reserved properties that consumers see: the schedule, and the reasons for a dead letter."""
 _HIDDEN: Final = RESERVED - SHOWN
 
 
 def encode(properties: dict[str, str]) -> bytes:
-    """Return the stored bytes. Omit pairs without a value, because no reader would return them."""
+    """Return the encoded pairs, except for pairs with an empty value, which no reader would return."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if value]).encode()
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the pairs of the stored bytes. Drop malformed pairs."""
+    """Return the pairs in the encoded bytes, except for malformed pairs."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -67,7 +67,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the pairs of the stored bytes as bytes of valid UTF-8. Drop malformed pairs."""
+    """Return the pairs in the encoded bytes as bytes of valid UTF-8, except for malformed pairs."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -79,7 +79,7 @@ def pairs(stored: bytes) -> dict[bytes, bytes]:
 
 
 def of_record(record: Record) -> dict[str, str]:
-    """Return the pairs of a record's properties, parsed once. The caller must not change the dictionary."""
+    """Return the pairs of a record's properties, parsed once, in a dictionary that must not be changed."""
     parsed = record.parsed
     if parsed is None or parsed[0] is not record.properties:
         parsed = record.parsed = record.properties, decode(record.properties)
@@ -113,14 +113,14 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 
 
 def _keys_pairs(keys: tuple[str, ...]) -> str:
-    """Return the pairs of keys: RocketMQ's KEYS, joined by blanks, and lengths if keys contain blanks."""
+    """Return the pairs of keys: RocketMQ's KEYS, joined by spaces, and lengths if keys contain spaces."""
     lengths = key_lengths(keys)
     more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
     return f"{KEYS}\x01{' '.join(keys)}\x02{more}"
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys by KEYS and KEY_LENGTHS, or the words of KEYS if the lengths do not fit."""
+    """Return the keys by KEYS and KEY_LENGTHS, or the words of KEYS if the lengths do not match."""
     words = tuple([word for word in joined.split(" ") if word])
     if not lengths:
         return words
@@ -140,10 +140,10 @@ def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def to_message(record: Record) -> Message:
-    """Return the message in a record, under its real topic. `to_message` is the inverse of `encode_message`.
+    """Return the message in a record, under its real topic, as the inverse of `encode_message`.
 
-    The broker's own properties are hidden, except the due time, which is `delivery_ms`. The body is plain or
-    gzip. Raise `LibraryMissing` if a library is missing to decompress a body of an imported log.
+    The broker's own properties are omitted, except the due time, which is `delivery_ms`. The body is plain or
+    gzip. Raise `LibraryMissing` if the library to decompress the body of an imported record is not installed.
     """
     stored = of_record(record)
     get = stored.get
@@ -170,13 +170,13 @@ def to_message(record: Record) -> Message:
 
 
 def priority_of(text: str) -> int | None:
-    """Return the priority in a property, or None if no client could have set this value."""
+    """Return the priority in a property, or None for a value that no client can set."""
     is_number = text.isdecimal() and len(text) <= len(str(PRIORITY_MAX))
     return int(text) if is_number and int(text) <= PRIORITY_MAX else None
 
 
 def value_of(stored: bytes, name: str) -> str:
-    """Return the value of one property without parsing the others, or "" if the property is missing."""
+    """Return the value of a property without parsing the others, or "" if the property is missing."""
     marker, at_start = _markers(name)
     start = stored.rfind(marker)
     if start >= 0:
@@ -191,5 +191,5 @@ def value_of(stored: bytes, name: str) -> str:
 
 @lru_cache(maxsize=128)
 def _markers(name: str) -> tuple[bytes, bytes]:
-    """Return the bytes before the value of a property, in any position and in the first position."""
+    """Return the bytes that precede the value of a property, after another property and at the start."""
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

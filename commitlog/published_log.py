@@ -1,14 +1,14 @@
-"""The log of a store as another process reads it, with its files and the end of the readable bytes.
+"""The log of a store for other processes: its files, and the end of the readable bytes.
 
-No file is locked or written, so the store of a running broker can be read. The reader stops at the published
-durable offset, which is never beyond the end of the log on disk. A store without a published offset (of
-Apache RocketMQ) ends at the last sound record of its last segment that is not empty.
+A reader locks and writes no file, and can therefore read the store of a running broker. The reader stops at
+the published durable offset, which is never beyond the end of the log on disk. A store without a published
+offset (of Apache RocketMQ) ends at the last intact record of the last segment that is not empty.
 
-A cluster's node publishes the offset up to which it has copied the log that the cluster accepted. Other
-records in the node's files may not be accepted, so no records are read before the node has published an
+A node of a cluster publishes the offset up to which it has copied the log that the cluster accepted. Later
+records in the files of the node may not be accepted, so no records are read before the node has published an
 offset.
 
-Cost: one listing of the folder, and a read of eight bytes of each segment.
+Cost: one listing of the folder, and one read of eight bytes per segment.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _NONE_OWN: Final = 1 << 62
 class Segment:
     """One file of the log, which is `segment_bytes` long.
 
-    `next_offset` is the start of the next segment, if there is a next segment. A file may extend beyond
-    `next_offset` if its last record does (`commitlog.segments`). The next segment then begins with zeros
-    (`is_overlapped`).
+    `next_offset` is the start of the next segment, if any. A file extends beyond `next_offset` if its last
+    record does (`commitlog.segments`). In this case, the next segment begins with zeros (`is_overlapped`).
     """
 
     path: str
@@ -42,7 +41,7 @@ class Segment:
 
     @property
     def end_offset(self) -> int:
-        """The end of the segment in the log. A blank at the file's end may reach the next segment."""
+        """The end of the segment in the log, which is the next segment if a blank ends the file."""
         end = self.first_offset + self.segment_bytes
         if self.next_offset is not None and end < self.next_offset and self._is_closed(self.next_offset):
             return self.next_offset
@@ -60,8 +59,8 @@ class StoreLog:
     """The log of one store at one moment.
 
     If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. In other
-    logs, records may have no CRC. `epoch` is the epoch of the log's end, or an epoch that begins at the end.
-    The epoch is 0 if the store was never in a cluster.
+    logs, records may lack a CRC. `epoch` is the epoch of the log's end, or an epoch that begins at the end,
+    or 0 if the store was never in a cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -72,7 +71,7 @@ class StoreLog:
 
     @property
     def first_offset(self) -> int:
-        """The first offset of the log, which is above 0 once retention has deleted segments."""
+        """The first offset of the log, which is above 0 if retention has deleted segments."""
         return self.segments[0].first_offset if self.segments else 0
 
     @property
@@ -84,7 +83,7 @@ class StoreLog:
 
 
 def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
-    """Return the log under `store`. `durable_offset` overrides the published offset, to compare two stores.
+    """Return the log under `store`, with `durable_offset`, if given, in place of the published offset.
 
     Raise `NotAStore`, `StoreTooNew`, `StoreTooOld`, or `NoRecords` if the store has no records yet.
     """
@@ -104,7 +103,7 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 def read_durable(store: Path) -> int | None:
     """Return the end of the readable log, or None if no readable offset is published.
 
-    For a node without a published offset, return 0, because its files may contain another history.
+    Return 0 for a node without a published offset, because its files may contain another history.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -126,7 +125,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the ranges between two offsets that no segment covers although the log continues after them."""
+    """Return the ranges between two offsets that no segment covers although later segments exist."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]
@@ -161,7 +160,7 @@ def _check_format(store: Path) -> bool:
 
 
 def _written_segments(folder: Path, published_offset: int) -> tuple[Segment, ...]:
-    """Return the segments with records, which may begin with zeros if the log continues in them."""
+    """Return the segments with records, including segments that begin with zeros and have later records."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     found = [
         Segment(str(folder / name), int(name), (folder / name).stat().st_size)

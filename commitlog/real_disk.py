@@ -1,21 +1,22 @@
 """A thread-safe `Disk` on the files of the operating system.
 
-A thread may delete a file while another thread reads it. The read then returns no bytes. A read never creates
-the file again, which would leave an empty segment for the next start, and never reads another file
-(`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error names its file. The
-guarantees of each method are in `commitlog.disk`.
+A thread may delete a file while another thread reads the file. In this case, the read returns no bytes. A
+read never creates a deleted file, which would leave an empty segment for the next startup, and never reads
+another file (`commitlog.descriptors`). No file is mapped into memory (`commitlog.view`). Every error contains
+the path of its file. The guarantees of each method are in `commitlog.disk`.
 
     write         pwrite to the page cache
-    write_synced  pwritev with RWF_DSYNC, or else pwrite and fdatasync; then the name
+    write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
     sync          fdatasync on a separate file description; then the name
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-"The name" means an fsync of the file's folder, once for each file that this process has created or found.
+In this table, "the name" means an fsync of the folder of the file, once for each file that the process has
+created or found.
 
-Cost: `write_synced` costs one system call and the sync of the disk. Weak spot: durability depends on the
-kernel, which must report a failed write on each open file description, as Linux does since 4.13. Other
-systems may report a failed write only once.
+Cost: `write_synced` takes one system call and the sync of the disk. Weak spot: durability depends on the
+kernel, which must report a failed write on each open file description, as Linux does since version 4.13.
+Other systems may report a failed write only once.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """Files under a root folder. At most about `open_max` files are open at a time."""
+    """The files under a root folder. About `open_max` files are open at a time at most."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
         self._files = Descriptors(open_max, self._open, _sync)
         self._has_synced_writes = hasattr(os, "RWF_DSYNC")
         self._named: set[str] = set()
-        """Files whose names this process has made durable. The names of other files may not be durable."""
+        """The files whose names the process has made durable. The names of other files may not be durable."""
 
     def list(self, folder: str) -> list[str]:
         try:
@@ -91,10 +92,10 @@ class RealDisk:
             try:
                 written = os.pwrite(
                     file.descriptor, data, position
-                )  # a signal or a full disk may cause a short write
+                )  # A signal or a full disk may cause a short write.
                 while written < len(data):
                     written += os.pwrite(file.descriptor, data[written:], position + written)
-            finally:  # set last, because a sync in another thread may end meanwhile without these bytes
+            finally:  # The flag is set after the write, because a concurrent sync may end before it.
                 file.is_unsynced = True
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
@@ -109,13 +110,14 @@ class RealDisk:
             except OSError as error:
                 if error.errno not in _UNKNOWN_CALL:
                     raise
-                self._has_synced_writes = False  # this system has no synced writes, and has written no bytes
+                # The system does not support synced writes, and has written no bytes.
+                self._has_synced_writes = False
         self.write(path, position, data)
         self.sync(path)
 
     def sync(self, path: str) -> None:
         file = self._files.take(path)
-        # The failure is taken after the file, because no other thread closes and syncs a file in use.
+        # The failure is taken after the file, because no other thread syncs and closes a file in use.
         failures_before = 0 if file is None else file.failed_syncs
         failure = self._files.take_failure(file, path)
         if file is None:
@@ -124,7 +126,8 @@ class RealDisk:
             return
 
         def sync_own(own: int) -> None:
-            # Reset before the sync, because the sync may not cover a concurrent write of another thread.
+            # The flag is reset before the sync, because the sync may not include a concurrent write of
+            # another thread.
             file.is_unsynced = False
             _sync(own, path)
 
@@ -140,8 +143,8 @@ class RealDisk:
         self._make_name_durable(path)
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        # A file system commits the syncs of several threads with one journal commit. For 3,000 new files, 16
-        # threads take 0.9 s, and one thread takes 22 s.
+        # A file system combines the syncs of several threads into one journal commit. Syncing 3,000 new files
+        # takes 0.9 s with 16 threads, and 22 s with one thread.
         with ThreadPoolExecutor(min(_SYNCED_AT_ONCE, max(1, len(paths)))) as threads:
             syncs = [(path, threads.submit(self._outcome_of_sync, path)) for path in paths]
         outcomes = [(path, one.result()) for path, one in syncs]
@@ -157,14 +160,13 @@ class RealDisk:
     def _as_one_of_many(
         self, file: Open, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
-        """Sync a file that other threads may be syncing. A failure in one of these threads is a failure in
-        all.
+        """Sync a file that other threads may also be syncing.
 
-        Linux reports a page that it could not write once for each open file description. If two syncs used
-        one description, one sync would get the error and the other would succeed, although its pages may be
-        lost. Each sync therefore has its own description, and also fails if another sync has failed since
-        `failures_before` was counted. One description is kept for the next write, unless there was a failure
-        that it would report again.
+        A failure of one of the concurrent syncs is a failure of all. Linux reports a failed write of a page
+        once for each open file description. If two syncs used one open file description, one sync would get
+        the error and the other would succeed, although its pages may be lost. Therefore each sync has its own
+        open file description, and also fails if another sync has failed since `failures_before` was counted.
+        One open file description is kept for the next write, unless a failure would be reported on it again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -240,7 +242,7 @@ class RealDisk:
     def delete(self, path: str) -> None:
         self._forget(path)
         target = self.root / path
-        # The file is forgotten again, because another thread may have opened the file meanwhile.
+        # The file is removed from the cache again, because another thread may have opened the file meanwhile.
         if target.is_dir():
             _delete_folder(target)
             self._files.forget_within(f"{path}/")
@@ -251,7 +253,7 @@ class RealDisk:
             self._sync_folder(target.parent)
 
     def close(self) -> None:
-        """Close every descriptor. The disk can be used again afterwards."""
+        """Close every descriptor, after which the disk can still be used."""
         self._files.forget_all()
         self._named.clear()
 
@@ -275,10 +277,10 @@ class RealDisk:
         return os.open(target, flags, FILE_MODE)
 
     def _forget(self, path: str) -> None:
-        """Forget the state of a file, or of all files in a folder."""
+        """Remove the state of a file, or of all files in a folder."""
         self._files.forget(path)
         self._named.discard(path)
-        if os.path.isdir(self.root / path):  # the folder may be impossible to list
+        if os.path.isdir(self.root / path):  # The folder may not be listable.
             self._files.forget_within(f"{path}/")
             self._named.difference_update([one for one in self._named.copy() if one.startswith(f"{path}/")])
 
@@ -290,7 +292,7 @@ class RealDisk:
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync a folder. Raise `SyncFailed` with the path of the folder, which is `.` for the store."""
+        """Sync a folder, or raise `SyncFailed` with the path of the folder, which is `.` for the store."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             is_inside = folder.is_relative_to(self.root)
@@ -301,7 +303,7 @@ class RealDisk:
 
 
 def _delete_folder(folder: Path) -> None:
-    """Delete a folder and its contents as far as possible. Raise the first error."""
+    """Delete a folder and its contents as far as possible, and raise the first error, if any."""
     failed: list[BaseException] = []
     shutil.rmtree(folder, onerror=lambda _, __, found: failed.append(found[1]))
     if failed:
@@ -309,7 +311,7 @@ def _delete_folder(folder: Path) -> None:
 
 
 def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
-    """Sync an open file. Concurrent writes count as unsynced. Raise `SyncFailed` if the sync fails."""
+    """Sync an open file, except for concurrent writes, or raise `SyncFailed` if the sync fails."""
     file.is_unsynced = False
     try:
         _sync(file.descriptor, path, is_whole=is_whole)
@@ -320,7 +322,7 @@ def _sync_open(file: Open, path: str, *, is_whole: bool = False) -> None:
 
 
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
-    """Sync a file, with all of its metadata if `is_whole`. Raise `SyncFailed` if the sync fails."""
+    """Sync a file, with all metadata if `is_whole` is true, or raise `SyncFailed` if the sync fails."""
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
     except OSError as error:
@@ -328,20 +330,20 @@ def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
 
 
 def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> None:
-    """Write and sync in one system call. Raise `SyncFailed`, or another OSError if there is no room."""
+    """Write and sync in one system call, or raise `SyncFailed`, or another OSError if the disk is full."""
     try:
         written = os.pwritev(descriptor, [data], position, os.RWF_DSYNC)
         while written < len(data):
             written += os.pwritev(descriptor, [data[written:]], position + written, os.RWF_DSYNC)
     except OSError as error:
-        # An error for lack of room does not mean that earlier pages are lost.
+        # An error because of a full disk does not mean that earlier pages are lost.
         if error.errno in (errno.ENOSPC, errno.EDQUOT, *_UNKNOWN_CALL):
             raise
         raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Return the given error with the name of the file."""
+    """Return the given error with the path of the file."""
     if error.filename is None:
         error.filename = path
     return error

@@ -1,17 +1,17 @@
-"""Conversion between `Record` and the bytes of a CommitLog record, exactly as Apache RocketMQ writes them.
+"""Conversion between `Record` and the bytes of a CommitLog record, in the format of Apache RocketMQ.
 
-All integers are big-endian. The offsets below are for IPv4 hosts. An IPv6 host field has 20 bytes instead of
-8 and shifts the following fields. There is no padding and no alignment. (RocketMQ `MessageExtEncoder`,
-`MessageDecoder`.)
+All integers are big-endian. The offsets in the table are for IPv4 hosts. An IPv6 host field has 20 bytes
+instead of 8 and shifts the following fields. The fields have no padding and no alignment. (RocketMQ
+`MessageExtEncoder`, `MessageDecoder`.)
 
     offset width  field
-    0      4      record_bytes         the whole record, these 4 included
+    0      4      record_bytes         the whole record, including these 4 bytes
     4      4      magic                DAA320A7 (v1), DAA320AB (v2: topic of more than 127 characters)
     8      4      body CRC             CRC-32 of the body & 0x7FFFFFFF; 0 for an empty body
     12     4      queue_id
     16     4      flag                 the user's, opaque
     20     8      queue_offset
-    28     8      physical_offset      equals the record's own place in the log
+    28     8      physical_offset      equals the log offset of the record
     36     4      sys_flag             see below
     40     8      born_ms
     48     8/20   born host            address 4/16, port 4
@@ -24,15 +24,16 @@ All integers are big-endian. The offsets below are for IPv4 hosts. An IPv6 host 
            2 + p  properties length, properties
 
 The bits of sys_flag are: 0x1 body compressed, with the type in 0x700 (see `commitlog.compression`); 0x80
-several messages in one record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half of old stores,
-8 commit, 12 rollback, which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store host is
-IPv6.
+several messages in one record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half message of old
+stores, 8 commit, 12 rollback, which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store
+host is IPv6.
 
-The last property is always RocketMQ's optional `__CRC32#`, which is the CRC-32 & 0x7FFFFFFF of all bytes
-before it, as ten decimal digits, least significant first. Any flipped bit is therefore detected.
+The last property of a record written by Tidewheel is RocketMQ's optional `__CRC32#`. Its value is the CRC-32
+& 0x7FFFFFFF of all bytes before the property, as ten decimal digits, least significant first. Therefore any
+flipped bit in the record is detected.
 
-Weak spot: a CRC-32 protects only against accidents. A process with write access to the file can forge a
-record.
+Weak spot: a CRC-32 protects only against accidental damage. A process with write access to the file can forge
+a record.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ HEAD_V4: Final = np.dtype(
 
 @dataclass(slots=True)
 class Record:
-    """A record. `properties` are the encoded bytes without the CRC property (see `commitlog.properties`)."""
+    """A record. `properties` is encoded (see `commitlog.properties`), without the CRC property."""
 
     topic: str
     body: bytes
@@ -104,7 +105,7 @@ class Record:
     reconsume_times: int = 0
     half_offset: int = 0
     parsed: tuple[bytes, dict[str, str]] | None = field(default=None, init=False, repr=False, compare=False)
-    """The bytes and the pairs of `properties`, once parsed (`commitlog.properties.of_record`)."""
+    """The bytes and the pairs of `properties`, after parsing (`commitlog.properties.of_record`)."""
 
     @property
     def type(self) -> int:
@@ -115,7 +116,7 @@ class Record:
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
     """Return the bytes of a record. Set the IPv6 bits of `sys_flag` by the hosts.
 
-    With `with_crc=False`, the bytes are the same as those of an unconfigured Apache RocketMQ. Raise
+    With `with_crc=False`, the bytes are the same as those of Apache RocketMQ with default settings. Raise
     `PropertiesTooLarge` if the properties exceed their length field.
     """
     properties = record.properties
@@ -150,7 +151,7 @@ def encode_fields(
 
     Raise `PropertiesTooLarge` if the properties exceed their length field.
     """
-    # Otherwise a reader would take the CRC for a part of the last property, and find no CRC in the record.
+    # Without the 0x02, a reader would read the CRC as a part of the last property, and find no CRC.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
     topic, version_2 = topic_field(topic_name)
     properties_bytes = len(properties) + (CRC_BYTES if with_crc else 0)
@@ -193,20 +194,20 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """Return the closing `__CRC32#` property for the bytes of a record before this property."""
+    """Return the closing `__CRC32#` property of a record, given the preceding bytes of the record."""
     return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
 
 
 def crc_text(crc: int) -> bytes:
     """Return the closing `__CRC32#` property with a given CRC."""
-    # The text is reversed, so the least significant digit comes first.
+    # The text is reversed, because the least significant digit is first.
     return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
 def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
-    """Return the record that starts at `position`. Raise `StoreDamaged` if its lengths are inconsistent.
+    """Return the record at `position`, or raise `StoreDamaged` if its lengths are inconsistent.
 
-    The CRC property is removed from `properties`. Call `crc_holds` first to verify the bytes.
+    The CRC property is removed from `properties`, and must be verified before with `crc_holds`.
     """
     try:
         return _decode(buffer, position)
@@ -215,16 +216,16 @@ def decode(buffer: bytes | memoryview, position: int = 0) -> Record:
 
 
 def crc_holds(record_bytes: bytes | memoryview) -> bool:
-    """Return whether the bytes of a record match its CRC property. Return False without a CRC property."""
+    """Return whether the bytes of a record have a CRC property that matches."""
     split = len(record_bytes) - CRC_BYTES
     return split >= RECORD_BYTES_MIN and record_bytes[split:] == crc_property(record_bytes[:split])
 
 
 def is_sound(record_bytes: bytes | memoryview, *, may_lack_crc: bool) -> bool:
-    """Return whether the bytes of a whole record are sound by its CRC property.
+    """Return whether the bytes of a whole record are intact according to its CRC property.
 
-    With `may_lack_crc` (see `commitlog.imported`), a record without a CRC property is sound if its lengths
-    are consistent and its body matches the body CRC.
+    If `may_lack_crc` is true (see `commitlog.imported`), a record without a CRC property is accepted if its
+    lengths are consistent and its body matches the body CRC.
     """
     if crc_holds(record_bytes):
         return True
@@ -244,7 +245,7 @@ def _body_holds(record_bytes: bytes | memoryview) -> bool:
 
 
 def blank(left_bytes: int) -> bytes:
-    """Return the 8-byte blank that closes a segment with `left_bytes` bytes left, including the blank."""
+    """Return the 8-byte blank that closes a segment in which `left_bytes` bytes are unused."""
     return _BLANK.pack(left_bytes, MAGIC_BLANK)
 
 
@@ -262,7 +263,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return (packed address, is IPv6). Cache the result, because the same hosts recur."""
+    """Return (packed address, is IPv6), from a cache for recurring hosts."""
     known = _addresses.get(host[0])
     if known is None:
         packed = ipaddress.ip_address(host[0]).packed
@@ -296,7 +297,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
     end = properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1])
     if body_bytes < 0 or end != start + record_bytes or end > len(buffer):
         raise ValueError(f"lengths give {end - start} bytes, the record says {record_bytes}")
-    # An imported record may have no CRC property. All remaining bytes are then properties.
+    # If an imported record has no CRC property, all remaining bytes are properties.
     properties_end = end - CRC_BYTES
     if properties_end < properties_at or buffer[properties_end : properties_end + len(CRC_NAME)] != CRC_NAME:
         properties_end = end
@@ -320,7 +321,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout up to the body of a record with the given IPv6 bits."""
+    """Return the layout of the fields before the body of a record with the given IPv6 bits."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

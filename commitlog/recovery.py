@@ -1,8 +1,8 @@
-"""Recovery of the end of the log after any stop, and detection of damage in the log.
+"""Recovery of the end of the log after a shutdown or crash, and detection of damage in the log.
 
-The magic, the physical offset and the CRC of every record are checked from the first segment on (imported
-records by the rules of `commitlog.imported`). The first bytes that are not a record are handled by their
-offset:
+Recovery checks the magic, the physical offset, and the CRC of every record from the first segment on (for
+imported records, by the rules of `commitlog.imported`). The handling of the first bytes that are not a record
+depends on the offset:
 
 * Below the published durable offset, the bytes are damage. The scan resumes at the next magic whose record
   has its own offset and a right CRC. The damaged range is reported, and no record after it is lost.
@@ -10,35 +10,35 @@ offset:
 * If no published offset can be read (the file `durable` is damaged), any later sound record proves that the
   bytes are damage. Only bytes without a later sound record are the torn tail.
 
-The tail is then cut, durably and before the first append, so that no stale record can reappear:
+The torn tail is cut, durably and before the first append, so that no stale record can reappear:
 
     1. later segments are deleted, the last first, and earlier unsynced deletions are made durable
     2. the bytes after the published offset are written again, and synced
     3. the last segment is truncated at the end, and allocated to its whole length with zeros
     4. the end offset is published
 
-The process may die, or the disk may fail, between any two of these steps and within each step. The next
-recovery then finds the same end, because only bytes after the end are deleted or cut. The rest of a short
-segment counts as zeros, and its length is allocated again. Step 2 is needed because pages that a failed sync
-dropped can still be read but would never reach the disk (see `commitlog.disk`), and the process that wrote
-them may have died long ago.
+The process may end, or the disk may fail, between any two steps of a cut and within each step. In this case,
+the next recovery finds the same end, because only bytes after the end are deleted or cut. The missing bytes
+of a short segment count as zeros, and are allocated again. Step 2 is needed because pages that a failed sync
+dropped can still be read but would never be written to disk (see `commitlog.disk`), even if an earlier
+process wrote the pages.
 
-The tail of a node's log (`services.cluster.replica`) may be the only copy of its records. The tail therefore
-stays in place (`keep_tail` instead of `cut`), and is compared with the records that are appended at the same
-offsets (`services.cluster.tail`).
+The tail of the log of a node (`services.cluster.replica`) may be the only copy of its records. Therefore the
+tail of a node is kept (`keep_tail` instead of `cut`), and is compared with the records that are later
+appended at the same offsets (`services.cluster.tail`).
 
-A scan may start at any record, and starts at the snapshot if there is a snapshot. `check` scans only for
-damage. `check` skips sound records by their lengths and CRCs without decoding them.
+A scan may begin at any record, and begins at the snapshot if a snapshot exists. The method `check` only
+searches for damage, and skips intact records by their lengths and CRCs without decoding the records.
 
 Cost: one read of the log from the start of the scan (26 us for a record of 1 KB, or 2 us with `check`), and
-one write of the bytes after the published offset, which after `kill -9` are the flushes that were under way.
+one write of the bytes after the published offset. After `kill -9`, these bytes are the flushes in progress.
 
 Weak spot: at or above the published offset, damage cannot be distinguished from a torn tail, and all later
-bytes are cut. The offset of acknowledged records was published before the acknowledgement, but the file is
-not synced, so a power failure may lose the published offset. A damaged `durable` together with a power
-failure may leave a gap within the flushes that were under way and were not acknowledged. If a timer was
-replaced twice in these flushes and the gap contains the first replacement, the original timer waits again,
-beside the second replacement.
+bytes are cut. The offset of acknowledged records is published before the acknowledgement, but the file
+`durable` is not synced, so a power failure may lose the published offset. A damaged file `durable` together
+with a power failure may leave a gap in flushes that were in progress and not acknowledged. If a timer was
+replaced twice in such flushes, and the gap contains the first replacement, the original timer is pending
+again in addition to the second replacement.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Damage:
 
 
 class Found(NamedTuple):
-    """A sound record and its length in the log."""
+    """An intact record and its length in the log."""
 
     record: Record
     record_bytes: int
 
 
 class LogScan:
-    """One pass over the log on a disk. Iterate to the end, then read `end_offset` and `damaged`."""
+    """One pass over the log on a disk, after which `end_offset` and `damaged` contain the result."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class LogScan:
         *,
         may_lack_segments: bool = False,
     ) -> None:
-        """Prepare a pass. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
+        """Prepare a pass, or raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
         The log below `start_at` is known to be durable and is not read. Records after `stop_at` were not
-        acknowledged and are dropped; unreadable bytes before `stop_at` are damage. With `may_lack_segments`,
-        a missing segment between two others is damage, too.
+        acknowledged and are dropped, and unreadable bytes before `stop_at` are damage. If `may_lack_segments`
+        is true, a missing segment between two others is also treated as damage.
         """
         self._disk = disk
         self._start_at = start_at
@@ -118,7 +118,7 @@ class LogScan:
         self.end_offset = max(self.first_offset, start_at)
         self.damaged: list[Damage] = []
         self.unsound = ""
-        """A description of the damage of the file `durable`, empty if the file is sound."""
+        """A description of the damage to the file `durable`, or "" if the file is intact."""
         if self._by_proof:
             what = found.problem or "it is missing"
             self.unsound = f"{layout.DURABLE}: {what}; where the log ends was concluded from its records"
@@ -127,17 +127,17 @@ class LogScan:
         return (found for found in self._segments() if found is not None)
 
     def check(self) -> None:
-        """Scan the log once without yielding records. Raise OSError if the disk fails."""
+        """Scan the log once without returning records, or raise OSError if the disk fails."""
         for _ in self.checking():
             pass
 
     def checking(self) -> Iterator[int]:
-        """Scan the log like `check`, and yield the log offset reached after each read."""
+        """Scan the log like `check`, and yield the log offset after each read."""
         self._only_checks = True
         return (self.end_offset for _ in self._segments())
 
     def _segments(self) -> Iterator[Found | None]:
-        """Yield the sound records. In a check, yield None for each group of sound records."""
+        """Yield the intact records or, in a check, None for each group of intact records."""
         for first_offset in self.segments.first_offsets:
             if self._end_of(first_offset) <= self.end_offset:
                 continue
@@ -152,17 +152,17 @@ class LogScan:
     def cut(self, epoch: int = 0) -> None:
         """Remove or zero all bytes after `end_offset`, and make all bytes before it durable, after the pass.
 
-        `epoch` is the epoch of the log's end by its records. After an OSError, a new recovery continues the
-        cut.
+        `epoch` is the epoch of the log's end according to the records. After an OSError, a new recovery
+        continues the cut.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
-        # The last segment is deleted first. If the process dies, the log has fewer segments, but no hole.
+        # The last segment is deleted first, so that a crash leaves fewer segments but no hole.
         for first_offset in reversed(firsts):
             if first_offset >= self.end_offset:
                 self._disk.delete(layout.segment_path(first_offset))
         # A power failure may undo earlier deletions and remove names whose sync failed. Deletions of segments
-        # depend on the snapshots, and cuts of the log depend on the keep files.
+        # depend on durable snapshots, and cuts of the log depend on durable keep files.
         for folder in (layout.COMMITLOG, layout.SNAPSHOTS, layout.KEEP, ""):
             self._disk.sync_folder(folder)
         kept = [first_offset for first_offset in firsts if first_offset < self.end_offset]
@@ -174,7 +174,7 @@ class LogScan:
     def keep_tail(self, epoch: int = 0) -> None:
         """Make the files before `end_offset` whole and publish `end_offset`, but keep the bytes after it.
 
-        After an OSError, a new recovery continues the work.
+        After an OSError, a new recovery completes the change.
         """
         kept = [
             first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
@@ -183,7 +183,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Write the bytes of a segment that were read but may be in memory only, and sync them."""
+        """Write and sync the bytes of a segment that were read but may be only in the page cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -193,25 +193,25 @@ class LogScan:
             self._disk.sync(path)
 
     def _finish(self, kept: list[int], *, keeps_tail: bool = False) -> None:
-        """Give each segment its whole length. The bytes after the log's end become zeros, or are kept."""
-        # The last segment has the size in the file `format`. Other segments end at the name of the next
+        """Extend each segment to its whole length, with zeros after the log's end unless the tail is kept."""
+        # The last segment has the size in the file `format`. Each other segment ends at the start of the next
         # segment.
         ends = [*map(self._end_of, kept[:-1]), *(one + self.segment_bytes for one in kept[-1:])]
         for first_offset, end in zip(kept, ends, strict=True):
             path = layout.segment_path(first_offset)
-            # The file is cut and allocated, because a write of a gigabyte of zeros would delay the start.
+            # The file is truncated and allocated, because writing 1 GiB of zeros would delay the startup.
             if first_offset == kept[-1] and self.end_offset < end and not keeps_tail:
                 self._disk.truncate(path, self.end_offset - first_offset)
             if self._disk.size(path) < end - first_offset:
                 self._disk.allocate(path, end - first_offset)
         for end, following in zip(ends, kept[1:], strict=False):
             self._fill(end, following)
-        # The last segment is longer than the others if it has a record that is larger than a segment.
+        # The last segment is longer than the others if it contains a record that is larger than a segment.
         last_end = kept[-1] + self._disk.size(layout.segment_path(kept[-1])) if kept else self.first_offset
         self._fill(max([last_end, *ends[-1:]]), self.end_offset)
 
     def _fill(self, start: int, end: int) -> None:
-        """Allocate missing segments. The log has damage in place of their records."""
+        """Allocate missing segments, whose records are reported as damage."""
         for first_offset in range(start, end, self.segment_bytes):
             self._disk.allocate(layout.segment_path(first_offset), self.segment_bytes)
 
@@ -222,7 +222,7 @@ class LogScan:
             view = view.upto(self._stop_at - first_offset)
         position = self.end_offset - first_offset
         while 0 <= position < min(until, len(view)):
-            # Imported records are not checked in groups, because records without a CRC would be read twice.
+            # Imported records are not checked in groups, because a record without a CRC would be read twice.
             if self._only_checks and first_offset + position >= self._imported_until:
                 passed = _sound_from(view, position, first_offset)
                 if passed > position:
@@ -238,11 +238,11 @@ class LogScan:
             yield found
 
     def _end_of(self, first_offset: int) -> int:
-        """Return the end of a segment, which is the start of the next one, or less if segments are missing.
+        """Return the end of a segment, which is the start of the next segment unless segments are missing.
 
-        Missing segments were possible after a kill before `CommitLog.take_flush` waited for the flush that
-        creates a segment. A flush had then created the next segment but one, and an earlier flush had not
-        created the next segment.
+        In releases in which `CommitLog.take_flush` did not wait for the flush that creates a segment, a kill
+        could leave a missing segment. A flush had created a segment, and an earlier flush had not created the
+        preceding segment.
         """
         file_bytes = self._disk.size(layout.segment_path(first_offset))
         own_end = first_offset + max(self.segment_bytes, file_bytes)
@@ -265,13 +265,13 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether a sound record in this or a later segment proves that the log continues."""
+        """Return whether an intact record in the segment or a later segment proves that the log continues."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Record the bytes from the current end up to an offset, where the log continues, as damage."""
+        """Record the bytes from the current end up to `end_offset`, where the log continues, as damage."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -280,8 +280,8 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next segment begins after the end of a whole segment, unless the file
-        before, or the blank at its end, reaches the next segment. Segments may have several sizes (see
+        A segment is missing if the next segment begins after the end of a whole segment, unless the preceding
+        file, or the blank at its end, reaches the next segment. Segments of a log may differ in size (see
         `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
@@ -296,7 +296,7 @@ class LogScan:
             raise _missing(start_at if start_at < ends[0] else ends[1])
 
     def _reaches(self, first_offset: int, following: int) -> bool:
-        """Return whether a segment's file, or the blank at the file's end, reaches an offset."""
+        """Return whether the file of a segment, or the blank at its end, reaches the offset `following`."""
         path = layout.segment_path(first_offset)
         size = self._disk.size(path)
         blank_at = max(0, size - record.BLANK_BYTES)
@@ -305,7 +305,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether there is a sound record of log offset `offset`, or a blank, at a position."""
+    """Return whether an intact record of log offset `offset`, or a blank, is at a position."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -317,8 +317,8 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
     """Return the offset up to which a core that replaces another core in one process trusts the log.
 
-    The result is the acknowledged offset of the other core, or more, because a flush that was under way when
-    the other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
+    The result is at least the acknowledged offset of the other core. A flush that was in progress when the
+    other core was discarded may have succeeded and published a higher offset. Raise OSError if the disk
     fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
@@ -331,7 +331,7 @@ def _missing(first_offset: int) -> StoreError:
 
 
 def _record_at(view: View, position: int, offset: int, imported_until: int) -> Found | None:
-    """Return the sound record at a position with the physical offset `offset`, or None."""
+    """Return the intact record at a position with the physical offset `offset`, or None."""
     if position + record.RECORD_BYTES_MIN > len(view):
         return None
     head = view[position : position + record.RECORD_BYTES_MIN]
@@ -339,7 +339,7 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
     if magic not in (record.MAGIC_V1, record.MAGIC_V2) or position + record_bytes > len(view):
         return None
     # A body may contain whole records (a log sent as a message), and a tail may contain stale records. Such
-    # records have other offsets. The offset is checked first, because this is cheaper than the CRC.
+    # records have other offsets. The offset is checked before the CRC, because the check is cheaper.
     if _OFFSET_FIELD.unpack_from(head, _OFFSET_AT)[0] != offset:
         return None
     stored = view[position : position + record_bytes]
@@ -349,10 +349,10 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous sound records from a position on, as far as one read reaches.
+    """Return the end of the contiguous intact records from a position on, within one read.
 
-    `_record_at` would find the same records, but would also decode them. Without a sound record, return the
-    position.
+    `_record_at` would find the same records, but would also decode the records. Without an intact record,
+    return the position.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -372,7 +372,7 @@ def _sound_from(view: View, position: int, first_offset: int) -> int:
 
 
 def _is_blank(view: View, position: int, until: int) -> bool:
-    """Return whether the blank that closes a segment of `until` bytes is at a position."""
+    """Return whether the blank at the end of a segment of `until` bytes is at a position."""
     if position + record.BLANK_BYTES > len(view):
         return False
     left_bytes, magic = _HEAD.unpack(view[position : position + _HEAD.size])
@@ -380,7 +380,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return the start of the next sound record at or after a position, or -1 if there is none."""
+    """Return the start of the next intact record at or after a position, or -1 if no record follows."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

@@ -1,22 +1,21 @@
-"""Deletion of segments, oldest first, but never the last, and only if two snapshots cover the segment.
+"""Retention, which deletes the oldest segments that two snapshots cover, but never the last segment.
 
-    limit                       deletes                                     respects lagging groups
-    age                         segments with only too old records          yes, up to group_pin_ms
-    bytes                       the oldest beyond the log's size limit      yes, up to group_pin_ms
+    limit                       deletes                                     retains for lagging groups
+    age                         segments whose records are all too old      yes, up to group_pin_ms
+    bytes                       the oldest segments above the size limit    yes, up to group_pin_ms
     disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered segment, of any age      no
 
-Without a limit of age or size, no segments are ever deleted, even if the disk is full. At 90 % new messages
-are refused as well (`services.broker.housekeeping`). Records that are still needed from a deleted segment are
-copied to a keep file first (`commitlog.keep`).
+Without a limit of age or size, no segments are deleted, even if the disk is full. At 90 % disk usage, new
+messages are also refused (`services.broker.housekeeping`). Records that are still needed from a deleted
+segment are copied to a keep file first (`commitlog.keep`).
 
     `Keeping.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that no recovery expects the log below
     `Deletion.run`        deletes the segments, oldest first
 
-Cost: `cut_offset` checks the segments to delete and one more segment, and a keep file is written for each
-cut. Weak spot: a whole segment is deleted by its newest record, so the log may be one segment larger and
-older than the limits.
+Cost: `cut_offset` checks the segments to delete and one more segment, and each cut writes one keep file. Weak
+spot: the newest record determines when a segment is deleted, so the log may exceed the limits by one segment.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _HEAD: Final = struct.Struct(">I")
 
 @dataclass(slots=True, frozen=True)
 class RetentionPolicy:
-    """The maximum age and size of the log (None: no limit), and the time that a lagging group may pin it."""
+    """The maximum age and size of the log, or None, and the maximum time that a lagging group may pin it."""
 
     age_ms: int | None = None
     log_bytes_max: int | None = None
@@ -67,12 +66,11 @@ def cut_offset(
     pinned_offset: int | None,
     now_ms: int,
 ) -> int:
-    """Return the end of the segments to delete, which is the log's first offset if no segment is to be
-    deleted.
+    """Return the end of the segments to delete.
 
-    `segments` are ascending, and two snapshots cover each of them. `disk_used` is a fraction, 0 to 1.
-    `pinned_offset` is the lowest offset of a message that a group has not finished and that is new enough to
-    pin the log.
+    The result is the first offset of the log if no segment must be deleted. `segments` are ascending, and two
+    snapshots cover each segment. `disk_used` is a fraction from 0 to 1. `pinned_offset` is the lowest offset
+    of a message that a group has not finished and that is recent enough to pin the log.
     """
     cut = segments[0].first_offset if segments else 0
     if not policy.deletes:
@@ -81,7 +79,8 @@ def cut_offset(
         if not (
             _is_old(one, policy, now_ms)
             or _is_beyond(one, segments, segment_bytes, policy)
-            # One segment at a time, because the disk use afterwards decides about the next segment.
+            # Segments are examined one at a time, because the disk usage after a deletion decides about the
+            # next segment.
             or (disk_used >= DISK_USED_EARLY and cut == segments[0].first_offset)
         ):
             break
@@ -109,40 +108,40 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 @dataclass(slots=True, frozen=True)
 class Keeping:
-    """The first step of a retirement, which keeps the needed records of segments up to `cut_offset`.
+    """The first step of a retirement, which copies the needed records of segments up to `cut_offset`.
 
-    The step may run once the log is durable up to `durable_at`, because only then is it certain which records
-    are not needed. A record of the cut is then appended, and the second step (`Deletion`) runs when this
-    record is durable.
+    The first step may run after the log is durable up to `durable_at`, because records that end half messages
+    must be durable. Afterwards a record of the cut is appended, and the second step (`Deletion`) runs when
+    the record is durable.
 
     The process may end between any two steps. A new keep file is written with all records of the old keep
-    file of the same name, and then renamed. Records that an earlier attempt has kept, whose segment may be
-    deleted, are therefore never lost.
+    file of the same name, and then renamed. Therefore records of an earlier attempt, whose segments may be
+    deleted, are never lost.
     """
 
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
     kept: keep.Keep
-    """The records of earlier attempts, which are looked up in the worker because there may be a million."""
+    """The records of earlier attempts, up to a million, which the worker looks up."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)
-    """The places of the records in the file, once the file is written."""
+    """The places of the records in the keep file, after the file was written."""
 
     def run(self, disk: Disk) -> None:
-        """Write the keep file and sync its name, in a worker thread. Raise OSError if the disk fails."""
+        """Write the keep file and sync its name, in a worker thread, or raise OSError if the disk fails."""
         needed = [offset for offset in self.needed_offsets if offset not in self.kept]
         if needed:
             self._write(disk, needed)
         if self.needed_offsets:
-            # The folder is synced even if no file was written, because recovery may have found a file whose
-            # name is not on disk after a failed sync. Once the record of the cut is durable, only this file
-            # has these records.
+            # The folder is synced even if no file was written. After a failed sync, recovery may have found a
+            # file whose name is not on disk. When the record of the cut is durable, only the keep file has
+            # the records.
             disk.sync_folder(layout.KEEP)
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a file with the records of the last file of the same name and the other needed records."""
+        """Write a keep file with the records of the old file of the same name and other needed records."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
@@ -165,11 +164,11 @@ class Keeping:
 
 @dataclass(slots=True, frozen=True)
 class Deletion:
-    """The second step of a retirement, which deletes the segments below `cut_offset` after a durable record.
+    """The second step of a retirement, which deletes the segments below `cut_offset`.
 
-    With asynchronous flushes the record of the cut may not be on disk yet, so `unsynced_paths` are synced
-    first. `derived_paths` are other files that the cut made useless. If such a file cannot be deleted, a
-    later cut tries again.
+    With asynchronous flushes, the record of the cut may not be on disk yet, so `unsynced_paths` are synced
+    first. `derived_paths` are other files that are useless after the cut. If a file in `derived_paths` cannot
+    be deleted, a later cut tries again.
     """
 
     cut_offset: int
@@ -177,15 +176,15 @@ class Deletion:
     derived_paths: tuple[str, ...] = ()
     durable_at: int = 0
     gone: list[str] = field(default_factory=list)
-    """The deleted files of `derived_paths`, after `run`."""
+    """The files in `derived_paths` that `run` has deleted."""
 
     def run(self, disk: Disk) -> None:
         """Delete the derived files and then the segments, oldest first, in a worker thread.
 
-        Raise OSError if the disk fails. After `SyncFailed` for the log, the log must be opened again.
+        Raise OSError if the disk fails. After `SyncFailed` for a segment, the log must be opened again.
         """
         # The record of the cut may be in a file that is not on disk yet. Without the sync, a power failure
-        # could restore a log whose first segments are deleted, without a record of the deletion.
+        # could leave a log whose first segments are deleted, without a record of the cut.
         for path in self.unsynced_paths:
             disk.sync(path)
         self.gone.extend(delete_some(disk, self.derived_paths))
@@ -198,7 +197,7 @@ Retirement = Keeping | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """Delete files as far as possible. Return the paths of the files that are durably deleted."""
+    """Delete files as far as possible, and return the paths of the durably deleted files."""
     gone = list[str]()
     for path in paths:
         with suppress(OSError):

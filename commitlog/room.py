@@ -1,13 +1,14 @@
-"""The segment size of a new store depends on the free room, which must also fit a reserve of this size.
+"""The choice of the segment size of a new store, by the free space of the disk.
 
-    free room    segment    taken at once
+    free space   segment    used at once
     >= 256 GiB     1 GiB       2 GiB
-    80 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/256 of the free room
+    80 GiB       256 MiB     512 MiB       a segment is a power of two, at most 1/256 of the free space
     10 GiB        32 MiB      64 MiB
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-The size is chosen once, when the store is created, unless `--segment-bytes` is given.
+The free space must also fit a reserve of the size of a segment. The segment size is chosen once, when the
+store is created, unless `--segment-bytes` is given.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 
 PART_OF_FREE: Final = 256
 SEGMENTS_FREE_MIN: Final = 4
-"""Segments of free room: for the log, for the reserve, for the next segment, and for other files."""
+"""The minimum free space, in segments: the log, the reserve, the next segment, and other files."""
 MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """Return the segment size in bytes of a new store on a volume with the given free room."""
+    """Return the segment size in bytes of a new store on a volume with the given free space."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -34,9 +35,9 @@ def segment_bytes_for(free_bytes: int) -> int:
 
 
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
-    """Return the segment size in bytes of a new store on a disk: `wanted`, or a size that fits the volume.
+    """Return the segment size in bytes of a new store: `wanted`, or a size that fits the volume.
 
-    Raise `NoRoom` if a new store with this segment size could not store a message.
+    Raise `NoRoom` if a new store with the segment size could not store a message.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

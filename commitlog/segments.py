@@ -1,9 +1,9 @@
-"""The segment of a log offset is found by the names of the segments, never by a division.
+"""The segments of a log, in which the segment of a log offset is found by name, never by division.
 
 A segment begins at the log offset in its name and ends at the start of the next segment. The last segment has
-the size in the file `format`, which is written once when the store is created. A store whose segments have
-different sizes is therefore read like any other store. Version 1 derived the size from the files, and a kill
-at the wrong moment could leave segments of other sizes. In such a store, a record that did not fit in a
+the size in the file `format`, which is written once when the store is created. Therefore a store whose
+segments differ in size is read like any other store. Version 1 derived the size from the files, and a kill at
+the wrong moment could leave segments of other sizes. In a store of version 1, a record that did not fit in a
 segment may also extend beyond the start of the next segment.
 """
 
@@ -19,7 +19,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """The segments of a log by their first offsets. The last segment has `segment_bytes`."""
+    """The segments of a log by first offset. The last segment has `segment_bytes` bytes."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -27,20 +27,20 @@ class Segments:
 
     @classmethod
     def of(cls, disk: Disk, segment_bytes: int) -> Segments:
-        """Return the segments whose files are on disk. Raise `StoreError` on any other file name."""
+        """Return the segments whose files are on disk, or raise `StoreError` for another file name."""
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk, end_offset: int) -> None:
         """Update the list with the segments that are on disk and begin before the log's end.
 
-        After the log's end there may be a tail that was not cut (`LogScan.keep_tail`). Raise `StoreError` on
-        any other file name.
+        A tail that was not cut may follow the log's end (`LogScan.keep_tail`). Raise `StoreError` for another
+        file name.
         """
         self._firsts = [first for first in layout.segment_offsets(disk) if first < end_offset]
 
     @property
     def first_offsets(self) -> list[int]:
-        """The log offsets where segments begin, ascending."""
+        """The first offsets of the segments, ascending."""
         return self._firsts
 
     @property
@@ -60,7 +60,7 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the path of the file that contains a log offset, and the position in the file in bytes.
+        """Return the path of the file that contains a log offset, and the byte position in the file.
 
         Raise `StoreDamaged` if the segment of the offset was deleted.
         """
@@ -70,14 +70,14 @@ class Segments:
         return layout.segment_path(first_offset), offset - first_offset
 
     def add(self, first_offset: int) -> None:
-        """Add a segment after the others."""
+        """Add a segment after the last segment."""
         assert not self._firsts or first_offset > self._firsts[-1], "segments come in order"
         self._firsts.append(first_offset)
 
     def cut(self, first_offset: int) -> None:
         """Remove the segments that end at or before a log offset, except the last segment."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
-        self._firsts = self._firsts[place:]  # another thread may read the old list
+        self._firsts = self._firsts[place:]  # Another thread may be reading the old list.
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
         """Return the first offsets of the segments that overlap the range between two log offsets."""
@@ -85,7 +85,7 @@ class Segments:
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that are wholly between two log offsets."""
+        """Return the first offsets of the segments that are entirely between two log offsets."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]

@@ -1,25 +1,25 @@
-"""A sink, such as the segments on the local disk, takes the bytes of flushes in log order.
+"""The interface of a sink, such as the segments on the local disk, for the bytes of flushes.
 
     append(first_offset, parts, epoch)    contiguous parts of the log from `first_offset` on
 
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts have no gap, also at the end of a segment. A sink with all parts has the log byte by byte, regardless
-   of its own segments, and can compute a chained checksum over the log.
-2. For the unused end of a segment (undefined in RocketMQ, zeros from the allocation here), a sink gets only
-   the length. The end of a segment of 1 GiB therefore costs a sink eight bytes.
-3. A sink has up to `appends_max` appends under way, in order of their offsets. When an append returns, its
-   parts are stored as the sink guarantees. When an append raises OSError, the state of its parts is unknown,
-   and the core is void.
+1. Parts are contiguous, including the end of a segment. A sink with all parts has the log byte by byte,
+   regardless of its own segments, and can compute a chained checksum over the log.
+2. For the unused end of a segment (undefined in RocketMQ, zeros in Tidewheel), a sink gets only the length.
+   Therefore the unused end of a segment of 1 GiB takes eight bytes in a sink.
+3. A sink has up to `appends_max` concurrent appends, begun in the order of their offsets. When an append
+   returns, its parts are stored with the guarantee of the sink. If an append raises OSError, the state of its
+   parts is unknown, and the core must not continue.
 4. `epoch` is the epoch of the leader that decided the append (`services.broker.spine.epoch`). A sink with
-   several writers refuses an epoch that is older than the newest epoch it has seen. A disk has only one
-   writer, by its lock.
+   several writers refuses an epoch that is older than the newest known epoch. A disk has only one writer,
+   because of the lock of the store.
 
-A shared log is another sink. The local sink stores the parts before the shared log does.
+A shared log is another sink, which stores the parts after the local sink.
 
-Cost on a local disk: one write and one sync for each segment of a flush. Weak spot: a segment is allocated in
-the flush that begins it, so this flush and all later flushes wait for the file system.
+Cost on a local disk: one write and one sync for each segment of a flush. Weak spot: a flush that begins a
+segment also allocates the segment, so this flush and all later flushes wait for the file system.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """A number of zero bytes of the log, which need not be stored in memory or sent."""
+    """A number of zero bytes of the log, which are neither stored in memory nor sent."""
 
     __slots__ = ("_length",)
 
@@ -48,7 +48,7 @@ class Zeros:
 
 
 Part = bytes | bytearray | Zeros
-"""A part of the log in one append."""
+"""A part of the log in an append."""
 
 
 class LogSink(Protocol):
@@ -56,23 +56,23 @@ class LogSink(Protocol):
 
     @property
     def appends_max(self) -> int:
-        """The maximum number of appends under way."""
+        """The maximum number of concurrent appends."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Store contiguous parts from a log offset on, in a worker thread. Raise OSError on failure."""
+        """Store contiguous parts from a log offset on, in a worker thread, or raise OSError."""
 
 
 class SegmentFiles:
-    """The segments on a disk, which are synced when an append returns if `sync` is true."""
+    """The segments on a disk. If `sync` is true, an append syncs the segments before it returns."""
 
     def __init__(self, disk: Disk, segments: Segments, *, sync: bool) -> None:
         self._disk, self._segments, self._sync = disk, segments, sync
         self.appends_max = FLUSHES_IN_FLIGHT_MAX
         self.used_reserve = False
-        """Whether the reserve was deleted to make room for a new segment, until this is handled."""
+        """Whether the reserve was deleted to make room for a new segment, until the deletion is handled."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Write the share of each segment, in log order. Allocate each new segment first."""
+        """Write the share of each segment, in log order, after allocating each new segment."""
         write = self._disk.write_synced if self._sync else self._disk.write
         for offset, share in self.shares(first_offset, parts):
             path, position = self._segments.place(offset)
@@ -93,14 +93,14 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Allocate a segment at its whole length. Use the room of the reserve if the disk is full."""
+        """Allocate a segment at its whole length, with the space of the reserve if the disk is full."""
         segment_bytes = self._segments.segment_bytes
         try:
             self._disk.allocate(path, segment_bytes)
         except OSError as error:
             if error.errno != ENOSPC or self._disk.size(layout.RESERVE) < 0:
                 raise
-            # The reserve is deleted, not renamed to the segment, so all segments are created in the same way.
+            # The reserve is deleted and not renamed, so that all segments are created in the same way.
             self._disk.delete(layout.RESERVE)
             self._disk.allocate(path, segment_bytes)
             self.used_reserve = True

@@ -1,6 +1,6 @@
-"""Snapshots of the state of all state machines at a log offset.
+"""Snapshots of the state of all parts of the broker at a log offset.
 
-With a snapshot, recovery need not read the log from its beginning, and retention may delete the log before
+With a snapshot, recovery does not read the log from its beginning, and retention may delete the log before
 the snapshot.
 
 A snapshot at offset S is the state after all records below S, taken when the log was durable up to S. A
@@ -12,15 +12,16 @@ snapshot is stored in a file `snapshots/<20 digits of S>`:
     16     4      CRC-32 of the body
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
-A snapshot is written to a new file, synced, and then renamed, so it is either whole or absent. The two newest
-snapshots are kept. If the CRC of one snapshot is wrong, the other is used. Cost: the size of the state, not
-of the log. Weak spot: a snapshot is always written as a whole, and is read into memory as a whole at startup.
+A snapshot is written to a new file, synced, and then renamed, so that the file is either whole or absent. The
+two newest snapshots are kept. If the CRC of one snapshot is wrong, the other snapshot is used. Cost: the time
+depends on the size of the state, not of the log. Weak spot: each snapshot is written as a whole, and is read
+into memory as a whole at startup.
 
 A large table is frozen as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
-values change in place is frozen as rows that the event loop takes afterwards, in slices
-(`commitlog.deferred_rows`). Rows are converted to JSON while they are written, in a worker thread, in groups
-that are small enough for other threads to run in between. At the freeze, the loop copies dictionaries of
-references, but no rows.
+values change in place is frozen as rows that the event loop copies later, in slices
+(`commitlog.deferred_rows`). A worker thread converts rows to JSON while writing the snapshot. The rows are
+converted in small groups, between which other threads can run. At the freeze, the event loop copies
+dictionaries of references, but no rows.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ A part is a large table, or a dictionary in which some values are large tables.
 class Rows:
     """A large table at one moment, with rows that `row` builds from the keys and values of immutable parts.
 
-    The values do not change, either. Two `Rows` are equal if their rows are equal.
+    The values of a frozen table do not change. Two `Rows` are equal if their rows are equal.
     """
 
     def __init__(self, parts: Iterable[dict[Any, Any]], row: Callable[[Any, Any], Any]) -> None:
@@ -71,7 +72,7 @@ class Rows:
 
 
 class RowsByName:
-    """A large dictionary at one moment, whose values `row` builds from immutable values."""
+    """A large dictionary at one moment, with rows that `row` builds from immutable values."""
 
     def __init__(self, values: dict[str, Any], row: Callable[[Any], Any]) -> None:
         self._values, self._row = values, row
@@ -92,24 +93,24 @@ class Snapshot:
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables whose rows have not all been taken."""
+        """Return the tables with rows that have not been copied."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
 
     def encode(self) -> bytes:
-        """Return the bytes of the snapshot's file."""
+        """Return the bytes of the snapshot file."""
         packing = zlib.compressobj(1)
         body = b"".join([*map(packing.compress, _json(self.parts)), packing.flush()])
         return _HEAD.pack(_MAGIC, self.offset, zlib.crc32(body)) + body
 
     def write(self, disk: Disk) -> None:
-        """Make the snapshot durable, and delete all but the two newest snapshots. Raise OSError on error."""
+        """Make the snapshot durable, and delete all but the two newest snapshots, or raise OSError."""
         disk.delete(_UNFINISHED)
         disk.write(_UNFINISHED, 0, self.encode())
         disk.sync(_UNFINISHED)
         disk.rename(_UNFINISHED, path_of(self.offset))
-        with suppress(OSError):  # the snapshot is durable; the next snapshot deletes the old files
+        with suppress(OSError):  # The snapshot is durable, and the next snapshot deletes the old files.
             for offset in offsets(disk)[:-_KEPT_COUNT]:
                 disk.delete(path_of(offset))
 
@@ -120,7 +121,7 @@ def offsets(disk: Disk) -> list[int]:
 
 
 def newest(disk: Disk) -> Snapshot | None:
-    """Return the newest sound snapshot, or None if there is no sound snapshot."""
+    """Return the newest intact snapshot, or None if no snapshot is intact."""
     for offset in reversed(offsets(disk)):
         found = read(disk, offset)
         if found is not None:
@@ -129,7 +130,7 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return the other sound snapshots besides `start`, whose files must also be kept."""
+    """Return the intact snapshots other than `start`, whose files must also be kept."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
@@ -144,18 +145,18 @@ def unsound(disk: Disk) -> list[str]:
 
 
 def read(disk: Disk, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset`, or None if its file is damaged."""
+    """Return the snapshot at `offset`, or None if the snapshot file is damaged."""
     return decode(_stored(disk, offset), offset)
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot at `offset` from the bytes of its file, or None if the bytes are damaged."""
+    """Return the snapshot at `offset` from the bytes of a snapshot file, or None if they are damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
 
 def is_sound(disk: Disk, offset: int) -> bool:
-    """Return whether there is a snapshot at `offset` with a sound file."""
+    """Return whether an intact snapshot exists at `offset`."""
     return _body(_stored(disk, offset), offset) is not None
 
 
@@ -165,13 +166,13 @@ def _stored(disk: Disk, offset: int) -> bytes:
 
 
 def _body(stored: bytes, offset: int) -> bytes | None:
-    """Return the compressed state in the bytes of a snapshot's file, or None if the bytes are damaged."""
+    """Return the compressed state in the bytes of a snapshot file, or None if the bytes are damaged."""
     body = stored[_HEAD.size :]
     return body if stored[: _HEAD.size] == _HEAD.pack(_MAGIC, offset, zlib.crc32(body)) else None
 
 
 def check_reach(start: Snapshot | None, log_first_offset: int) -> None:
-    """Raise `StoreDamaged` if neither a snapshot nor the log has the state before `log_first_offset`."""
+    """Raise `StoreDamaged` if neither a snapshot nor the log contains the state before `log_first_offset`."""
     if start is None and log_first_offset > 0:
         raise StoreDamaged(
             f"The log begins at {log_first_offset}, and no sound snapshot tells what was before. "
@@ -185,7 +186,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in small pieces, so that other threads can run in between."""
+    """Yield JSON in small pieces, between which other threads can run."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):
@@ -206,7 +207,7 @@ def _member(name: str, value: Any) -> Iterator[bytes]:
 
 
 def _joined(opening: bytes, parts: Iterable[Iterable[bytes]], closing: bytes) -> Iterator[bytes]:
-    """Yield parts between brackets and separated by commas. Yield the brackets even without parts."""
+    """Yield the opening bracket, the parts separated by commas, and the closing bracket."""
     separator = opening
     for part in parts:
         yield separator

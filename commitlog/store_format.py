@@ -1,19 +1,19 @@
-"""The file `format` marks a folder as a store and contains the version and the segment size.
+"""The file `format`, which marks a folder as a store and contains the version and the segment size.
 
     offset  width  field
     0       64     "tidewheel 1", the version, a line feed, spaces, a line feed
     64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
                    line feed
 
-Versions begin at 1 with the first release, and each release opens the stores of the previous release. A store
-of a later version is refused (`StoreTooNew`). Programs before the first release wrote bare numbers without
-the name. The stores of such programs are refused (`StoreTooOld`), and these programs refuse the stores of
-releases.
+The version is 1 in the first release, and each release opens the stores of the previous release. A store of a
+later version is refused (`StoreTooNew`). Programs before the first release wrote a number without the name. A
+release refuses the stores of such programs (`StoreTooOld`), and such programs refuse the stores of releases.
 
 The segment size is written once, when the store is created, to a new file that is synced and renamed. The
-size is stored nowhere else, and is not concluded from the lengths of files. If the file is damaged, the size
-is derived and reported. Without the file, a folder with a commitlog counts as a store of Tidewheel only if it
-has a file that no other program writes. A store of Apache RocketMQ is not changed.
+segment size is stored only in the file `format`, and is not derived from the lengths of files. If the file is
+damaged, the size is derived from the segments and reported. Without the file, a folder with a commitlog
+counts as a store of Tidewheel only if it contains a file that no other program writes. Therefore a store of
+Apache RocketMQ is never changed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """The content of the file. `segment_bytes` is 0 if it cannot be read.
+    """The content of the file `format`. `segment_bytes` is 0 if the size is unreadable.
 
-    `problem` describes the damage of the file, and is empty if the file is sound.
+    `problem` describes the damage to the file, and is empty if the file is intact.
     """
 
     version: int
@@ -55,14 +55,14 @@ class Format:
 
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
-    """Return the content of the file."""
+    """Return the bytes of the file `format`."""
     line = b"tidewheel %d segment_bytes %020d" % (version, segment_bytes)
     first = (b"tidewheel %d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
 def parse(stored: bytes) -> Format | None:
-    """Return the content in the bytes of the file, or None if the file is empty or cut short.
+    """Return the content in the bytes of the file `format`, or None if the file is empty or truncated.
 
     Raise `NotAStore`, `StoreTooNew` or `StoreTooOld`.
     """
@@ -73,7 +73,7 @@ def parse(stored: bytes) -> Format | None:
         segment_bytes = int(found[3])
         is_whole = stored == encode(segment_bytes)
         return Format(VERSION, segment_bytes, "" if is_whole else "its first line is not what was written")
-    if _NAME.startswith(first):  # empty, or cut short
+    if _NAME.startswith(first):  # The file is empty or truncated.
         return None
     name, _, version = first.rpartition(" ")
     if not (version.isascii() and version.isdigit() and name in ("", _NAME)):
@@ -88,10 +88,10 @@ def parse(stored: bytes) -> Format | None:
 
 
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
-    """Return the format of the store on a disk. Write the format of a new store with `wanted_bytes`, durably.
+    """Return the format of the store on a disk, after creating a missing file with `wanted_bytes`.
 
-    A damaged file is written again, with a derived size if the size cannot be read. Raise `NotAStore`,
-    `StoreTooNew` or `StoreTooOld` without any change.
+    A damaged file is written again, with a derived size if the size is unreadable. Raise `NotAStore`,
+    `StoreTooNew`, or `StoreTooOld` without changing any file.
     """
     found = read(disk)
     if found is None:
@@ -115,9 +115,9 @@ def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
 
 
 def read(disk: Disk) -> Format | None:
-    """Return the content of the file, or a format from other evidence of a store, or None without evidence.
+    """Return the format in the file, or a format derived from other files of a store, or None.
 
-    Raise `NotAStore`, also for a commitlog without evidence that Tidewheel wrote it, `StoreTooNew` or
+    Raise `NotAStore`, including for a commitlog that Tidewheel may not have written, `StoreTooNew`, or
     `StoreTooOld`.
     """
     size = disk.size(layout.FORMAT)
@@ -133,7 +133,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Replace the content of the file durably and atomically. Raise OSError on failure."""
+    """Replace the file `format` durably and atomically, or raise OSError."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)
@@ -141,12 +141,12 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return the probable segment size of a store whose format file has no size.
+    """Return the probable segment size of a store whose format file has no readable size.
 
-    The size of several segments is the most frequent distance between their offsets. If the other distances
-    are not multiples of it, the segments have several sizes, and the maximum of `wanted_bytes` and the
-    distances is returned. A single segment counts as whole if it ends like an allocated file; a short segment
-    ends with a record. The reserve has the size of a segment.
+    With several segments, the size is the most frequent distance between their offsets. If other distances
+    are not multiples of this size, the segments differ in size, and the result is the maximum of
+    `wanted_bytes` and the distances. A single segment is whole if it ends like an allocated file, whereas a
+    short segment ends with a record. The reserve has the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:

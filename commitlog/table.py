@@ -1,19 +1,19 @@
-"""A large table is frozen without a copy, by copy on write of its parts.
+"""A large table that can be frozen without a copy, because its parts are copied on write.
 
-    parts, in the order in which rows came     | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
+    parts, in the order of insertion           | 32,768 rows | 32,768 rows | 32,768 rows | <- new rows
     freeze    shares every part with the snapshot that a worker writes
-    put, pop  copy a part that is shared before it changes, and no other
+    put, pop  copy a shared part before changing the part
 
 Rules:
 - A key is a number or a text. A row is stored as bytes of `marshal`, whose format depends on the interpreter
   and is therefore used only in memory. Python's garbage collector does not traverse a dictionary of bytes.
-  Each copy of 200,000 tuples stopped the loop for 12 to 17 ms, and the collector, which visits young objects,
-  stopped it twice for 10 to 25 ms more.
-- A row that is replaced keeps its position. Parts with few remaining rows are joined.
+  With 200,000 tuples instead of bytes, a copy blocked the event loop for 12 to 17 ms, and the garbage
+  collector blocked the event loop twice for another 10 to 25 ms.
+- A row that replaces another row keeps the position. Parts with few remaining rows are joined.
 
-Cost with 200,000 rows: a look-up takes 0.6 us for one of the newest rows and 1.4 us for one of the oldest,
-and a copy of a part takes 1.1 ms. Weak spot: a look-up searches part by part, so its cost grows with the
-number of parts, and is highest for a missing row.
+Cost with 200,000 rows: a look-up takes 0.6 us for the newest rows and 1.4 us for the oldest rows, and a copy
+of a part takes 1.1 ms. Weak spot: a look-up searches the parts one by one, so the cost of a look-up increases
+with the number of parts, and is highest for a missing row.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = tuple[Any, ...]
 
 
 class Table(Generic[Key]):
-    """Rows by key, in the order of insertion."""
+    """A table of rows by key, in the order of insertion."""
 
     def __init__(self) -> None:
         self._parts: list[dict[Key, bytes]] = [{}]
@@ -57,7 +57,7 @@ class Table(Generic[Key]):
         return ((key, loads(row)) for part in self._parts for key, row in part.items())
 
     def between(self, first: Key, end: Key) -> list[Key]:
-        """Return the keys from `first` up to `end`, in a table with keys inserted in ascending order."""
+        """Return the keys from `first` up to `end` of a table with keys inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(iter(part)) < end and next(reversed(part)) >= first:
@@ -65,7 +65,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys from `first` on, in a table with keys inserted in ascending order."""
+        """Return up to `count` keys from `first` on of a table with keys inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -84,7 +84,7 @@ class Table(Generic[Key]):
         return next(((key, loads(row)) for key, row in self._parts[0].items()), None)
 
     def put(self, key: Key, row: Row) -> None:
-        """Add a row, or replace the row of the key."""
+        """Add a row, or replace the row of an existing key."""
         place = self._place_of(key)
         if place < 0:
             self._count += 1
@@ -94,7 +94,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row of a key, or return None if the key is missing."""
+        """Remove and return the row of a key, or None if the key is missing."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -105,14 +105,14 @@ class Table(Generic[Key]):
         return row
 
     def freeze(self, row: Callable[[Any, Row], Row]) -> Rows:
-        """Return the rows for a snapshot, which `row` builds from each key and row at this moment."""
+        """Return the current rows for a snapshot, which `row` builds from each key and row."""
         held = sum(map(len, self._parts))
         assert self._count == held, f"{self._count} rows are counted, {held} are there"
         self._is_shared = [True] * len(self._parts)
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the number of a key's part, or -1 for a missing key. Search the newest part first."""
+        """Return the number of the part that contains a key, or -1, searching the newest part first."""
         parts = self._parts
         place = len(parts) - 1
         while place >= 0 and key not in parts[place]:
@@ -120,14 +120,14 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part for changes. Replace a part that a snapshot shares with a copy."""
+        """Return a part for changes, after copying the part if a snapshot shares it."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
         return self._parts[place]
 
     def _tidy(self, place: int) -> None:
-        """Drop, join or compact a part from which a row was removed."""
+        """Drop, join, or compact a part from which a row was removed."""
         parts, left = self._parts, max(place - 1, 0)
         if len(parts) > 1 and len(parts[left]) + len(parts[left + 1]) <= PART_ROWS_MAX // 2:
             self._replace(left, left + 2, parts[left] | parts[left + 1])

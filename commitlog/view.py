@@ -1,8 +1,8 @@
-"""A view of a file, like a memory map, but with reads, so that an I/O error is an OSError.
+"""A view of a file like a memory map, but with reads, so that an I/O error raises OSError.
 
-If a page of a mapped file cannot be read from the disk, or was cut off meanwhile, SIGBUS ends the whole
-process. No file of a store is therefore mapped. Slices are read on demand, through a window of `WINDOW_BYTES`
-that moves forward, so a scan costs one read of the file and the memory of one window.
+If a page of a mapped file cannot be read from the disk, or was truncated meanwhile, SIGBUS ends the process.
+Therefore no file of a store is mapped. Slices are read on demand, through a window of `WINDOW_BYTES` that
+moves forward, so a scan takes one read of the file and the memory of one window.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 WINDOW_BYTES: Final = 1024 * 1024
 Read = Callable[[int, int], bytes]
-"""Return `length` bytes from `position`, or fewer at the end of the file."""
+"""A function that returns `length` bytes from `position`, or fewer at the end of the file."""
 
 
 class View:
-    """The first `length` bytes that the function `read` returns."""
+    """A view of the first `length` bytes of a file that the function `read` reads."""
 
     __slots__ = ("_length", "_read", "_start", "_window", "_window_bytes")
 
@@ -33,7 +33,7 @@ class View:
         return bytes(self[0 : self._length])
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Return the bytes of a slice up to the view's end. Raise OSError, also if the file was cut."""
+        """Return the bytes of a slice up to the view's end, or raise OSError, also for a truncated file."""
         start, stop = part.start or 0, self._length if part.stop is None else min(part.stop, self._length)
         assert start >= 0
         assert stop >= 0
@@ -50,16 +50,17 @@ class View:
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return the same view with a window of another size, for many small views."""
+        """Return a view of the same bytes with a window of another size, for many small views."""
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield the positions of a pattern, whose matches have `match_bytes`, from a position on."""
+        """Yield the positions of matches of a pattern, each of `match_bytes` bytes, from a position on."""
         while position < self._length:
             end = min(position + self._window_bytes, self._length)
             for match in pattern.finditer(bytes(self[position:end])):
                 yield position + match.start()
-            # The windows overlap by a match less one byte, so a match across two windows is found once.
+            # The windows overlap by `match_bytes - 1` bytes, so that a match across two windows is found
+            # once.
             position = end - match_bytes + 1 if end < self._length else end
 
     def _move(self, start: int, stop: int) -> None:
