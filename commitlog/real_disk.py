@@ -259,7 +259,7 @@ class RealDisk:
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[Open]:
-        """Yield the open file for changes. Create a missing file. Errors in the block name the file."""
+        """Yield the open file for changes, created if missing. Errors in the block contain the path."""
         file = self._files.take(path, is_made=True)
         assert file is not None
         try:

@@ -5,10 +5,10 @@ imported records, by the rules of `commitlog.imported`). The handling of the fir
 depends on the offset:
 
 * Below the published durable offset, the bytes are damage. The scan resumes at the next magic whose record
-  has its own offset and a right CRC. The damaged range is reported, and no record after it is lost.
+  has its own offset and a correct CRC. The damaged range is reported, and no record after it is lost.
 * At or above the published durable offset, the bytes are a torn tail, and the log ends there.
-* If no published offset can be read (the file `durable` is damaged), any later sound record proves that the
-  bytes are damage. Only bytes without a later sound record are the torn tail.
+* If the file `durable` is damaged and no published offset can be read, any later intact record proves that
+  the bytes are damage. Only bytes without a later intact record are the torn tail.
 
 The torn tail is cut, durably and before the first append, so that no stale record can reappear:
 
@@ -253,7 +253,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return the position to continue from after invalid bytes, or -1 at the end of segment or log."""
+        """Return the position at which a scan resumes after invalid bytes, or -1 at the end."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1

@@ -47,7 +47,7 @@ _KEPT_COUNT: Final = 2
 _ROWS_AT_ONCE: Final = 2_000
 
 Frozen = dict[str, Any]
-"""The state of each part by its name, in JSON types, with large tables as `Rows` or `DeferredRows`.
+"""The state of each part by name, in JSON types, with large tables as `Rows` or `DeferredRows`.
 
 A part is a large table, or a dictionary in which some values are large tables.
 """

@@ -106,7 +106,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
-    """Raise `NotAStore` for a folder with other files, unless `knows_format` and it has the format file."""
+    """Raise `NotAStore` for a folder with foreign files, unless `knows_format` and the format exists."""
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
     known = (name for name in names if name in layout.KNOWN_NAMES or layout.is_aside(name))

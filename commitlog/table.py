@@ -41,7 +41,7 @@ class Table(Generic[Key]):
         self._is_shared = [False]
         self._count = 0
         self._gone_count = 0
-        """The rows removed from the first part, whose empty entries slow the search of its first row."""
+        """The number of rows removed from the first part, whose empty entries slow `first`."""
 
     def __len__(self) -> int:
         return self._count

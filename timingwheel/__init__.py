@@ -1,1 +1,1 @@
-"""A hierarchical timing wheel for integers, which has no knowledge of messages."""
+"""A hierarchical timing wheel for integers, independent of messages."""

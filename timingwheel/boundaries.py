@@ -1,16 +1,16 @@
-"""The slots of timers on the far levels, by pure arithmetic, and the current boundaries of the levels.
+"""The slots of the far levels, by pure arithmetic, and the current boundaries of the levels.
 
     level      0        1          2        3        4         5
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
-Each boundary is a multiple of its level's slot, and moves forward when the present is half a slot before the
-boundary. A slot is therefore taken up at the latest half of its length before its time. No level begins after
-the level above it. Timers due before B0 are near. A boundary waits at a slot that cannot be taken up without
-the disk, and the lower boundaries wait at the same slot.
+Each boundary is a multiple of the slot length of its level, and moves forward when the current time is half a
+slot before the boundary. Therefore a slot is processed (read ahead or split) by half of its length before its
+start. No level begins after the level above it. Timers due before B0 are near. A boundary stops at a slot
+that cannot be processed without the disk, and the lower boundaries stop at the same slot.
 
-A slot of an upper level that is wholly in the past is no longer split. Below B0, the slot is `passing`, with
-its own length, and keeps its timers until all of them are done.
+A slot of an upper level that is entirely in the past is not split. Such a slot is `passing`: it is before B0,
+has the length of its level, and retains its timers until all of them have ended.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ Places = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class Slot(NamedTuple):
-    """One slot of one level, whose timers are in one file."""
+    """A slot of a level, whose timers are in one file."""
 
     level: int
     start_ms: int
 
     @property
     def end_ms(self) -> int:
-        """The first time after the slot, in ms."""
+        """The end of the slot in ms, exclusive."""
         return self.start_ms + (1 << SHIFTS[self.level])
 
     @property
     def name(self) -> str:
-        """The file's name in the folder of the timers."""
+        """The name of the file in the folder of the timers."""
         return f"{self.level}-{self.start_ms:0{OFFSET_DIGITS}d}"
 
     @property
     def path(self) -> str:
-        """The file's path in the store."""
+        """The path of the file in the store."""
         return f"{TIMERS}/{self.name}"
 
     @property
@@ -63,7 +63,7 @@ class Slot(NamedTuple):
 
 
 def slot_named(name: str) -> Slot:
-    """Return the slot whose file has the given name. Raise ValueError for any other name."""
+    """Return the slot whose file has the given name, or raise ValueError for another name."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -77,7 +77,7 @@ def containing(level: int, due_ms: int) -> Slot:
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Return the start of `level` at `now_ms` if no boundary waits for the disk."""
+    """Return the start of `level` at `now_ms` if no boundary is delayed by the disk."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
@@ -104,7 +104,7 @@ class Boundaries:
         return self.starts_ms == sorted(self.starts_ms)
 
     def limit_ms(self, level: int, now_ms: int) -> int:
-        """Return the maximum boundary of `level` at `now_ms`, which is never beyond the boundary above it."""
+        """Return the maximum boundary of `level` at `now_ms`, which never exceeds the boundary above it."""
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
 
@@ -114,7 +114,7 @@ class Boundaries:
 
     def slot_of(self, due_ms: int) -> Slot:
         """Return the slot for a timer due at `due_ms`."""
-        # B0 is not a lower bound (`lo=1`), because timers due before B0 are also in slots of level 0.
+        # The search omits B0 (`lo=1`), because timers due before B0 are also in slots of level 0.
         for slot in self.passing:
             if slot.start_ms <= due_ms < slot.end_ms:
                 return slot
@@ -123,13 +123,13 @@ class Boundaries:
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
         """Return the slots for many timers, each with the ascending positions of its timers.
 
-        A slot may be returned more than once, with later positions later.
+        If a slot is returned several times, its positions ascend from one entry to the next.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]
         numbers = due_ms >> shifts
         starts_ms = numbers << shifts
-        # Numbers of 16 bits, which numpy sorts in linear time. Slots that differ by a multiple of 256 share a
+        # numpy sorts numbers of 16 bits in linear time. Slots that differ by a multiple of 256 share a
         # number, and are separated at the cuts, which compare whole start times.
         small = (numbers & np.uint64(0xFF)).astype(np.uint16) | (levels.astype(np.uint16) << np.uint16(8))
         for slot in self.passing:

@@ -1,17 +1,17 @@
-"""A checkpoint splits the slots of far timers whose time is near, and then adds new timers.
+"""The writes of a checkpoint to the files of far timers: splits of slots, and additions of timers.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
 The writes run in a worker thread on the state from `Partitions.to_write`, and change no file within the
-length that a snapshot names. A split creates new files, and additions are appended. A failed attempt
-therefore leaves only bytes that no snapshot names, and the next attempt cuts these bytes off first. A timer
-that is deleted before it is written is never written.
+length in a snapshot. A split creates new files, and additions are appended. Therefore a failed attempt leaves
+only bytes that no snapshot includes, and the next attempt truncates these bytes first. A timer that is
+deleted before the checkpoint is not written.
 
-Cost: each timer is written when it is set and once more for each of the at most five levels that it descends.
-8 MiB of records and the tombstones of one slot are in memory. Weak spot: a slot is split as a whole, so a
-slot of level 5 or 4 with most of a store's timers makes a single checkpoint long, and needs disk room for
-both copies meanwhile.
+Cost: each timer is written once at first, and once for each of up to five levels that it descends. A write
+needs memory for 8 MiB of records and for the tombstones of one slot. Weak spot: a slot is split as a whole. A
+slot of level 4 or 5 with most timers of a store makes a single checkpoint long, and temporarily needs disk
+space for two copies.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from timingwheel.shared import Shared
 from timingwheel.unwritten import Fresh, Unwritten
 
 Fetch = Callable[[Numbers], tuple[Rows, list[bytes]]]
-"""Return the rows and records of timers by their offsets, in this order, without unreadable records."""
+"""A function that returns the rows and records of timers by offset, in order, if readable."""
 
 Span = tuple[int, int]
-"""A range of times in ms, whose end is exclusive."""
+"""A range of times in ms, with an exclusive end."""
 
 _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """The valid part of a slot's file, with its length in bytes and its numbers of timers and tombstones."""
+    """The valid part of a slot's file: the length in bytes, and the numbers of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -52,13 +52,13 @@ class File(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A timer with a damaged record in the file at `path`, or in the source of `fetch` if `path` is ""."""
+    """A timer whose record is damaged in the file at `path` or, if `path` is "", in the log."""
 
     due_ms: int
     timer_offset: int
     path: str = ""
     queue: int = -1
-    """The queue in the timer's row, or -1 if it is unknown."""
+    """The queue in the row of the timer, or -1 if the queue is unknown."""
 
 
 class _Growing:
@@ -66,12 +66,12 @@ class _Growing:
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
-        # Bytes of a failed attempt, or of an attempt without a snapshot, would be read as timers.
+        # The bytes of an attempt that failed, or whose snapshot is missing, would be read as timers.
         if disk.size(path) > file.length:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches with the given numbers of timers and tombstones. Raise OSError on failure."""
+        """Append batches with the given numbers of timers and tombstones, or raise OSError."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -81,7 +81,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """The far timers at one moment, with the files of the last snapshot and the timers to add."""
+    """The state of the far timers for a checkpoint: the files of the last snapshot, and new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -89,25 +89,25 @@ class PartitionsToWrite:
     files: dict[Slot, File]
     watermark: SortKey
     damaged: frozenset[str]
-    """Names of damaged files, which are never deleted."""
+    """The names of damaged files, which are not deleted."""
     shared: Shared
     last_offset: int
     """The offset of the last timer that was set."""
     mended: frozenset[Gap] = frozenset()
-    """Damage with known outcomes for all of its timers."""
+    """The damage whose timers all have known outcomes."""
     unmended: tuple[Gap, ...] = ()
-    """Other known damage."""
+    """The damage with timers of unknown outcome."""
     older: frozenset[str] = frozenset()
-    """Names of files that are older than the last startup's snapshot, and must not be deleted yet."""
+    """The names of files that the snapshot of the last startup did not include and that must be kept."""
     unreadable: list[Unreadable] = field(default_factory=list)
-    """The timers with damaged records, which wait without a record until their end."""
+    """The timers with damaged records, which are stored without a record until they end."""
     damage: list[Gap] = field(default_factory=list)
     new_files: dict[Slot, File] | None = None
     _growing: dict[Slot, _Growing] = field(default_factory=dict)
     _fetch_count: int = _FIRST_FETCH
 
     def write(self, disk: Disk, fetch: Fetch) -> None:
-        """Write all changes durably. Raise OSError on failure."""
+        """Write all changes durably, or raise OSError."""
         assert self.new_files is None, "written twice"
         for slot in self.split:
             self._split(disk, slot)
@@ -138,9 +138,9 @@ class PartitionsToWrite:
     def _gaps_to_keep(self) -> list[Gap]:
         """Return all damage with timers of unknown outcome.
 
-        There is no other evidence of damage in a split file. A bad sector of another file may be readable for
-        the next process, which would treat its timers as done, because deliveries from the file moved the
-        watermark past them.
+        For a split file, the stored damage is the only evidence. For another file, a bad sector may be
+        readable for the next process. The next process would treat the timers in the sector as ended, because
+        deliveries from the file moved the watermark past them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -150,10 +150,10 @@ class PartitionsToWrite:
         return name in self.damaged or slot_named(name) in self.new_files
 
     def tidy(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
-        """Delete the files that neither the new nor the previous snapshot names. Raise OSError on failure.
+        """Delete the files that neither the new nor the previous snapshot includes, or raise OSError.
 
-        A file whose slot overlaps a span in `in_doubt` is kept, because it may have the only copy of records
-        that were in damaged bytes.
+        A file whose slot overlaps a span in `in_doubt` is kept, because the file may contain the only copy of
+        records that are lost in damaged bytes.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -164,11 +164,11 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot's file is kept, because the slot is neither split nor wholly delivered."""
+        """Return whether a slot is neither split nor entirely delivered, so that its file is kept."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
-        """Copy a slot's live timers to files of the levels below."""
+        """Copy the live timers of a slot to files of the levels below."""
         assert self.boundaries.starts_ms[slot.level] >= slot.end_ms, f"{slot.name} would be split into itself"
         damage: list[Gap] = []
         tombstones = self._tombstones_of(disk, slot, damage)
@@ -182,16 +182,18 @@ class PartitionsToWrite:
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
-        if damage:  # the old file is kept, because it may have more records of these timers than the log
+        # The old file is kept, because it may contain records of these timers that the log has lost.
+        if damage:
             self.damage += damage
             self.damaged |= {slot.name}
 
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield timers with their records, but timers with damaged records as pairs without records.
+        """Yield timers with records, and timers with damaged records as pairs without records.
 
-        A copy of a damaged record would be the only copy once the log is cut and older files are deleted.
+        If a damaged record were copied, the copy would be the only one after a cut of the log and the
+        deletion of older files.
         """
         if rows.dtype == PAIR:
             yield rows, records
@@ -210,7 +212,7 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the ascending offsets of a slot's deleted timers, from its file and from memory."""
+        """Return the ascending offsets of the deleted timers of a slot, from the file and from memory."""
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
         tombstones = [np.empty(0, np.uint64)]
@@ -221,8 +223,8 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: Unwritten, fetch: Fetch) -> None:
-        """Add a slot's new timers to its file or, if the slot is split, to files of the levels below."""
-        # A timer and its tombstone that were both added since the last checkpoint are not written.
+        """Add the new timers of a slot to its file or, if the slot is split, to files of the levels below."""
+        # If a timer and its tombstone were both added since the last checkpoint, neither is written.
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         left = alive(timers, np.sort(tombstones["timer_offset"]))
         tombstones = alive(tombstones, np.sort(timers["timer_offset"]))
@@ -231,12 +233,12 @@ class PartitionsToWrite:
             self._add_to(disk, slot, left, fetch)
             self._add_tombstones(disk, slot, tombstones)
             return
-        # A split slot has no tombstones to write, because the split has omitted deleted timers.
+        # The tombstones of a split slot are not written, because the split has omitted deleted timers.
         for child, places in self.boundaries.split(left["due_ms"].copy()):
             self._add_to(disk, child, left[places], fetch)
 
     def _add_to(self, disk: Disk, slot: Slot, timers: Rows, fetch: Fetch) -> None:
-        """Append timers (an array of `PAIR`) and their records to a slot's file."""
+        """Append timers (an array of `PAIR`) and their records to the file of a slot."""
         ordered = _by_offset(timers)
         first = 0
         while first < len(ordered):
@@ -246,7 +248,7 @@ class PartitionsToWrite:
             self._add_fetched(self._to(disk, slot), chunk, rows, records)
 
     def _add_fetched(self, growing: _Growing, chunk: Rows, rows: Rows, records: list[bytes]) -> None:
-        if len(rows) < len(chunk):  # a timer with a damaged record waits as a pair and is not lost
+        if len(rows) < len(chunk):  # A timer with a damaged record is stored as a pair.
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += [Unreadable(*pair) for pair in missing.tolist()]
             growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
@@ -262,7 +264,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _reckon(self, count: int, records_bytes: int) -> None:
-        """Set the number of records to fetch next, so that records of the last size fit in a batch."""
+        """Set the number of records of the next fetch so that records of the same size fit in a batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -280,7 +282,7 @@ class PartitionsToWrite:
         return growing
 
     def _sync(self, disk: Disk) -> None:
-        """Make all files durable, and then their names, before a snapshot may name the files."""
+        """Make all files and then their names durable, before a snapshot may include the files."""
         for slot in self._growing:
             disk.sync(slot.path)
         if self._growing:
@@ -295,7 +297,7 @@ def span_of(path: str) -> Span:
 
 
 def _touches(name: str, spans: list[Span]) -> bool:
-    """Return whether the slot of a name overlaps any of the spans. Return False for any other name."""
+    """Return whether a name is the name of a slot that overlaps any of the spans."""
     try:
         start_ms, end_ms = span_of(name)
     except ValueError:
@@ -314,7 +316,7 @@ def _by_offset(timers: Rows) -> Rows:
 def _slices(
     disk: Disk, slot: Slot, file: File, tombstones: Numbers, damage: list[Gap], without: Collection[Gap]
 ) -> Iterator[tuple[Rows, list[bytes]]]:
-    """Yield the live timers of a file with their records (no records for pairs), some 8 MiB at a time."""
+    """Yield the live timers of a file with their records (none for pairs), about 8 MiB at a time."""
     window = Window(disk, slot.path, file.length, TIMER_BATCH_BYTES_MAX)
     held: list[Rows] = []
     records: list[bytes] = []
@@ -336,7 +338,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the bytes of each row's record, with one read of the batch."""
+    """Return the bytes of the record of each row, with one read of the batch."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -345,7 +347,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return a column of bool, which is true for rows whose record is sound or is in the log."""
+    """Return a column of bool, which is true for rows whose record is intact or is in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -357,5 +359,5 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 
 
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
-    """Return the files that a snapshot names. A read of a missing or truncated file finds a gap."""
+    """Return the files in a snapshot. A read of a missing or truncated file finds a gap."""
     return {slot_named(name): File(*fields) for name, fields in named.items()}

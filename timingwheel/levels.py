@@ -1,6 +1,6 @@
 """The arithmetic of the wheel's levels, as pure functions of integers.
 
-Level 0 has 256 slots of 1 ms. Each higher level has 256 slots, each as long as the whole level below:
+Level 0 has 256 slots of 1 ms. Each higher level has 256 slots of the length of the whole level below:
 
     level  slot            level spans
     0      1 ms            256 ms
@@ -10,10 +10,10 @@ Level 0 has 256 slots of 1 ms. Each higher level has 256 slots, each as long as 
     4      49.7 days       34.8 years
     5      34.8 years      8,900 years
 
-A timer is on the lowest level on which its due time and the present share the enclosing slot of the level
-above. The slot of a timer on its level is the corresponding byte of the due time. When the present enters a
-slot of an upper level, the timers of the slot cascade to the levels below. A timer cascades at most five
-times. (Varghese and Lauck 1987, scheme 7.)
+A timer is on the lowest level on which the due time and the current time are in the same slot of the level
+above. The slot number of a timer is the byte of the due time that corresponds to the level. When the current
+time enters a slot of an upper level, the timers of the slot cascade to the levels below. A timer cascades at
+most five times. (Varghese and Lauck 1987, scheme 7.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SLOT_BITS: Final = 8
 SLOT_COUNT: Final = 1 << SLOT_BITS
 SLOT_MASK: Final = SLOT_COUNT - 1
 SPAN_MS: Final = 1 << (SLOT_BITS * LEVEL_COUNT)
-"""The upper limit of times in milliseconds since 1970 (the year 10889)."""
+"""The exclusive upper limit of times in milliseconds since 1970 (the year 10889)."""
 
 
 def level_of(now_ms: int, due_ms: int) -> int:
-    """Return the level for a timer due at `due_ms` >= `now_ms`, by the highest byte that differs."""
+    """Return the level of a timer due at `due_ms` >= `now_ms`, by the highest byte that differs."""
     return max(0, (now_ms ^ due_ms).bit_length() - 1) // SLOT_BITS
 
 
@@ -39,7 +39,7 @@ def slot_of(level: int, due_ms: int) -> int:
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """Return the start in ms of the next (or present) `slot` of `level` at `now_ms`."""
+    """Return the start in ms of the current or next `slot` of `level` at `now_ms`."""
     shift = SLOT_BITS * level
     return ((now_ms >> (shift + SLOT_BITS)) << SLOT_BITS | slot) << shift
 
@@ -51,5 +51,5 @@ def first_from(occupied: int, slot: int) -> int:
 
 
 def all_of(occupied: int) -> list[int]:
-    """Return every set bit of `occupied`, ascending."""
+    """Return all set bits of `occupied`, ascending."""
     return [slot for slot in range(SLOT_COUNT) if occupied >> slot & 1]

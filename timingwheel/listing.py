@@ -1,14 +1,15 @@
-"""Lists and counts of the far timers in due order, slot by slot with bounded memory, and look-up of a timer.
+"""Lists, counts, and look-ups of the far timers, in due order and slot by slot with bounded memory.
 
-Overlapping slots (a shared slot and the slots below it) are merged. During the merge, the upper 24 bits of
-`record_at`, of which a file needs 40 bits, contain the number of the row's slot. Delivered and deleted timers
-are omitted.
+The rows of overlapping slots (a shared slot and the slots below it) are merged. During the merge, the upper
+24 bits of `record_at` contain the number of the slot, because a file needs only 40 bits. Delivered and
+deleted timers are omitted.
 
-Cost: slots outside the window are not read, and a whole slot is counted without a read. The first rows of a
-slot are found without a sort of the whole slot, because runs begin small and grow.
+Cost: slots outside the window are not read, and a slot that is entirely in the window is counted without a
+read. The first rows of a slot are found without sorting the whole slot, because the first run is small and
+later runs grow.
 
-Weak spots: each run reads its files again, so a list of a large slot reads the slot once for every `rows_max`
-rows. The count of a whole slot uses the counts of its file, unless the file has known damage.
+Weak spots: each run reads the files again, so a list of a large slot reads the slot once per `rows_max` rows.
+The count of a whole slot relies on the counts of its file, unless the file has known damage.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from timingwheel.partition import IN_LOG, Gap, Rows, Window, alive, as_rows
 from timingwheel.unwritten import Fresh, timers_in, tombstones_in
 
 _FIRST_ROWS: Final = 1_024
-"""The number of rows in the first run. Each later run has `_GROWTH` times as many rows."""
+"""The number of rows in the first run. Each later run has `_GROWTH` times the number of rows."""
 _GROWTH: Final = 16
 _MARK_SHIFT: Final = np.uint64(40)
 _PLACE_MASK: Final = np.uint64((1 << 40) - 1)
@@ -38,7 +39,7 @@ _IN_LOG_MARKED: Final = np.uint64(IN_LOG) & _PLACE_MASK
 
 @dataclass(slots=True, frozen=True)
 class Listing:
-    """The current far timers in files and in memory."""
+    """A read-only view of the far timers in files and in memory."""
 
     disk: Disk
     files: dict[Slot, File]
@@ -49,7 +50,7 @@ class Listing:
     gaps: tuple[Gap, ...] = ()
     """All known damage of the files, including damage with known outcomes.
 
-    The rows of damaged files are counted one by one, because rows are missing.
+    The rows of damaged files are counted individually, because rows may be missing.
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
@@ -69,18 +70,18 @@ class Listing:
                     yield from self._by_file(slots, rows)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers that are due in the window. Raise OSError if a read fails."""
+        """Return the number of live timers due in the window, or raise OSError if a read fails."""
         from_ms = max(from_ms, self.watermark[0])
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Return a timer's `ROW` in its slot's file as an array of one, or None. Raise OSError on failure."""
+        """Return an array of the one `ROW` of a timer in the file of a slot, or None, or raise OSError."""
         if slot not in self.files:
             return None
         window = Window(self.disk, slot.path, self.files[slot].length)
         for batch in partition.batches(window, self.damage):
             if batch.kind != partition.TOMBSTONE:
-                offsets = batch.rows["timer_offset"]  # ascending within a batch only
+                offsets = batch.rows["timer_offset"]  # The offsets ascend only within a batch.
                 place = int(np.searchsorted(offsets, np.uint64(timer_offset)))
                 if place < len(offsets) and int(offsets[place]) == timer_offset:
                     return partition.as_rows(batch.rows[place : place + 1])
@@ -94,7 +95,7 @@ class Listing:
     def _next(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, rows_max: int
     ) -> tuple[Rows, bool]:
-        """Return the next rows of overlapping slots, marked with slot numbers, and whether these are all."""
+        """Return the next rows of overlapping slots, with slot numbers, and whether these are all rows."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         found = (
             _marked(behind(within(rows, from_ms, until_ms), after), number)
@@ -104,7 +105,7 @@ class Listing:
         return first_in_due_order(found, rows_max)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the same rows without marks, in runs of one file."""
+        """Yield rows without slot numbers, in runs of one file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -138,7 +139,7 @@ class Listing:
         return sum(map(len, wanted))
 
     def _count_whole(self, slot: Slot) -> int:
-        """Return the number of live timers of a slot by counts. Each tombstone has a timer in the slot."""
+        """Return the number of timers minus the number of tombstones of a slot, each of which has a timer."""
         file = self.files.get(slot, File())
         kept = [layer.slots[slot] for layer in self.layers if slot in layer.slots]
         in_memory = sum(len(unwritten.timers) - len(unwritten.tombstones) for unwritten in kept)
@@ -146,7 +147,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield lists of overlapping slots, in the order of their starts."""
+    """Yield groups of overlapping slots, in the order of their starts."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

@@ -1,36 +1,38 @@
-"""A file of far timers, `timers/<level>-<20 digits start_ms>`, has batches, which are only appended.
+"""The format of a file of far timers, `timers/<level>-<20 digits start_ms>`, with appended batches.
 
-A batch has a head, rows, and for kind 1 the bytes of the records without gaps. Integers are little-endian.
+A batch consists of a head, rows, and for kind 1 the contiguous bytes of the records. Integers are
+little-endian.
 
     head   width  field                                   kind  rows
     0      8      "TWTIMER1"                              1     `ROW`, 64 bytes: a timer and its record
     8      8      the batch's own position in the file    2     `PAIR`, 16 bytes: a timer without a record
-    16     4      batch_bytes, all of it                  3     `PAIR`, 16 bytes: a tombstone: it is deleted
+    16     4      batch_bytes, with the head              3     `PAIR`, 16 bytes: a deleted timer (tombstone)
     20     4      count of rows
     24     4      kind
     28     4      CRC-32 of bytes 0 to 27 and of the rows
 
     ROW    width  field
     0      8      due_ms
-    8      8      timer_offset      where its record lay in the log: the timer's name
-    16     8      record_at         where its record lies in this file
+    8      8      timer_offset      log offset of the record of the timer, which identifies the timer
+    16     8      record_at         position of the record in the file
     24     4      record_bytes
-    28     4      queue             index in a table of the caller's
+    28     4      queue             index in a table of the caller
     32     8      tags_code
     40     8      id_hash
     48     8      key_hash
     56     8      spare
 
-Rows of a batch are in ascending order of timer_offset, and records are in due order, so that the records of a
-crowded moment are adjacent. Each record has its own CRC, which every reader must check. A snapshot contains
-the names and lengths of the files, and later bytes are ignored. A batch that does not match its CRC is a
-`Gap`, and the read continues at the next sound batch, which is at the end of the damaged batch if its head is
-sound, or else at the next magic. A missing or truncated file has a gap up to the length in the snapshot. A
-sector that the disk cannot read is returned as zeros (`timingwheel.sectors`), and therefore also causes a
-gap. The timers of a gap are determined by `services.broker.timers.mending`.
+The rows of a batch are in ascending order of timer_offset, and the records are in due order, so that records
+with the same due time are adjacent. Each record has its own CRC, which every reader must check. A snapshot
+contains the names and lengths of the files, and bytes beyond the length are ignored. A batch that does not
+match its CRC is a `Gap`, and the read continues at the next intact batch. The next intact batch is at the end
+of the damaged batch if the head is intact, and otherwise at the next magic. A missing or truncated file has a
+gap up to the length in the snapshot. A sector that the disk cannot read is returned as zeros
+(`timingwheel.sectors`), and therefore also causes a gap. `services.broker.timers.mending` determines the
+timers of a gap.
 
 Cost: a file is read through a window, so memory is bounded for files of any length. Weak spot: a damaged byte
-in the rows makes a gap of the whole batch, with up to 65,536 timers, because all rows share one CRC.
+in the rows turns the whole batch into a gap, with up to 65,536 timers, because all rows share one CRC.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ ROW: Final = np.dtype(
         ("spare", "<u8"),
     ]
 )
-"""The dtype of a timer with the place of its record."""
+"""The dtype of a timer with the position of its record."""
 
 PAIR: Final = np.dtype([("due_ms", "<u8"), ("timer_offset", "<u8")])
 """The dtype of a timer without its record, or of a tombstone, which marks a timer as deleted."""
@@ -70,7 +72,7 @@ Rows = np.ndarray[Any, np.dtype[np.void]]
 """An array of `ROW` or `PAIR`."""
 
 IN_LOG: Final = (1 << 64) - 2
-"""The value of `record_at` for a record that is not in the file but in the log at `timer_offset`."""
+"""The value of `record_at` for a record that is only in the log, at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
 BARE: Final = 2
@@ -84,7 +86,7 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """A sound batch, with its kind, its rows (`ROW` or `PAIR` by kind), its position, and its end."""
+    """An intact batch, with its kind, its rows (`ROW` or `PAIR` by kind), its position, and its end."""
 
     kind: int
     rows: Rows
@@ -94,16 +96,16 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """Bytes of a file from `position` up to `end` without a sound batch."""
+    """The bytes of a file from `position` up to `end`, which contain no intact batch."""
 
     path: str
     position: int
     end: int
     is_unread: bool = field(default=False, compare=False)
-    """Whether the disk could not read some of the bytes."""
+    """Whether the disk could not read some bytes of the gap."""
 
     def freeze(self) -> Any:
-        """Return the first fields, for a snapshot."""
+        """Return the path, the position, and the end for a snapshot."""
         return [self.path, self.position, self.end]
 
     def __str__(self) -> str:
@@ -113,7 +115,7 @@ class Gap:
 
 
 class Window:
-    """The first `length` bytes of a file, which are read a window at a time."""
+    """A view of the first `length` bytes of a file, which are read one window at a time."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -132,22 +134,23 @@ class Window:
         first = position - self._position
         if first < 0 or first + length > len(self._held):
             wanted = min(max(length, self._window_bytes), self._there_bytes - position)
-            self._held = b""  # otherwise two windows would be in memory during the read
+            # The old window is released first, because otherwise two windows would be in memory.
+            self._held = b""
             self._held = sectors.read(self._disk, self.path, position, wanted, self._unread)
             self._position, first = position, 0
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether a read of bytes between `first` and `end` has failed so far."""
+        """Return whether a previous read of bytes between `first` and `end` has failed."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the sound batches from a position on, in order. Add damaged ranges to `damage`.
+    """Yield the intact batches from a position on, in order, and add damaged ranges to `damage`.
 
-    Batches in a gap of `without` count as damaged, even if the disk can read them now.
+    Batches that overlap a gap in `without` count as damaged, even if the disk can read the bytes now.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -167,9 +170,9 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield the timers of a file, including deleted ones, in arrays of `ROW` or `PAIR`. Join small batches.
+    """Yield all timers of a file, including deleted timers, in arrays of `ROW` or `PAIR`.
 
-    `damage` and `without` are the same as for `batches`.
+    Small batches are joined. `damage` and `without` are the same as for `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):
@@ -184,7 +187,7 @@ def parts(
 
 
 def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
-    """Return a gap that overlaps a batch, or None if no gap does."""
+    """Return a gap that overlaps a batch, or None without such a gap."""
     touching = (
         one for one in gaps if one.path == path and one.position < batch.end and batch.position < one.end
     )
@@ -194,10 +197,10 @@ def _around(batch: Batch, path: str, gaps: Collection[Gap]) -> Gap | None:
 def tombstone_offsets(
     disk: Disk, path: str, length: int, damage: list[Gap] | None = None, without: Collection[Gap] = ()
 ) -> Numbers:
-    """Return the ascending offsets of the timers with a tombstone in the file. Raise OSError on failure.
+    """Return the ascending offsets of the timers with a tombstone in the file, or raise OSError.
 
-    `damage` and `without` are the same as for `batches`. No timer of a gap found here may count as waiting,
-    because a disk may fail to read bytes that it can read a moment later.
+    `damage` and `without` are the same as for `batches`. A timer in a gap that is added to `damage` must not
+    be treated as pending, even if a later read of the gap succeeds.
     """
     damage = [] if damage is None else damage
     found = [
@@ -209,7 +212,7 @@ def tombstone_offsets(
 
 
 def alive(rows: Rows, tombstones: Numbers) -> Rows:
-    """Return the rows whose timers are not among `tombstones`, which are ascending offsets."""
+    """Return the rows whose timers are not in `tombstones`, which are ascending offsets."""
     if not len(tombstones):
         return rows
     offsets = rows["timer_offset"]
@@ -219,7 +222,7 @@ def alive(rows: Rows, tombstones: Numbers) -> Rows:
 
 
 def as_rows(rows: Rows) -> Rows:
-    """Return the rows as `ROW`. Pairs become rows whose record is in the log."""
+    """Return the rows as `ROW`. A pair becomes a row whose record is in the log."""
     if rows.dtype == ROW:
         return rows
     made = np.zeros(len(rows), ROW)
@@ -228,7 +231,7 @@ def as_rows(rows: Rows) -> Rows:
 
 
 def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
-    """Yield batches of timers without records, or of tombstones (`PAIR`), to be written without gaps.
+    """Yield contiguous batches of timers without records, or of tombstones (`PAIR`).
 
     The first batch must be written at `position`.
     """
@@ -240,7 +243,7 @@ def encode_pairs(position: int, kind: int, pairs: Rows) -> Iterator[bytes]:
 
 
 def encode_rows(position: int, rows: Rows, records: list[bytes]) -> Iterator[bytes]:
-    """Yield batches of timers (`ROW`) with their records, to be written from `position` on without gaps."""
+    """Yield contiguous batches of timers (`ROW`) with records, to be written from `position` on."""
     assert len(rows) == len(records), "a row without its record, or a record without its row"
     for first, end in _cuts(list(map(len, records))):
         batch = _encode(position, rows[first:end].copy(), records[first:end])
@@ -253,7 +256,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
     rows["record_bytes"] = lengths
     first = np.uint64(position + HEAD.size + rows.nbytes)
     order = np.argsort(rows["due_ms"], kind="stable")
-    # Records are ordered by due time and rows by offset, so a batch has two orders.
+    # The records of a batch are in due order, and the rows are in the order of offsets.
     rows["record_at"][order] = first + np.cumsum(lengths[order], dtype=np.uint64) - lengths[order]
     rows["record_at"][lengths == 0] = IN_LOG
     stored = rows.tobytes()
@@ -262,7 +265,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 
 
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
-    """Return ranges of records that fit in a batch. A record that is too large has its own batch."""
+    """Return ranges of records that fit in a batch, with a separate batch for a record that is too large."""
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
         batch_bytes += length + ROW.itemsize
@@ -279,7 +282,7 @@ def _sealed(position: int, kind: int, stored: bytes, count: int, records_bytes: 
 
 
 def _batch_at(window: Window, position: int) -> Batch | None:
-    """Return the batch at a position, or None if no sound batch begins at the position."""
+    """Return the batch at a position, or None if no intact batch begins at the position."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) < HEAD.size:
         return None
@@ -296,18 +299,18 @@ def _batch_at(window: Window, position: int) -> Batch | None:
 
 
 def _next_sound(window: Window, position: int) -> int:
-    """Return the start of the next sound batch after a damaged batch, or the end of the file."""
+    """Return the start of the next intact batch after a damaged batch, or the end of the file."""
     head = window.bytes_at(position, HEAD.size)
     if len(head) == HEAD.size and head[:8] == MAGIC:
         end = position + int(HEAD.unpack(head)[2])
-        # The head may be damaged, so its length is used only if it leads to a sound batch.
+        # The head may be damaged, so its length is used only if it leads to an intact batch.
         if position < end < window.length and _batch_at(window, end) is not None:
             return end
     return next(_sound_after(window, position + 1), window.length)
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield the starts of sound batches from a position on, which are found by their magic."""
+    """Yield the starts of intact batches from a position on, found by their magic."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:
@@ -317,4 +320,4 @@ def _sound_after(window: Window, position: int) -> Iterator[int]:
             if _batch_at(window, position + at) is not None:
                 yield position + at
             at = held.find(MAGIC, at + 1)
-        position += max(1, len(held) - len(MAGIC) + 1)  # a magic may cross two windows
+        position += max(1, len(held) - len(MAGIC) + 1)  # A magic may cross the end of a window.

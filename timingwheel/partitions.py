@@ -1,49 +1,49 @@
-"""The far levels of the wheel store timers by time in files, so that memory is bounded.
+"""The far levels of the wheel, which store timers by time in files, so that memory is bounded.
 
     put, delete --> fresh (16 bytes each, by slot) --checkpoint--> files of the levels (`partition`)
                                                                        | split into the level below, half a
                                                                        v slot before their time (`cascade`)
-    near: the caller's own wheel <-- fresh ones   <-advance- slots of level 0, 8 s before their time
+    near: the wheel of the caller <- fresh timers <-advance- slots of level 0, 8 s before their time
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
-Each level begins at a boundary (`boundaries`), and boundaries move with the present. When the boundary of a
-level reaches a slot, the slot is handled as follows:
+Each level begins at a boundary (`boundaries`), and the boundaries move with the current time. When the
+boundary of a level reaches a slot, the slot is processed as follows:
 
-    a slot that                          is handled in this way
-    is in memory only                    its timers move to the slots below, without the disk
-    has a small file                     it is shared, and its file is read beside the files below (`shared`)
-    has a large file                     the boundary waits until a checkpoint has split it
-    is wholly in the past, and large     it passes, and is read unsplit in due order (`passing`)
+    a slot that                          is processed in this way
+    is in memory only                    its timers move to the levels below, without the disk
+    has a small file                     it is shared, and read together with the files below (`shared`)
+    has a large file                     the boundary stops until a checkpoint has split the slot
+    is entirely in the past, and large   it is passing, and is read unsplit in due order (`passing`)
     is of level 0                        its file is queued for a read, and its timers in memory are near
 
 Upper boundaries move first, and no boundary passes the boundary above it.
 
 Rules:
 
-* `near_until_ms` is the lowest boundary, B0. The caller must schedule a timer that is due before B0 itself.
-  When `advance` moves B0 past a slot, it returns the slot's timers in memory, and queues the slot's file to
-  be read ahead, up to its length at this time. Each timer is therefore returned to the caller once.
-* Near timers are stored, too, because a restart may need them. Near timers are dropped once they are at or
-  before the `watermark`, which is the last delivered timer. All timers up to the watermark are done, and no
-  timer may be added there.
-* `undone_ms` is a time before which all timers are done, regardless of the watermark, because unread timers
+* `near_until_ms` is the lowest boundary, B0. The caller must schedule a new timer that is due before B0. When
+  `advance` moves B0 past a slot, `advance` returns the timers of the slot in memory, and queues the file of
+  the slot to be read ahead, up to its current length. Therefore each timer is returned to the caller once.
+* Near timers are also stored, because a restart may need them. Near timers are dropped when they are at or
+  before the `watermark`, which is the last delivered timer. All timers up to the watermark have ended, and no
+  timer may be added at or before the watermark.
+* `undone_ms` is a time before which all timers have ended, regardless of the watermark, because unread timers
   and timers in damage with unknown outcomes are due later. Outcomes of timers may be dropped only before
   `undone_ms`, and the watermark is moved past dropped outcomes (`forget_before`).
 * Until a queued file has been read, `head_due_ms` is a time before which the file has no timers. A caller
-  that delivers in due order must not deliver its own timers beyond this time.
-* A checkpoint deletes the files that the two newest snapshots do not name. Files of a time range with damage
-  of unknown outcome are kept, and files that recovery found besides its snapshot are kept until
-  `release_older`.
-* Files change only in a checkpoint. `to_write` moves `fresh` to `writing`, which all queries include until
-  `written` or `failed`.
+  that delivers in due order must not deliver its own timers beyond `head_due_ms`.
+* A checkpoint deletes the files that the two newest snapshots do not include. Files of a time range with
+  damage of unknown outcome are kept. Files that recovery found in addition to those of its snapshot are kept
+  until `release_older`.
+* Files change only in a checkpoint. `to_write` moves the fresh timers to the state being written, which all
+  queries include until `written` or `failed`.
 
-Cost: 16 bytes of memory for each timer until the next checkpoint, at most `TIMER_ROWS_READ_AHEAD_MAX` rows
-that were read ahead, and as many rows in a read. A move checks only slots with timers, and boundaries jump
-over empty slots, so idle years have no cost.
+Cost: memory is needed for 16 bytes per timer until the next checkpoint, up to `TIMER_ROWS_READ_AHEAD_MAX`
+rows that were read ahead, and the same number of rows in a read. A move examines only slots with timers, and
+boundaries jump over empty slots, so idle years have no cost.
 
-Weak spot: a boundary waits for the disk. While no checkpoint succeeds, the timers of a large slot stay in the
-slot until it is wholly in the past, so timers of a slot of 17.5 minutes may be late by 17.5 minutes
-(`is_waiting`).
+Weak spot: a boundary depends on the disk. While no checkpoint succeeds, the timers of a large slot stay in
+the slot until the slot is entirely in the past. Therefore timers of a slot of 17.5 minutes may be late by
+17.5 minutes (`is_waiting`).
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ _NO_OFFSETS: Final = np.empty(0, np.uint64)
 
 
 FoundGap = Callable[[Gap], None]
-"""A function that is called with each new gap."""
+"""A function that `Gaps` calls with each new gap."""
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Ignore a gap, for callers that read `Partitions.damage`."""
+    """Ignore a new gap, for callers that read `Partitions.damage`."""
 
 
 class Gaps(list[Gap]):
-    """The damage with timers of unknown outcome, each gap once. The outcomes of `mended` damage are known."""
+    """The distinct gaps with timers of unknown outcome. The outcomes of `mended` gaps are known."""
 
     def __init__(self, found: FoundGap, mended: frozenset[Gap] = frozenset()) -> None:
         super().__init__()
@@ -121,15 +121,15 @@ class Partitions:
         self._shared = Shared()
         self._last_offset = self._written_offset = 0
         self.watermark: SortKey = (0, 0)
-        """The last delivered timer, set by the caller. All timers up to the watermark are done."""
+        """The last delivered timer, set by the caller. All timers up to the watermark have ended."""
         self.damage = Gaps(self._found_gap)
-        """The damage of the files with timers of unknown outcome."""
+        """The damage to files with timers of unknown outcome."""
 
     # Additions and deletions of timers.
 
     @property
     def near_until_ms(self) -> int:
-        """The time before which the caller must schedule timers itself."""
+        """The time before which the caller must schedule new timers."""
         return self._boundaries.starts_ms[0]
 
     @property
@@ -152,20 +152,20 @@ class Partitions:
                 assert slot.end_ms > self.watermark[0], "a timer is put where all are done, and would be lost"
                 self._is_next_known &= slot in self._fresh.slots
                 add = self._fresh.at(slot).timers.append
-                if not self._boundaries.passing:  # a passing slot may be within this slot
+                if not self._boundaries.passing:  # A passing slot may be within this slot.
                     start_ms, end_ms = slot.start_ms, slot.end_ms
             add(due_ms, timer_offset)
             self._last_offset = timer_offset
         self._fresh.count += len(timers)
 
     def delete(self, due_ms: int, timer_offset: int) -> None:
-        """Delete a pending timer. The caller must remove a near timer from its own wheel."""
+        """Delete a pending timer. The caller must also remove a near timer from its own wheel."""
         if (due_ms, timer_offset) <= self.watermark:
             return
         slot = self._home(due_ms, timer_offset)
         self._fresh.at(slot).tombstones.append(due_ms, timer_offset)
         self._fresh.count += 1
-        # The slot's file may have been read, or its read may end before such a tombstone.
+        # The file of the slot may have been read, or a read may end before the new tombstone.
         for reading in self._queue:
             if reading.slot == slot:
                 reading.forget(timer_offset)
@@ -173,14 +173,14 @@ class Partitions:
     # Time.
 
     def advance(self, now_ms: int) -> Advanced:
-        """Move the boundaries as far as possible. Return the file to read ahead, and the new near timers."""
+        """Move the boundaries as far as possible, and return the file to read ahead and new near timers."""
         self._now_ms, self._asked_ms = max(self._now_ms, now_ms), now_ms
         self._must_advance = False
         near = self._move(self._now_ms)
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return the time of the next work of `advance` or `take_due`, or None if there is no work."""
+        """Return the time at which `advance` or `take_due` has work, or None without work."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -190,14 +190,14 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether due timers wait for the disk."""
+        """Whether due timers are delayed by the disk."""
         head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
-        """A time before which no timer of a file is unread or in damaged bytes."""
+        """A time before which no timer is unread or in damaged bytes of a file."""
         heads = [reading.head_due_ms for reading in self._queue]
         mended = {gap.path for gap in self.damage.mended}
         damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
@@ -207,15 +207,15 @@ class Partitions:
     def forget_before(self, due_ms: int) -> None:
         """Move the watermark past a time before which the outcomes of timers were dropped.
 
-        `due_ms` was never later than `undone_ms`. Newly found damage may set `undone_ms` back to the start of
-        a file that covers years, but the waiting timers of the file are still due after `due_ms`.
+        `due_ms` was never later than `undone_ms`. New damage may set `undone_ms` back to the start of a file
+        that covers years, but the pending timers of the file are still due after `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
     # Rows that were read ahead.
 
     def read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows of a job. Return no timers, because `advance` has returned the near timers."""
+        """Add the rows of a job, and return an empty list, because `advance` has returned the near timers."""
         self._job = None
         for reading in self._queue:
             if reading.slot == job.slot:
@@ -225,7 +225,7 @@ class Partitions:
         return []
 
     def read_ahead_failed(self, job: ReadAhead) -> None:
-        """Take back a failed job. `advance` returns the same job again after a second."""
+        """Abandon a failed job, which `advance` returns again after one second."""
         if self._job is job:
             self._job = None
             self._retry_ms = self._asked_ms + _RETRY_MS
@@ -233,19 +233,19 @@ class Partitions:
     def head_due_ms(self) -> int | None:
         """Return the due time of the first row, or a time before which no unread row is due.
 
-        Return None if there is no file to read.
+        Return None without a file to read.
         """
         head = self._head() if self._queue else None
         return None if head is None else head.head_due_ms
 
     @property
     def is_head_ready(self) -> bool:
-        """Whether the next rows have been read."""
+        """Whether the next rows have been read ahead."""
         head = self._head()
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s of one file in due order, due by now and by `limit_ms`, and the path.
+        """Return the next `ROW`s of one file in due order, due by `now_ms` and `limit_ms`, and the path.
 
         No rows are returned while the next rows are being read.
         """
@@ -265,23 +265,23 @@ class Partitions:
     ) -> Iterator[tuple[Rows, str | None]]:
         """Yield all live timers due in the window and after `after`, as `ROW`s in due order, and their file.
 
-        A row's `record_at` is `IN_LOG` if its record is not in the file. No timer may change during the scan.
-        Raise OSError if a read fails.
+        The `record_at` of a row is `IN_LOG` if the record is not in the file. No timer may change during the
+        scan. Raise OSError if a read fails.
         """
         return self._listing().scan(from_ms, until_ms, after)
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers that are due in the window. Raise OSError if a read fails."""
+        """Return the number of live timers due in the window, or raise OSError if a read fails."""
         return self._listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Return a timer's file and its `ROW` (an array of one), or None. Raise OSError if a read fails."""
+        """Return the file of a timer and an array of its one `ROW`, or None, or raise OSError."""
         slot = self._home(due_ms, timer_offset)
         row = self._listing().find(slot, timer_offset)
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of the live timers in memory, in all slots that overlap a window of ms."""
+        """Return the offsets of the live timers in memory, in all slots that overlap a window in ms."""
         slots = self._slots_in_memory(from_ms, until_ms)
         found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
         return np.concatenate([_NO_OFFSETS, *found])
@@ -307,23 +307,23 @@ class Partitions:
 
     @property
     def files(self) -> dict[Slot, File]:
-        """A copy of the files since the last checkpoint."""
+        """A copy of the files of the last checkpoint."""
         return dict(self._files)
 
     # Checkpoints and recovery.
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether a checkpoint is due, because of a slot to split or of too many timers in memory."""
+        """Whether a checkpoint is due, because of a slot to split or the number of timers in memory."""
         return self._writing is None and (self._must_split or self._fresh.count >= TIMERS_UNWRITTEN_MAX)
 
     @property
     def is_settled(self) -> bool:
-        """Whether no checkpoint that changes the files is under way."""
+        """Whether no checkpoint that changes the files is in progress."""
         return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Return the state for a checkpoint, which another thread writes. Report to `written` or `failed`."""
+        """Return the state for another thread to write, before a call of `written` or `failed`."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -349,7 +349,7 @@ class Partitions:
         return self._writing
 
     def written(self, done: PartitionsToWrite) -> None:
-        """Adopt the files of a checkpoint, which are durable now."""
+        """Adopt the durable files of a checkpoint."""
         assert done is self._writing, "another checkpoint was written"
         assert done.new_files is not None, "nothing was written"
         self._files, self._writing = done.new_files, None
@@ -359,15 +359,16 @@ class Partitions:
             waits_ms = self._boundaries.starts_ms[slot.level]
             assert waits_ms == slot.start_ms, f"a boundary passed {slot.name} while it was split"
             self._boundaries.starts_ms[slot.level] = slot.end_ms
-            # Timers that were added to the slot meanwhile are in memory, and move to the levels below.
+            # Timers that were added to the slot during the checkpoint are in memory, and move to the levels
+            # below.
             self._fresh.spread(slot, self._boundaries)
         assert self._boundaries.is_ordered, "a level begins behind the one above it"
         self._must_advance, self._is_next_known = True, False
 
     def failed(self, done: PartitionsToWrite) -> None:
-        """Take back the timers of a failed checkpoint."""
+        """Return the timers of a failed checkpoint to memory."""
         assert done is self._writing, "another checkpoint has failed"
-        # The returned timers come first again, because the pairs of a slot are in the order of arrival.
+        # The returned timers precede later timers, because the pairs of a slot are in the order of insertion.
         later, self._fresh, self._writing = self._fresh, done.writing, None
         for slot, unwritten in later.slots.items():
             self._fresh.at(slot).timers.extend(unwritten.timers.rows())
@@ -376,10 +377,10 @@ class Partitions:
         self._must_advance, self._is_next_known = True, False
 
     def adopt(self, frozen: Any, now_ms: int) -> None:
-        """Adopt the state of a snapshot, or delete all files if `frozen` is None. Raise OSError on failure.
+        """Adopt the state of a snapshot, or delete all files if `frozen` is None, or raise OSError.
 
-        A missing or truncated file is found as damage when it is read. Files that the snapshot does not name
-        are kept until `release_older`, because they may have records that a damaged file has lost.
+        A missing or truncated file is detected as damage by a read. Files that the snapshot does not include
+        are kept until `release_older`, because the files may contain records that a damaged file has lost.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -393,33 +394,33 @@ class Partitions:
         self.watermark = (frozen["frontier"][0], frozen["frontier"][1])
         self._files, self._damaged = files, frozenset(frozen["damaged"])
         self.damage = Gaps(self._found_gap, frozenset(Gap(*fields) for fields in frozen["mended"]))
-        # There is no other evidence of damage in a split file, and a bad sector may be readable now.
+        # The snapshot is the only evidence of damage in a split file, and a bad sector may be readable now.
         self.found_damaged(Gap(*fields) for fields in frozen["gaps"])
         self._older = frozenset(self._disk.list(TIMERS)) - frozen["files"].keys()
-        # A slot below its boundary was in a read, shared or passing at the time of the snapshot.
+        # A slot below its boundary was being read, shared, or passing at the time of the snapshot.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
                 self._take_up(slot)
         self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
-        """Drop all timers and delete their files. Raise OSError on failure."""
+        """Drop all timers and delete their files, or raise OSError."""
         self._clear()
         disk.delete(TIMERS)
 
     # Damage.
 
     def found_damaged(self, gaps: Iterable[Gap]) -> None:
-        """Add new damage. Keep its files until the timers in the damaged bytes are known."""
+        """Add new damage, and keep its files until the timers in the damaged bytes have known outcomes."""
         for gap in gaps:
             self.damage.append(gap)
             if gap in self.damage:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """Mark damage whose timers have known outcomes, because they are in memory again or have ended.
+        """Mark damage as mended, because its timers are in memory again or have ended.
 
-        A split file without missing timers need no longer be kept.
+        If `is_all_there` is true, the damaged files are no longer kept.
         """
         known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
@@ -429,15 +430,14 @@ class Partitions:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def release_older(self) -> None:
-        """Let checkpoints delete files that recovery found besides the files of its snapshot.
+        """Allow checkpoints to delete files that recovery found in addition to those of its snapshot.
 
-        Call this once all files of the snapshot were read, because the time ranges of all damage are then
-        known.
+        The caller must have read all files of the snapshot, so that the time ranges of all damage are known.
         """
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the split files that are kept because timers in damaged bytes have unknown outcomes."""
+        """Return the split files that are kept because of timers of unknown outcome in damaged bytes."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
@@ -452,17 +452,17 @@ class Partitions:
         return (self._fresh,) if self._writing is None else (self._writing.writing, self._fresh)
 
     def _is_on_disk(self, slot: Slot) -> bool:
-        """Return whether a slot has a file, or will have a file after the checkpoint under way."""
+        """Return whether a slot has a file, or will have a file after the checkpoint in progress."""
         return slot in self._files or (self._writing is not None and slot in self._writing.writing.slots)
 
     def _listing(self) -> Listing:
         gaps, layers = (*self.damage, *self.damage.mended), self._layers()
         return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
 
-    # Moves of boundaries, first of the upper boundaries, then past passing slots, then of B0.
+    # Moves of boundaries: the upper boundaries, then passing slots, then B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move the boundaries. Return the timers in memory that B0 or a passing slot has reached."""
+        """Move the boundaries, and return the timers in memory that B0 or a passing slot has reached."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -479,7 +479,7 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Move the upper boundaries, from the top, as far as possible without the disk."""
+        """Move the upper boundaries, from the highest level, as far as possible without the disk."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -491,30 +491,31 @@ class Partitions:
                 if self._can_share(slot):
                     self._share(slot)
                     continue
-                # A slot that is wholly past waits for `_pass_over`, as one slot and not as many due slots.
+                # A slot that is entirely in the past is left to `_pass_over`, as one slot instead of many due
+                # slots.
                 if slot.end_ms <= now_ms or self._is_on_disk(slot):
                     break
                 self._boundaries.starts_ms[level] = slot.end_ms
                 self._fresh.spread(slot, self._boundaries)
 
     def _can_share(self, slot: Slot) -> bool:
-        """Return whether a slot's file is small, and is not changed by a checkpoint under way."""
+        """Return whether the file of a slot is small, and no checkpoint in progress changes the file."""
         if self._writing is not None and (slot in self._writing.split or slot in self._writing.writing.slots):
             return False
         return slot in self._files and self._files[slot].row_count <= self._rows_max
 
     def _share(self, slot: Slot) -> None:
-        """Move the boundary past a slot whose file is not changed."""
+        """Move the boundary past a slot, and share the slot."""
         assert slot not in self._shared.slots, f"{slot.name} is shared twice"
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
-        # Timers added since the file was written, and their tombstones, move to the slots below. Only
-        # tombstones of timers in the file are left.
+        # Timers added since the file was written, and their tombstones, move to the levels below. Only
+        # tombstones of timers in the file remain.
         self._fresh.leave_tombstones(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
     def _pass_over(self, now_ms: int) -> Slot | None:
-        """Let the first upper slot pass that is wholly in the past and has no timers before it. Return it."""
+        """Mark as passing and return the first upper slot that is entirely past, with no timers before it."""
         starts_ms = self._boundaries.starts_ms
         for level in range(1, LEVEL_COUNT):
             slot = self._first(level)
@@ -522,7 +523,7 @@ class Partitions:
                 continue
             if self._writing is not None and slot in self._writing.split:
                 return None
-            # All lower boundaries must have reached the slot, because earlier timers are due first.
+            # All lower boundaries must have reached the slot, because earlier timers are delivered first.
             if all(start_ms == slot.start_ms for start_ms in starts_ms[1:level]):
                 starts_ms[1 : level + 1] = [slot.end_ms] * level
                 self._boundaries.passing.append(slot)
@@ -531,7 +532,7 @@ class Partitions:
         return None
 
     def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move B0, and take up the slots that it passes. Return the timers of these slots in memory."""
+        """Move B0 past slots, queue their files for reading, and return their timers in memory."""
         near: list[tuple[int, int]] = []
         limit_ms = self._boundaries.limit_ms(0, now_ms)
         while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
@@ -541,7 +542,7 @@ class Partitions:
         return near
 
     def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue a slot's file for a read. Return the slot's timers in memory, as sort keys."""
+        """Queue the file of a slot for reading, and return the timers of the slot in memory as sort keys."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -551,7 +552,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return the first slot with timers of a level, at or after the boundary of the level."""
+        """Return the first slot with timers at or after the boundary of a level."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -559,7 +560,7 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots to split now, at which a boundary waits, without slots that will pass."""
+        """Return the slots to split now, at which a boundary is stopped, without slots that will pass."""
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
         return tuple(
@@ -567,7 +568,7 @@ class Partitions:
         )
 
     def _next_move_ms(self) -> int | None:
-        """Return the time when a boundary next reaches a slot with timers, or such a slot is wholly past."""
+        """Return the next time when a boundary reaches a slot with timers or such a slot is entirely past."""
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
@@ -579,20 +580,20 @@ class Partitions:
         times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
         return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
 
-    # Reads of files of slots whose time has come.
+    # Reads of files of queued slots.
 
     def _read(self, slot: Slot, file: File) -> None:
-        """Queue a file for a read."""
+        """Queue the file of a slot for reading."""
         assert all(reading.slot != slot for reading in self._queue), f"{slot.name} would be delivered twice"
         tombstones = tombstones_in(iter(self._layers()), slot)
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the reading with the next row, and on a tie the reading of the upper level."""
+        """Return the reading with the next row or, on a tie, the reading of the highest level."""
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Return the due time up to which rows of `head` are before the rows of all other readings."""
+        """Return the due time up to which the rows of `head` precede the rows of all other readings."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue
@@ -629,7 +630,7 @@ class Partitions:
         return self._may_retry_ms(now_ms) if is_possible else None
 
     def _may_retry_ms(self, now_ms: int) -> int:
-        """Return the time of the next read after a failed read, which is now if the clock was set back."""
+        """Return the time of the next read after a failed read, or `now_ms` if the clock was set back."""
         return self._retry_ms if now_ms < self._retry_ms <= now_ms + _RETRY_MS else now_ms
 
     def _drop_done(self) -> None:
@@ -638,7 +639,7 @@ class Partitions:
     # Removal of timers before the watermark.
 
     def _forget_passed(self) -> None:
-        """Drop the new timers of slots that are wholly before the watermark."""
+        """Drop the new timers of slots that are entirely before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)

@@ -1,13 +1,14 @@
-"""Reads of timer files return bad sectors of the disk as zeros, which match no CRC.
+"""Reads of timer files in which bad sectors of the disk are returned as zeros, which match no CRC.
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-A bad sector is therefore damage like a flipped bit, and only its own bytes are lost, not later bytes. Linux
-returns the bytes before a page that it cannot read, and then fails, so a short read is continued at its end.
+Therefore a bad sector is handled as damage like a flipped bit, and only the bytes of the sector are lost.
+Linux returns the bytes before a page that it cannot read, and then fails, so a short read is continued at its
+end.
 
-Only EIO of a read counts. If the sector can be read again later, its damage is still handled as if the sector
-were unreadable (`services.broker.timers.mending`). Weak spot: if most of a large file is unreadable, each of
-its blocks is tried, and a drive may take seconds for each block.
+Only the error EIO of a read indicates a bad sector. If a bad sector is readable again later, it is still
+handled as unreadable (`services.broker.timers.mending`). Weak spot: if most of a large file is unreadable,
+each of its blocks is tried, and a drive may take seconds per block.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from commitlog.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16
-"""The maximum number of files to try, because a drive may take seconds to report an unreadable file."""
+"""The maximum number of files to try. A drive may take seconds to report an unreadable file."""
 
 Extent = tuple[int, int]
-"""A range of bytes of a file, from the first up to the second position."""
+"""A range of bytes of a file, from the first position up to the second position."""
 
 
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
-    """Return up to `length` bytes, fewer at the file's end. Add unreadable ranges to `unread`.
+    """Return up to `length` bytes, fewer at the end of the file, and add unreadable ranges to `unread`.
 
-    Since the file may end in an unreadable block, such a block is returned as a full block of zeros. Raise
+    An unreadable block is returned as a full block of zeros, even if the file may end in the block. Raise
     OSError for any error except EIO.
     """
     found: list[bytes] = []
@@ -51,7 +52,7 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
                 left += [(middle, end), (first, middle)]
             continue
         if not content:
-            break  # the file ends earlier
+            break  # The file ends earlier.
         found.append(content)
         if len(content) < end - first:
             left.append((first + len(content), end))
@@ -59,7 +60,7 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return the joined spans (position, length) of a file, with zeros after the file's end.
+    """Return the joined spans (position, length) of a file, with zeros after the end of the file.
 
     Raise OSError for any error except EIO.
     """
@@ -77,7 +78,7 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
     """Raise OSError (EIO) if the disk cannot read the first byte of any of several files.
 
-    Read errors of such a disk do not mean that the files are damaged.
+    If the disk cannot read any file, read errors do not indicate damage of the files.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -91,7 +92,7 @@ def require_reading(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def sentence(path: str, position: int, end: int) -> str:
-    """Return a sentence about unreadable bytes of a file."""
+    """Return the message about unreadable bytes of a file."""
     return (
         f"The disk cannot read {path} between byte {position} and {end} (EIO): "
         "look at the kernel's log, and replace the disk."
@@ -99,7 +100,7 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add an extent. Join it with the last extent if they are adjacent."""
+    """Add an extent, joined with the last extent if both are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))

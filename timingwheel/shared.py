@@ -1,13 +1,14 @@
-"""Small upper slots are shared instead of split, so their file stays beside the files of lower slots.
+"""Shared slots: small slots of upper levels that are not split, and overlap the slots of lower levels.
 
 When the boundary of a level reaches a slot whose file has no more rows than one read ahead, the boundary
-moves past the slot. Later timers are added to the slots below. The timers in the file are read in due order,
-and are merged by due time. If there are few far timers, each is therefore written once, and its level needs
-no checkpoint.
+moves past the slot. Later timers are added to the slots of the levels below. The timers in the file are read
+in due order, and are merged by due time. Therefore a store with few far timers writes each timer once, and
+moves of boundaries need no checkpoint.
 
 A timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer that was
-set before the last write of its file. A timer is in the first shared slot whose `last_offset` is not below
-the timer's offset, or else in the slot by the present boundaries. Cost: a few entries.
+set before the last write of the file. A timer is in the first shared slot whose `last_offset` is not below
+the timer's offset, and otherwise in the slot according to the current boundaries. Cost: a few entries of
+memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Shared:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """Return the shared slot that contains a timer, or None if no shared slot does."""
+        """Return the shared slot that contains a timer, or None."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()
@@ -33,7 +34,7 @@ class Shared:
         return min(homes)[1] if homes else None
 
     def drop_passed(self, until_ms: int) -> None:
-        """Drop the slots that are wholly before a time."""
+        """Drop the slots that are entirely before a time."""
         self.slots = {slot: last for slot, last in self.slots.items() if slot.end_ms > until_ms}
 
     def freeze(self) -> Any:

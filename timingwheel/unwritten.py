@@ -1,6 +1,6 @@
-"""The timers that are in no file yet, with 16 bytes each, by slot, in the order of arrival.
+"""The timers that are in no file yet, by slot and in the order of insertion, with 16 bytes each.
 
-The tombstones of the same slots, with 16 bytes each, mark timers in memory or in files as deleted.
+Tombstones, with 16 bytes each, mark timers in memory or in files as deleted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Pairs:
         return len(self._flat) // 2
 
     def append(self, due_ms: int, timer_offset: int) -> None:
-        """Add one pair."""
+        """Add a pair of due time in ms and offset."""
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Add many pairs as an array of `PAIR`."""
+        """Add the pairs of an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
@@ -58,7 +58,7 @@ class Fresh:
         self.count = 0
 
     def at(self, slot: Slot) -> Unwritten:
-        """Return the entries of a slot for additions, which the caller must count."""
+        """Return the entries of a slot for additions, which the caller must add to `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = Unwritten()
@@ -72,25 +72,25 @@ class Fresh:
         return found
 
     def check(self) -> None:
-        """Assert that the count matches the entries of the slots, of which there are a few hundred."""
+        """Assert that `count` matches the entries of the slots, of which there are a few hundred."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add many timers or tombstones, as an array of `PAIR`, each to its slot."""
+        """Add timers or tombstones, as an array of `PAIR`, to their slots."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def spread(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the slots below."""
+        """Move the entries of a slot to the slots of the levels below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
     def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the slots below, except tombstones of timers in the slot's file."""
+        """Move the entries of a slot to the levels below, except tombstones of timers in the slot's file."""
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
         self.place(alive(timers, np.sort(tombstones["timer_offset"])), boundaries)
@@ -101,14 +101,14 @@ class Fresh:
 
 
 def timers_in(layers: Iterator[Fresh], slot: Slot) -> Rows:
-    """Return the live timers of a slot in memory, as `PAIR`s in the order of arrival."""
+    """Return the live timers of a slot in memory, as `PAIR`s in the order of insertion."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[Fresh], slot: Slot) -> Numbers:
-    """Return the ascending offsets of a slot's timers with tombstones in memory."""
+    """Return the ascending offsets of the timers of a slot with tombstones in memory."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

@@ -1,27 +1,27 @@
-"""A hierarchical timing wheel, with set, move and cancel in O(1), and expiry in due order.
+"""A hierarchical timing wheel, which sets, moves, and cancels timers in O(1), and expires them in due order.
 
 A timer is an integer with a meaning that the caller defines. The wheel stores the due time of each pending
 timer, and pairs of due time and timer in the slots (see `timingwheel.levels`). A cancel or a move leaves the
-old pair in its slot. A pair is valid only while it matches the timer's due time, and stale pairs are dropped
-at their due time. When half of the pairs are stale, all slots are swept, slot by slot, because long leases
-that are answered within milliseconds would otherwise accumulate. During a sweep, each call that leaves a
+old pair in its slot. A pair is valid only while it matches the due time of the timer, and stale pairs are
+dropped at their due time. When half of the pairs are stale, all slots are swept, slot by slot, because
+otherwise long leases that end within milliseconds would accumulate. During a sweep, each call that creates a
 stale pair sweeps `_SWEPT_EACH` pairs, so that no call does the whole sweep (200,000 pairs take 40 to 130 ms).
 Rules:
 
 * `advance(now_ms)` returns only timers that are due at or before `now_ms`.
-* Timers are returned in due order, and ties in the order of their first placement at this time.
-* Time never goes back. A `now_ms` before an earlier `now_ms` has no effect.
+* Timers are returned in due order, and timers with the same due time in the order in which they were first
+  set to this time.
+* The time of a wheel never decreases. A `now_ms` before an earlier `now_ms` has no effect.
 
-The start of the next slot is cached, because a search after each call of a broker would cost as much as
-setting a timer.
+The start of the next occupied slot is cached, because a search after each call would cost as much as setting
+a timer.
 
-Cost: one dictionary entry and at most four integers for each timer, and no memory for an empty slot. An
-advance jumps from one occupied slot to the next, so idle time of any length has no cost. A cascade moves all
-timers of a slot at once, with a minimum of 50 us, and less than a microsecond for each of thousands of
-timers.
+Cost: one dictionary entry and up to four integers per timer, and no memory for an empty slot. An advance
+jumps from one occupied slot to the next, so idle time of any length has no cost. A cascade moves all timers
+of a slot at once, in at least 50 us, and in less than 1 us per timer for thousands of timers.
 
-Weak spot: a slot is emptied as a whole, so an `advance` that enters a slot with very many timers takes long,
-regardless of `count_max`.
+Weak spot: a slot is emptied as a whole, so an `advance` that enters a slot with very many timers takes a long
+time, regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
 _EMPTY: Final = partial(array, "q")
-"""Create a slot, which contains due times and timers alternately."""
+"""A function that creates an empty slot, in which due times and timers alternate."""
 
 
 class Wheel:
@@ -59,13 +59,12 @@ class Wheel:
         self._expired: deque[int] = deque()
         self._pair_count = self._left_behind_count = 0
         self._unswept: list[tuple[int, int]] = []
-        """The slots (level, number) that are left in a sweep, of which the last is swept next."""
+        """The remaining slots (level, number) of a sweep, of which the last is swept next."""
         self._sweeping: array[int] | None = None
-        """The pairs of the swept slot. `_kept` has the valid pairs of those checked, up to `_swept_to`.
-        """
+        """The pairs of the slot in the sweep. `_kept` has the valid pairs up to `_swept_to`."""
         self._kept, self._swept_to, self._owed_count = _EMPTY(), 0, 0
         self._next_ms: int | None = _NEVER
-        """The start of the first occupied slot, `_NEVER` without one, or None if it must be searched."""
+        """The start of the first occupied slot, `_NEVER` without occupied slots, or None if unknown."""
 
     def __len__(self) -> int:
         return len(self._due_ms)
@@ -74,11 +73,11 @@ class Wheel:
         return timer in self._due_ms
 
     def due_ms(self, timer: int) -> int:
-        """Return the due time of a pending timer in ms. Raise KeyError if the timer is not pending."""
+        """Return the due time of a timer in ms, or raise KeyError if the timer is not pending."""
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
-        """Set or move a timer. A timer that is already due is returned by the next `advance`."""
+        """Set or move a timer. The next `advance` returns a timer that is already due."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"timer {timer} is due beyond the wheel"
         if self._due_ms.get(timer) == due_ms:
@@ -90,7 +89,7 @@ class Wheel:
             self._left_behind(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Set timers that are not pending, each once, all to one due time."""
+        """Set timers, which must be distinct and not pending, to the same due time."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
         count = len(self._due_ms) + len(timers)
@@ -99,11 +98,11 @@ class Wheel:
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Cancel a timer. Return False if the timer was not pending."""
+        """Cancel a timer, and return whether the timer was pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Cancel timers. Return the number of timers that were pending."""
+        """Cancel timers, and return the number of timers that were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -111,9 +110,10 @@ class Wheel:
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Move the present to `now_ms`, and remove and return up to `count_max` due timers, in due order.
+        """Set the time to `now_ms`, and remove and return up to `count_max` due timers in due order.
 
-        The result has (due time, timer). If it has `count_max` timers, more timers may be due, so call again.
+        The result contains pairs (due time, timer). If the result has `count_max` timers, further timers may
+        be due, and the caller should call `advance` again.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -128,9 +128,9 @@ class Wheel:
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next work, at or before the next due time, or None without timers.
+        """Return the time at which `advance` has work, at or before the next due time, or None.
 
-        The result may be the start of a slot that only cascades or has only cancelled timers.
+        The result may be the start of a slot that only cascades, or that contains only cancelled timers.
         """
         if self._expired:
             return self.now_ms
@@ -154,7 +154,7 @@ class Wheel:
                 self._next_ms = start_ms
 
     def _left_behind(self, count: int) -> None:
-        """Count new stale pairs. Begin a sweep, or do this call's share of a sweep under way."""
+        """Count new stale pairs, and begin a sweep or continue the current sweep."""
         self._left_behind_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
@@ -163,7 +163,7 @@ class Wheel:
                 self._owed_count = 0
         elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
             # The count restarts at 0, although the stale pairs still exist, because the sweep drops these
-            # pairs. Pairs that become stale meanwhile in slots that were swept belong to the next sweep.
+            # pairs. Pairs in swept slots that become stale during the sweep belong to the next sweep.
             self._left_behind_count = 0
             self._unswept = [
                 (level, slot)
@@ -172,11 +172,11 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs of slots, and drop stale pairs. The order of the pairs is kept."""
+        """Check the next `count` pairs of slots, and drop stale pairs without changing the order."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
-            if pairs is not self._sweeping:  # a new slot, or a slot that was emptied and used again
+            if pairs is not self._sweeping:  # The slot is new, or was emptied and used again.
                 self._sweeping, self._kept, self._swept_to = pairs, _EMPTY(), 0
             if pairs is None:
                 self._unswept.pop()
@@ -189,14 +189,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep the pairs of the slot in the sweep that match their timer's due time."""
+        """Keep the pairs of the slot in the sweep that match the due times of their timers."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Replace all pairs of a wholly checked slot with the valid pairs."""
+        """Replace all pairs of a completely checked slot with the valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -210,7 +210,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins by `now_ms`. Return False if there is no such slot."""
+        """Empty the next occupied slot that begins by `now_ms`, or return False without such a slot."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -222,15 +222,15 @@ class Wheel:
         return True
 
     def _check_counts(self) -> None:
-        """Assert that there are enough pairs for the pending timers, in slots or among expired timers."""
+        """Assert that the slots and the expired timers contain enough pairs for the pending timers."""
         pairs = self._pair_count + len(self._expired)
         assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
 
     def _next_slot(self) -> tuple[int, int, int] | None:
         """Return (level, slot, start in ms) of the first occupied slot, or None without occupied slots.
 
-        If slots begin at the same time, the slot of the upper level is first, because its timers are older
-        and cascade to the lower slots.
+        If several slots begin at the same time, the slot of the highest level is first, because its timers
+        are older and cascade to the lower slots.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -242,7 +242,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Move a slot's pairs to the levels below, or from level 0 to the expired timers."""
+        """Move the pairs of a slot to the levels below or, on level 0, to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -255,13 +255,13 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper slot, which the present has entered, to the levels below.
+        """Move the pairs of an upper slot that the current time has entered to the levels below.
 
-        All pairs of a lower slot are moved at once, because a slot of level 2 may contain all timers of a
+        All pairs for a lower slot are moved at once, because a slot of level 2 may contain all timers of a
         minute.
         """
-        # As in `levels.level_of`, the level is the highest byte in which due time and now differ. All bytes
-        # from `level` up are equal now, so each pair goes to exactly one lower level.
+        # As in `levels.level_of`, the level is the highest byte in which the due time and the current time
+        # differ. All bytes from `level` up are equal, so each pair is moved to exactly one lower level.
         differing = rows[:, 0] ^ self.now_ms
         for lower in range(level):
             bits = levels.SLOT_BITS * lower
@@ -270,7 +270,7 @@ class Wheel:
                 is_here &= differing >> bits != 0
             here = rows[is_here]
             slots = (here[:, 0] >> bits & levels.SLOT_MASK).astype(np.uint8)
-            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # bytes are sorted in linear time
+            ordered = here[np.argsort(slots, kind="stable")].tobytes()  # numpy sorts bytes in linear time.
             counts, at = np.bincount(slots, minlength=levels.SLOT_COUNT).tolist(), 0
             for slot in np.flatnonzero(counts).tolist():
                 end = at + rows.strides[0] * counts[slot]
@@ -280,7 +280,7 @@ class Wheel:
         self._pair_count += len(rows)
 
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
-        """Remove expired timers that are still pending. A timer may have been moved or cancelled since."""
+        """Take expired timers that are still pending, because a timer may have been moved or cancelled."""
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()
             due_ms = self._due_ms.get(timer)

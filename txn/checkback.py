@@ -1,24 +1,24 @@
-"""Check-backs ask a producer for the outcome of a half message, at these times.
+"""The times of check-backs, which ask a producer for the outcome of a half message.
 
-After the immunity of a half, check-backs are sent with growing pauses, at most `count_max` times. After the
-last check-back without an answer, the half expires. A pause is the interval, doubled each time, and at most
-`interval_ms_max`.
+After the immunity of a half message, up to `count_max` check-backs are sent with increasing pauses. If the
+last check-back has no answer, the half message expires. A pause is the interval, doubled each time, and at
+most `interval_ms_max`.
 
-Only check-backs that reached a producer count. If the topic of a due half has no producer for check-backs,
-the half waits without a timer for a producer (`Unasked`):
+Only check-backs that reached a producer count. If the topic of a due half message has no available producer,
+the half message waits without a timer for a producer (`Unasked`):
 
     due ----> asked ----> next check after a pause
      ^  |
      |  +---> no producer -----> waits ----+
      +------ a producer connects ----------+
 
-When a producer connects, it wakes `CHECKS_WOKEN_MAX` halves of its topic, and each sent check-back wakes one
-more half. A hundred thousand halves without a producer therefore have no cost while they wait, and cause no
-burst when a producer connects, because the rest waits again as soon as the producer's queue is full.
-(RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
+When a producer connects, `CHECKS_WOKEN_MAX` half messages of its topic are scheduled, and each sent
+check-back schedules another. Therefore 100,000 half messages without a producer have no cost while they wait,
+and cause no burst when a producer connects, because the others wait again when the queue of the producer is
+full. (RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
 
-Memory: some 100 bytes for each waiting half. Weak spot: the list of waiting halves is not durable. After
-startup, one check-back is tried for each due half before the half waits again.
+Memory: about 100 bytes per waiting half message. Weak spot: the list of waiting half messages is not durable.
+After startup, one check-back is tried for each due half message before it waits again.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ class CheckBackPolicy:
     count_max: int = limits.CHECK_COUNT_DEFAULT
 
     def first_check_ms(self, stored_ms: int, immunity_ms: int | None) -> int:
-        """Return the time of the first check-back in ms. The half's immunity overrides the policy's."""
+        """Return the time of the first check-back in ms. `immunity_ms`, if given, overrides the policy."""
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return the next check time after check-back `check_count` (from 1) was sent at `asked_ms`."""
-        # At most 32 doublings, because 10,000 check-backs would give a number of 10,000 bits.
+        """Return the time of the next check-back, after check-back number `check_count` at `asked_ms`."""
+        # The interval is doubled up to 32 times, because 10,000 doublings would give a number of 10,000 bits.
         pause_ms = self.interval_ms << min(check_count - 1, 32)
         return asked_ms + min(pause_ms, self.interval_ms_max)
 
     def is_exhausted(self, check_count: int) -> bool:
-        """Return whether a half with `check_count` check-backs expires without another check-back."""
+        """Return whether a half message with `check_count` check-backs expires without another check-back."""
         return check_count >= self.count_max
 
 
 class Unasked:
-    """Due halves that wait for a producer for check-backs, by topic, first in, first out."""
+    """The due half messages that wait for a producer, by topic, first in, first out."""
 
     def __init__(self) -> None:
         self._halves: dict[str, dict[int, None]] = {}
@@ -67,36 +67,37 @@ class Unasked:
         return sum(map(len, self._halves.values()))
 
     def topics(self) -> list[str]:
-        """Return the topics with waiting halves."""
+        """Return the topics with waiting half messages."""
         return list(self._halves)
 
     def holds(self, topic: str, half_offset: int) -> bool:
-        """Return whether a half waits."""
+        """Return whether a half message is in the list of its topic."""
         return half_offset in self._halves.get(topic, ())
 
     def oldest(self) -> list[int]:
-        """Return the half of each topic that has waited for the longest time."""
+        """Return the half message of each topic that has waited longest."""
         return [next(iter(halves)) for halves in self._halves.values()]
 
     def of(self, topic: str) -> Iterator[int]:
-        """Return the waiting halves of a topic at this moment."""
+        """Return the waiting half messages of a topic."""
         return iter(tuple(self._halves.get(topic, ())))
 
     def add(self, topic: str, half_offset: int) -> None:
-        """Add a half at the end of its topic. A waiting half keeps its place."""
+        """Add a half message at the end of its topic, unless the half message is already waiting."""
         self._halves.setdefault(topic, {})[half_offset] = None
 
     def discard(self, topic: str, half_offset: int) -> None:
-        """Remove a half, if it waits."""
+        """Remove a half message, if it is waiting."""
         halves = self._halves.get(topic)
         if halves is not None:
             halves.pop(half_offset, None)
-            # Empty topics are removed, because `topics` and `in` are for topics with waiting halves.
+            # Empty topics are removed, because `topics` and `in` include only topics with waiting half
+            # messages.
             if not halves:
                 del self._halves[topic]
 
     def take(self, topic: str, count_max: int) -> list[int]:
-        """Remove and return up to `count_max` halves of a topic, the first ones."""
+        """Remove and return the first `count_max` half messages of a topic."""
         taken = list(islice(self._halves.get(topic, ()), count_max))
         for half_offset in taken:
             self.discard(topic, half_offset)

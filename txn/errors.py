@@ -6,6 +6,6 @@ from tidewheel.errors import ClientMistake
 
 
 class InvalidTransactionId(ClientMistake):
-    """The transaction id is not one of this store's."""
+    """The transaction id does not belong to this store."""
 
     code = "TW-145"

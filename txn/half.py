@@ -1,22 +1,24 @@
-"""Records of half messages, their outcomes and their check-backs.
+"""The records of half messages, of their outcomes, and of their check-backs.
 
-A half is the user's message under RocketMQ's half topic, queue 0, with its real topic and queue as
-properties, and is never delivered. The commit is one record, which is the message under its real topic with
-transaction type commit and the half's offset in `half_offset` (or, for a half with a delivery time, the timer
-record in the same form). This record is also the outcome, so no crash can separate the message from the
-outcome. Rollback and expiry have their own outcome record. The record of a check-back is a counter, and the
-record of a late end is a word. A half and each check-back contain the time of the next check-back in
-`TW_CHECK_MS`, because no record contains the settings.
+A half message is the user's message in queue 0 of RocketMQ's half topic, with the real topic and queue as
+properties, and is never delivered. The commit is one record: the message under its real topic, with
+transaction type commit and the offset of the half message in `half_offset`. For a half message with a
+delivery time, the commit is the timer record in the same form. The commit record is also the outcome, so no
+crash can separate the message from the outcome. Rollback and expiry have a separate outcome record. The
+record of a check-back is a counter, and the record of a late end contains the requested outcome. A half
+message and each check-back contain the time of the next check-back in `TW_CHECK_MS`, because no record
+contains the settings.
 
-The transaction id contains the half's offset in the log and a checksum of its message id:
+The transaction id contains the log offset of the half message and a checksum of the message id:
 
-    16 hex digits  physical offset of the half
-     8 hex digits  CRC-32 of its message id
+    16 hex digits  physical offset of the half message
+     8 hex digits  CRC-32 of the message id
 
-With this id, no table is needed to find a half. (Topics, types and properties are the same as in RocketMQ's
-`TransactionalMessageBridge`, in which the commit and the outcome, the "op" message, are two records.)
+The transaction id leads to the half message without a table. (Topics, types, and properties are the same as
+in RocketMQ's `TransactionalMessageBridge`, in which the commit and the outcome, the "op" message, are two
+records.)
 
-Weak spot: the CRC detects mistakes, but not a forgery by a client with the message id.
+Weak spot: the CRC detects mistakes, but not a forgery by a client that has the message id.
 """
 
 from __future__ import annotations
@@ -45,33 +47,33 @@ _STATES: Final = {"COMMIT": State.COMMITTED} | {name: state for state, name in _
 _DEFAULT: Final = CheckBackPolicy(
     immunity_ms=6_000, interval_ms=10_000, interval_ms_max=300_000, count_max=15
 )
-"""The policy for records without `TW_CHECK_MS`, which is a part of their format and must not change."""
+"""The policy for records without `TW_CHECK_MS`, which is part of the record format and must not change."""
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """Return the id of the transaction whose half is at `physical_offset`."""
+    """Return the id of the transaction whose half message is at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """Return the part of a transaction id that is the CRC-32 of the message id."""
+    """Return the CRC-32 of a message id, which is part of the transaction id."""
     return zlib.crc32(message_id.encode())
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """Return the id of the transaction whose half is at `physical_offset`, by the CRC of its message id."""
+    """Return a transaction id from the offset of the half message and the CRC of the message id."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
 def claimed_offset(transaction: str) -> int:
-    """Return the unverified half offset in a transaction id, or -1 if the text is not an id."""
+    """Return the unverified offset in a transaction id, or -1 if the text is not a transaction id."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset of a transaction's half. Raise `InvalidTransactionId` if the ids do not match."""
+    """Return the offset in a transaction id, or raise `InvalidTransactionId` if the ids do not match."""
     offset = claimed_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
@@ -82,7 +84,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half of `message` for its real queue `queue_id`, with the first check-back at `check_ms`."""
+    """Return the half record of a message for its real queue, with the first check-back at `check_ms`."""
     return Record(
         topic=HALF_TOPIC,
         body=message.body,
@@ -94,7 +96,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the stored properties of the half of a message, and their fact."""
+    """Return the stored properties of the half record of a message, and the fact of the record."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -102,18 +104,18 @@ def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, Half
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """Return the stored properties of the half of a message."""
+    """Return the stored properties of the half record of a message."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
 
 def commit_properties(message: Message) -> bytes:
-    """Return the stored properties of a commit, as in `committed_record`, from the message itself."""
+    """Return the stored properties of the commit of a message, as in `committed_record`."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit of a half, which is its message for its real queue, with an operator's `reason`."""
+    """Return the commit of a half record: the message for its real queue, with an operator's `reason`."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
     queue_id = int(stored.pop(property_names.REAL_QUEUE_ID))
@@ -121,13 +123,13 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit of a half with a delivery time, which is its timer record."""
+    """Return the commit of a half record with a delivery time, which is the timer record."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     return _commit(half, timer_topic, 0, stored)
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the outcome record of a half for a rollback or an expiry."""
+    """Return the outcome record of a half message for a rollback or an expiry."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -140,12 +142,12 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def state_after(end: HalfEnded) -> State:
-    """Return the state of a half after its end."""
+    """Return the state of a half message after its end."""
     return _STATES[end.how]
 
 
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
-    """Return the counter record of a check-back. The next is due at `check_ms` or a default time."""
+    """Return the record of a check-back, with the time `check_ms` of the next check-back, if given."""
     return Record(
         topic=CHECK_TOPIC,
         body=b"",
@@ -157,7 +159,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
-    """Return the time of the next check-back by a half or a check-back, or a default time for old records."""
+    """Return the time of the next check-back in a fact, or a default time for records without one."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, HalfAsked):
@@ -166,7 +168,7 @@ def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record of an end that a producer requested after its half had expired."""
+    """Return the record of an end that a producer requested after the expiry of the half message."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -180,7 +182,7 @@ _KEPT_BY_OUTCOMES: Final = (
 
 
 def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> Record:
-    stored.pop(property_names.CHECK_MS, None)  # only halves have check-backs
+    stored.pop(property_names.CHECK_MS, None)  # Only half messages have check-backs.
     return Record(
         topic=topic,
         queue_id=queue_id,
@@ -196,9 +198,9 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 
 
 def _marks(message: Message) -> str:
-    """Return the transaction properties that a half and its commit share.
+    """Return the transaction properties that a half message and its commit share.
 
-    The immunity is rounded up, because RocketMQ's property counts seconds and a check-back must not be early.
+    The immunity is rounded up, because RocketMQ's property is in seconds and a check-back must not be early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -215,6 +217,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Return the transaction properties that all transactions of a topic share, up to the transaction id."""
+    """Return the transaction properties of all transactions of a topic, up to the transaction id."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

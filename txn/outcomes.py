@@ -1,26 +1,26 @@
-"""The open halves, the expired halves, and the outcomes of the newest other halves, by the half's offset.
+"""The states of open and expired half messages, and the outcomes of the newest ended half messages.
 
-An expired half is kept until an operator resolves it. Of the committed and rolled back halves, only the last
-`ended_halves_max` (`commitlog.applied_limits`) are kept in memory. Older ends are in the log, where the key
-index finds them (`services.broker.halves.transactions`). Memory and snapshots therefore grow with the open
-and expired halves, not with the ended halves. An ended half takes some 175 bytes. 100,000 ended halves took
-17 MiB, which filled up during the first million halves like a leak and was written by each checkpoint. A
-search of an older end costs a look-up in the key index and a read, which is needed only when a half is ended
-twice.
+An expired half message is kept until an operator resolves it. Of the committed and rolled back half messages,
+only the last `ended_halves_max` (`commitlog.applied_limits`) are kept in memory. Older outcomes are in the
+log, where the key index leads to them (`services.broker.halves.transactions`). Therefore memory and snapshots
+depend on the number of open and expired half messages, not on the number of ended half messages. An ended
+half message takes about 175 bytes. With a limit of 100,000, ended half messages took 17 MiB of memory and of
+each checkpoint. A search for an older outcome takes a look-up in the key index and a read, and is needed only
+if a half message is ended twice.
 
-An end is known from the append of its record on, so a second end in the same turn finds the first. An answer
-that depends on an end waits until the record is durable. Until the record is durable, the end is not dropped
-either, because it is not in the index yet.
+An outcome is in the table from the append of its record on, so that a second end before the flush finds the
+first. An answer that depends on an outcome waits until the record is durable. Until the record is durable,
+the outcome is not dropped, because it is not in the key index yet.
 
-Open halves are in the order of their offsets and store times. The tables are frozen without a copy
+Open half messages are in the order of offsets and store times. The tables are frozen without a copy
 (`commitlog.table`).
 
     stored --> open --> expired --> resolved by an operator
                  |                         |
-                 +-- committed or rolled back: ended --> forgotten here, still in the log
+                 +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half is in at most one of the three tables. The table of expired halves is in the order of expiry, and their
-sorted offsets are in a `SortedOffsets`.
+A half message is in at most one of the three tables. The table of expired half messages is in the order of
+expiry, and their sorted offsets are in a `SortedOffsets`.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from txn.states import State
 
 
 class OpenHalf(NamedTuple):
-    """A half that waits for its end, with its store time, its next check time, and its number of check-backs.
+    """An open half message: its store time, the time of the next check-back, and the number of check-backs.
 
-    `topic` and `id_crc` are copies from the message, so that the record is not read before there is a
-    producer.
+    `topic` and `id_crc` are copied from the message, so that the record is read only if a producer is
+    available.
     """
 
     stored_ms: int
@@ -49,22 +49,22 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The outcome and the time of the end of a half, and the offset of its record."""
+    """The outcome of a half message, the time of its end, and the offset of the record of its end."""
 
     state: State
     ended_ms: int
     ended_offset: int
     topic: str = ""
-    """The topic of the message, which is needed after retention has deleted the half."""
+    """The topic of the message, which is needed after retention has deleted the half message."""
 
     @property
     def durable_at(self) -> int:
-        """The log offset that must be durable before the end is reported to a caller."""
+        """The log offset that must be durable before the outcome is reported to a caller."""
         return self.ended_offset + 1
 
 
 class Expired(NamedTuple):
-    """A half that expired without an answer, and the later ends by producers."""
+    """A half message that expired without an answer, and the late ends by producers."""
 
     ended_ms: int
     ended_offset: int
@@ -77,52 +77,52 @@ class Expired(NamedTuple):
 
 LATE_ENDS_MAX: Final = 10
 _LOST: Final = OpenHalf(0, 0)
-"""The state of a half whose record was lost to damage before its end was read."""
+"""The state of a half message whose record was destroyed by damage before its end was read."""
 
 
 class Outcomes:
-    """The open halves, the expired halves, and the newest of the other halves of a store."""
+    """The open, the expired, and the newest ended half messages of a store."""
 
     def __init__(self) -> None:
         self.open: Table[int] = Table()
-        """The fields of each `OpenHalf`."""
+        """The fields of the `OpenHalf` of each open half message."""
         self.expired: Table[int] = Table()
-        """The fields of each `Expired`."""
+        """The fields of the `Expired` of each expired half message."""
         self._expired_offsets = SortedOffsets()
         self._ended: Table[int] = Table()
         self.waiting_by_topic: Counter[str] = Counter()
-        """The number of open and expired halves by the topic of their messages; "" if it is unknown."""
+        """The number of open and expired half messages by the topic of the message, or "" if unknown."""
 
     def stored(self, half_offset: int, waiting: OpenHalf) -> None:
-        """Add an open half, whose record is durable."""
+        """Add an open half message, whose record is durable."""
         assert half_offset not in self._ended, "a half comes after its end"
         assert half_offset not in self.expired, "a half comes after its expiry"
         self.open.put(half_offset, tuple(waiting))
         self.waiting_by_topic[waiting.topic] += 1
 
     def waiting(self, half_offset: int) -> OpenHalf | None:
-        """Return the state of an open half, or None if the half is not open."""
+        """Return the state of an open half message, or None if the half message is not open."""
         row = self.open.get(half_offset)
         return None if row is None else OpenHalf(*row)
 
     def expiry(self, half_offset: int) -> Expired | None:
-        """Return the state of an expired half, or None if the half has not expired."""
+        """Return the state of an expired half message, or None if the half message has not expired."""
         row = self.expired.get(half_offset)
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return the store time of the oldest open half, in ms since 1970, or None without open halves."""
+        """Return the store time of the oldest open half message, in ms since 1970, or None without any."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the ascending offsets of the open and expired halves in a part of the log."""
+        """Return the ascending offsets of the open and expired half messages in a range of the log."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return the ascending offsets of up to `count` halves in a state (None: both) from an offset on."""
+        """Return the ascending offsets of the first `count` half messages in a state, or in both if None."""
         found = list[int]()
         if state in (None, State.OPEN):
             found += self.open.some_from(first_offset, count)
@@ -131,14 +131,14 @@ class Outcomes:
         return sorted(found)[:count]
 
     def state(self, half_offset: int) -> State | None:
-        """Return a half's state, or None if the half is unknown."""
+        """Return the state of a half message, or None if the half message is unknown."""
         if half_offset in self.open:
             return State.OPEN
         ended = self.ended(half_offset)
         return None if ended is None else ended.state
 
     def ended(self, half_offset: int) -> Ended | None:
-        """Return the end of a half, or None if the half has not ended or its end was dropped."""
+        """Return the outcome of a half message, or None if it has not ended or its outcome was dropped."""
         expired = self.expiry(half_offset)
         if expired is not None:
             return Ended(State.EXPIRED, expired.ended_ms, expired.ended_offset, expired.topic)
@@ -146,17 +146,17 @@ class Outcomes:
         return None if row is None else Ended(State(row[0]), *row[1:])
 
     def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
-        """Record a check-back of a half. Return the half's new state, or None if the half is not open."""
+        """Record a check-back, and return the new state of the half message, or None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
-            # An operator's early check-back must not move the scheduled check-backs to earlier times.
+            # An early check-back by an operator must not move the scheduled check-backs to earlier times.
             next_check_ms = max(waiting.next_check_ms, next_check_ms)
             waiting = waiting._replace(check_count=check_count, next_check_ms=next_check_ms)
             self.open.put(half_offset, tuple(waiting))
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """End a half, or resolve an expired half. The caller has checked the table of `txn.states`."""
+        """End a half message, or resolve an expired half message, as allowed by the table of `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
         assert outcome is not State.OPEN, "no end leaves a half open"
         waiting: OpenHalf | Expired = _LOST
@@ -176,32 +176,34 @@ class Outcomes:
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
     def takes_late(self, half_offset: int) -> bool:
-        """Return whether a producer's late end of a half is to be recorded."""
+        """Return whether a late end of a half message by a producer must be recorded."""
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX
 
     def came_late(self, half_offset: int, asked_for: str, asked_ms: int) -> None:
-        """Record a producer's late end of an expired half."""
+        """Record a late end of an expired half message by a producer."""
         expired = self.expiry(half_offset)
         if expired is not None:
             late = (*expired.late, (asked_for, asked_ms))
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest ends beyond `kept_max` that are in the index, up to `published_offset`."""
+        """Drop the oldest outcomes above `kept_max` that are in the index, up to `published_offset`."""
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first
             if ended_offset > published_offset:
-                return  # the index does not have this end yet, so a second end would find the half open
+                # The index does not contain this outcome yet, so a second end would find the half message
+                # open.
+                return
             self._ended.pop(half_offset)
 
     def freeze(self) -> Any:
-        """Return the rows for a snapshot, of the open halves, the ends in order, and the expired halves."""
+        """Return the rows for a snapshot: the open, the ended, and the expired half messages."""
         tables = {"open": self.open, "ended": self._ended, "expired": self.expired}
         return {name: table.freeze(_row) for name, table in tables.items()}
 
     def thaw(self, frozen: Any) -> None:
-        """Adopt the rows of a snapshot. The tables must be empty."""
+        """Adopt the rows of a snapshot into empty tables."""
         assert not any(map(len, (self.open, self.expired, self._ended))), "a snapshot meets halves"
         for half_offset, *waiting in frozen["open"]:
             self.open.put(half_offset, tuple(OpenHalf(*waiting)))

@@ -1,11 +1,11 @@
-"""Log offsets are kept in ascending order, for a table whose rows are in another order.
+"""A sorted set of log offsets, for a table whose rows are in another order.
 
 The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, with a list of their first offsets.
-Halves expire nearly in the order in which they were stored, so most offsets are appended to the last array.
+Half messages expire nearly in the order of storage, so most offsets are appended to the last array.
 
-Cost of a million offsets: 8 MiB in arrays, which Python's garbage collector does not traverse, some 2 us to
-add or remove an offset, and 15 us for the next 250 offsets. Weak spot: arrays are not joined when offsets are
-removed, so a set with evenly distributed removals keeps short arrays until they are empty.
+Cost of a million offsets: 8 MiB in arrays, which Python's garbage collector does not traverse, about 2 us to
+add or remove an offset, and 15 us for the next 250 offsets. Weak spot: arrays are not joined after removals,
+so a set with evenly distributed removals keeps short arrays until they are empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE: Final = "q"
 
 
 class SortedOffsets:
-    """A set of log offsets, initially of `offsets`, which are in any order and without duplicates."""
+    """A sorted set of log offsets, initially of `offsets`, which may be unsorted but must be distinct."""
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         ascending, half = array(_TYPE, sorted(offsets)), ARRAY_LENGTH_MAX // 2
@@ -46,7 +46,7 @@ class SortedOffsets:
             self._split(place)
 
     def remove(self, offset: int) -> None:
-        """Remove an offset of the set."""
+        """Remove an offset that is in the set."""
         place = bisect_right(self._firsts, offset) - 1
         one = self._arrays[place]
         removed = one.pop(bisect_left(one, offset))
@@ -68,7 +68,7 @@ class SortedOffsets:
         return found
 
     def between(self, first: int, end: int) -> array[int]:
-        """Return the ascending offsets from `first` up to `end` as an array. A million offsets take 1 ms."""
+        """Return an array of the ascending offsets from `first` up to `end` (1 ms per million offsets)."""
         found = array(_TYPE)
         for place in range(max(bisect_right(self._firsts, first) - 1, 0), bisect_left(self._firsts, end)):
             one = self._arrays[place]
@@ -77,7 +77,7 @@ class SortedOffsets:
 
     def _split(self, place: int) -> None:
         one = self._arrays[place]
-        # Offsets mostly ascend, so a full array at the end of the set stays full, and a new array begins.
+        # Offsets mostly ascend, so a full array at the end of the set remains full, and a new array begins.
         at = len(one) // 2 if place < len(self._arrays) - 1 else len(one) - 1
         self._arrays[place : place + 1] = [one[:at], one[at:]]
         self._firsts.insert(place + 1, one[at])
