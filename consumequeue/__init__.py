@@ -1,1 +1,1 @@
-"""The state of deliveries, with the index of each queue, the offsets of each group, and filters."""
+"""The state of deliveries: the index of each queue, the offsets of each group, and filters."""

@@ -1,7 +1,7 @@
-"""A folder of derived files is renamed if a file in it cannot be deleted or written.
+"""Folders of derived files that are set aside because a file in the folder cannot be deleted or written.
 
-The files of such a folder are rebuilt from the log. A folder that was put aside is not read, and each startup
-tries to delete it.
+The files are rebuilt from the log in a new folder. A folder that was set aside is not read, and each startup
+tries to delete the folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Rename a folder in which a file cannot be deleted or written to `prefix` and a number.
+    """Rename a folder to `prefix` and a number, because a file in the folder cannot be deleted or written.
 
     Raise OSError with advice if the rename fails.
     """
@@ -33,18 +33,18 @@ def put_aside(disk: Disk, folder: str, prefix: str) -> None:
 
 
 def delete_aside(disk: Disk) -> None:
-    """Delete the folders that were put aside, as far as possible. Raise `SyncFailed` if a sync fails."""
+    """Delete the folders that were set aside, as far as possible, or raise `SyncFailed`."""
     for name in filter(is_aside, disk.list("")):
         try:
             disk.delete(name)
         except SyncFailed:
             raise
-        except OSError:  # the next startup tries again; until then the folder takes room
+        except OSError:  # The next startup tries again, and the folder takes disk space until then.
             continue
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether no file can be created in a folder, for another reason than a full disk.
+    """Return whether no file can be created in a folder for a reason other than a full disk.
 
     Raise `SyncFailed` if a sync fails.
     """

@@ -1,10 +1,10 @@
 """The number of delivery attempts of a message, with the first and the last failure.
 
-cause         the lease ended because
-EXPIRED       its time ran out
-SET_ASIDE     its time ran out after its consumer had changed the time
-GONE          its consumer was gone
-GIVEN_UP      its consumer gave up the message (only in dead letters, not in lease records)
+cause         reason for the end of the lease
+EXPIRED       the lease time expired
+SET_ASIDE     the lease time expired after the consumer had changed the time
+GONE          the consumer had disconnected
+GIVEN_UP      the consumer gave up the message (only in dead letters, not in lease records)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class Failure(NamedTuple):
-    """A failed attempt, with its time (ms since 1970), its cause, and its client."""
+    """A failed delivery attempt, with its time (ms since 1970), its cause, and its client."""
 
     at_ms: int
     cause: int
@@ -43,14 +43,14 @@ class Failure(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The number of attempts at a message, and the first and the last failure."""
+    """The number of delivery attempts of a message, and the first and the last failure."""
 
     made: int = 0
     first: Failure | None = None
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """Return the attempts with `failure` as the last failure. The argument None has no effect."""
+        """Return the attempts with `failure`, unless it is None, as the last failure."""
         return Attempts(self.made, self.first or failure, failure or self.last)
 
 

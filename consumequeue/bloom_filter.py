@@ -1,13 +1,13 @@
-"""The bloom filter of the keys in a run reads one word for each key.
+"""A bloom filter of the keys in a run, which reads one word per key.
 
 A key is mixed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
 distributed. The upper 40 bits of the mixed key select a word of 64 bits, and the lower 24 bits select four
-bits of the word, which are set for every key in the run. With 12 bits for each key, about one in a hundred
-keys that are not in the run is a false positive.
+bits of the word, which are set for every key in the run. With 12 bits per key, about 1 % of the keys that are
+not in the run are false positives.
 
-When a run is begun, only an upper bound of the number of keys is known. A filter is therefore created large,
-with a multiple of 64 words, and folded afterwards. A place modulo the word count remains valid when the upper
-half of the words is combined with the lower half. Memory: 12 to 24 bits for each key.
+At the beginning of a run, only an upper bound of the number of keys is known. Therefore a filter is created
+with a multiple of 64 words, and is folded afterwards. A place modulo the word count remains valid when the
+upper half of the words is combined with the lower half. Memory: 12 to 24 bits per key.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit words, which are keys or a filter."""
+"""An array of 64-bit words, used for keys and for filters."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""An array of truth values."""
+"""An array of bool."""
 
 BITS_PER_KEY: Final = 12
 _FOLDS: Final = 64
@@ -30,7 +30,7 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """The place of a key's word before the modulo, and the bits of the key, for any filter."""
+    """The place of the word of a key before the modulo, and the bits of the key, for any filter."""
 
     place: int
     bits: int
@@ -46,7 +46,7 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the places and bits of many keys, as `probe_of` does for one key, in two arrays."""
+    """Return the places and the bits of many keys, as in `probe_of`, in two arrays."""
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
     mixed ^= mixed >> _u64(33)
@@ -57,7 +57,7 @@ def probes_of(keys: Words) -> tuple[Words, Words]:
 
 
 class Filter:
-    """The filter of one run."""
+    """The bloom filter of one run."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
@@ -75,7 +75,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the same filter in the minimum number of words for the `key_count` keys that were added."""
+        """Return the filter in the minimum number of words for the `key_count` keys that were added."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
@@ -84,11 +84,11 @@ class Filter:
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the key of a probe may have been added. False is certain."""
+        """Return whether the key of a probe may have been added. A result of False is certain."""
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return the result of `may_hold` for many keys, by the arrays of their probes."""
+        """Return the results of `may_hold` for many keys, given the arrays of their probes."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

@@ -1,46 +1,48 @@
-"""Every record of the log is dispatched to its queue, by the same rule when queues are built and rebuilt.
+"""The dispatch of the records of the log to queues, by the same rules during operation and a rebuild.
 
 Records of transaction type none or commit get an entry (RocketMQ `DefaultMessageStore`). Tidewheel's system
-records (type 12) get no entry. In an imported log, an inner batch gets an entry for each of its messages, and
-queue offsets that restart (the topic was deleted and created again) replace the earlier entries.
+records (type 12) get no entry. In an imported log, an inner batch gets an entry for each of its messages. If
+the queue offsets restart, because the topic was deleted and created again, the new entries replace the
+earlier entries.
 
-A queue's entries are kept in memory until there are many entries (`consumequeue.tails`), and are then written
-by a worker (`take`). Entries that could not be written stay in memory, because the queues can always be
-rebuilt. A file that the disk refuses is reported as damage, and does not prevent writes of other queues. The
-write of its tail is tried again, and the tail is dropped if it grows too long. A file that cannot be created
-for lack of an inode, on a disk with free bytes, is handled in the same way, but does not invalidate the files
-of other queues, so the mark stays. Only one write of entries is under way at a time.
+The newest entries of a queue, its tail, are kept in memory up to a number of entries (`consumequeue.tails`),
+and are then written by a worker (`take`). Entries that could not be written stay in memory, because the
+queues can always be rebuilt. A file that the disk refuses to write is reported as damage, and does not
+prevent writes of other queues. The write of a refused tail is tried again, and the tail is dropped if it
+grows too long. A file that cannot be created for lack of an inode, on a disk with free space, is also
+refused, but does not invalidate the files of other queues, so the mark is kept. Only one write of entries is
+in progress at a time.
 
-    dispatch --> in a queue's tail --> many: take --> a worker writes --> written: dropped from memory
+    dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
                        +--- the disk is full, or refuses --+
                        |
                        +--> too long: dropped, reads of its file raise `StoreDamaged`
 
-A checkpoint takes the queues, each with its tail, in slices (`commitlog.deferred_rows`), and takes a queue
-before it changes. The worker of the checkpoint syncs only the files that were written since the last
+A checkpoint copies the queues, each with its tail, in slices (`commitlog.deferred_rows`), and copies a queue
+before a change. The worker of the checkpoint syncs only the files that were written since the last
 checkpoint.
 
-Recovery trusts the files of a snapshot if there is a mark (`QUEUES_WHOLE`), which a checkpoint writes once
-the files are synced. The mark names the snapshot with which these files began, because rebuilt queues have
-other bytes where the log lacks records, and a crash may leave rebuilt queues beside an older snapshot. The
-mark is deleted when a file is damaged or cannot be written or synced, and no checkpoint writes it again
-before recovery has rebuilt the queues. If the mark cannot be deleted, this is reported once, and the deletion
-is tried again with growing pauses (`unmark_again`). Files that recovery cannot delete are renamed and are not
-read (`delete_files`).
+Recovery trusts the files of a snapshot if the mark (`QUEUES_WHOLE`) exists, which a checkpoint writes after
+syncing the files. The mark contains the snapshot with which the files were created, because a crash may leave
+rebuilt queues together with an older snapshot. Rebuilt queues have other bytes where the log lacks records.
+The mark is deleted when a file is damaged or cannot be written or synced. Afterwards, no checkpoint writes
+the mark before recovery has rebuilt the queues. If the mark cannot be deleted, the failure is reported once,
+and the deletion is tried again with increasing pauses (`unmark_again`). Files that recovery cannot delete are
+renamed and are not read (`delete_files`).
 
-If the first records of a queue were lost to damage of the log, the queue begins with a gap
-(`begin_with_gap`), provided that no cut has removed these records (`firsts_there`). No cut has removed the
-records if the queue is replayed for the first time, or if the log still contains the place of its first
-record. Otherwise rebuilt queues may begin at a higher offset than the offset in records, because a cut could
-not read their damaged files and the log no longer has their first records. A snapshot lists these queues
-until a record contains the offsets at which they begin (`unrecorded`; `services.broker.housekeeping`).
+If damage to the log has destroyed the first records of a queue, the queue begins with a gap
+(`begin_with_gap`), provided that no cut has removed the records (`firsts_there`). No cut has removed the
+records if the queue is replayed for the first time, or if the log still contains the place of the first
+record. Otherwise a rebuilt queue may begin at a higher offset than the offset in records, because a cut could
+not read its damaged file and the log no longer contains its first records. A snapshot lists such queues until
+a record contains their first offsets (`unrecorded`; `services.broker.housekeeping`).
 
-Cost: 20 bytes are appended for each record, in one step for all records of a queue (`dispatch_runs`). With
-80,000 queues, a freeze copies references for 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut
-of the log checks each queue (`minimums`), which takes 0.5 to 1 us if no entries are cut, 50 us if entries of
-a tail are cut, and up to 340 us if entries of a file are cut. Weak spot: the first read of a file of an
-earlier run verifies the CRC of the whole file, which takes 10 ms for 6 MB.
+Cost: 20 bytes are appended per record, in one step for all records of a queue (`dispatch_runs`). With 80,000
+queues, a freeze copies references in 3 to 6 ms, and each slice of 1,000 rows takes 1 to 2 ms. A cut of the
+log checks each queue (`minimums`). The check takes 0.5 to 1 us if no entries are cut, 50 us if entries of a
+tail are cut, and up to 340 us if entries of a file are cut. Weak spot: the first read of a file that an
+earlier process wrote verifies the CRC of the whole file, which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -82,37 +84,37 @@ _LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
 _TAG: Final = property_names.TAG.encode()
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
-"""The number of free bytes from which a disk does not count as full."""
+"""The minimum number of free bytes of a disk that is not full."""
 _DOUBTED_AT_ONCE: Final = 1_000
-"""The number of failed files that are processed in one turn of the loop, in 5 ms."""
+"""The number of failed files processed in one iteration of the event loop, in 5 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
-"""The number of entries for which a refused file is tried again, which a follower does for each flush."""
+"""The number of entries in another attempt to write a refused file."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""The number of entries in one write, 2 MB, which the loop copies before and compares after the write."""
+"""The maximum number of entries in one write, 2 MB, which the event loop copies and later compares."""
 _UNMARK_CALLS_MAX: Final = 64
-"""The maximum number of calls between two attempts to delete the mark, or 10 minutes of `housekeeping_ms`."""
+"""The maximum number of calls between two attempts to delete the mark, in about 10 minutes."""
 NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
 def is_indexed(record: Record) -> bool:
-    """Return whether records of this kind have an entry in a queue."""
+    """Return whether a record has an entry in a queue."""
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
 @dataclass(slots=True, eq=False)
 class EntriesToWrite:
-    """Entries of durable records, by queue, for a worker to write."""
+    """The entries of durable records, by queue, for a worker to write."""
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
     """The queues whose files the disk refuses to write."""
     unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files cannot be created for lack of room, although other files have room."""
+    """The queues whose files cannot be created although other files have room."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order, unsynced, as far as there is room, and skip files that fail.
+        """Write the entries in order, without a sync, until the disk is full, and skip files that fail.
 
         Raise `SyncFailed` if the sync of a folder with other files than queues failed.
         """
@@ -135,7 +137,7 @@ class EntriesToWrite:
 
 
 class Dispatch:
-    """All queues of a store. Empty until the queues of a snapshot are adopted or records are dispatched."""
+    """All queues of a store, empty until queues of a snapshot are adopted or records are dispatched."""
 
     def __init__(
         self,
@@ -144,46 +146,47 @@ class Dispatch:
         found_damaged: FoundDamaged = ignore_damage,
         tail_entries_max: int = limits.TAIL_ENTRIES_MAX,
     ) -> None:
-        """The log below `imported_until` was imported (see `commitlog.imported`)."""
+        """Initialize without queues. The log below `imported_until` was imported (`commitlog.imported`)."""
         self._disk, self._tell_damaged = disk, found_damaged
         self._imported_until = imported_until
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._tails = Tails(tail_entries_max, limits.TAILS_BYTES_MAX)
         self._unsynced: dict[str, None] = {}
-        """Paths of files that were written since the last checkpoint."""
+        """The paths of files that were written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """Queues that begin at a higher offset than their recorded offset, with the recorded offsets."""
+        """The recorded first offsets of queues that begin at a higher offset."""
         self._risen: dict[tuple[str, int], None] = {}
-        """Queues whose files may be deleted (`ConsumeQueue.may_be_unneeded`)."""
+        """The queues whose files may be deleted (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
         """Whether a file is known to be damaged, so that no checkpoint may write the mark."""
         self._is_unmarked = False
         """Whether the mark was deleted because of damage."""
         self._unmark_calls: int | None = None
-        """Calls of `unmark_again` since the deletion of the mark failed, or None if it has not failed."""
+        """The number of calls of `unmark_again` since the deletion of the mark failed, or None."""
         self._doubted = set[str]()
         """The paths of files whose sync has failed."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
         """The paths of failed files that have not been processed yet."""
         self.made_at: int | None = None
-        """The log offset of the snapshot with which these files began, or None before it is written."""
+        """The log offset of the snapshot with which the files were created, or None before the snapshot."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the index of one queue, which is created empty on first use."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queue(topic, queue_id)
-            self._queues[queue.key] = queue  # the index shares the key, because there may be 80,000 queues
+            # The key is shared with the index, because a broker may have 80,000 queues.
+            self._queues[queue.key] = queue
         return queue
 
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of one queue for reading. The index of a queue without entries is not kept."""
+        """Return the index of one queue for reading, without creating the queue."""
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
-        """Index one durable record. Return False if records of this kind are not indexed."""
+        """Index one durable record, or return False if the record has no entry in a queue."""
         if not is_indexed(record):
             return False
         self.give_way(record)
@@ -194,7 +197,8 @@ class Dispatch:
     def give_way(self, record: Record) -> None:
         """Cut a queue of an imported log at the queue offset of a record if the offset was used before.
 
-        Tidewheel's own log never uses a queue offset twice, and `put_many` reports such a bug.
+        A log written by Tidewheel never uses a queue offset twice, and `put_many` reports a violation as a
+        bug.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -206,10 +210,10 @@ class Dispatch:
             self._tails.look(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """If the queue of a durable record is empty, begin the queue at an offset below the record's offset.
+        """Begin the queue of a durable record, if empty, at an offset below the record's queue offset.
 
-        The records in between are lost, and readers of the queue find a gap. An imported queue begins at its
-        first record, because there is no evidence of earlier records.
+        The intermediate records are lost, and readers of the queue find a gap. An imported queue begins at
+        its first record, because the log contains no evidence of earlier records.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -244,14 +248,14 @@ class Dispatch:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write the tails that are due in this thread. On a full disk they stay in memory."""
+        """Write the tails that are due in the calling thread. On a full disk, tails stay in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails to write before `written` is called, or None without tails or during a write."""
+        """Return the tails to write before a call of `written`, or None without tails or during a write."""
         if self._taken is not None:
             return None
         self._let_go()
@@ -261,7 +265,7 @@ class Dispatch:
         return self._taken
 
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-        """Return the tails of queues, up to the maximum of one write, with few entries of refused queues."""
+        """Return tails up to the maximum of one write, with `_TRIED_AGAIN` entries per refused queue."""
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
             if left <= 0:
@@ -272,15 +276,15 @@ class Dispatch:
         return parts
 
     def written(self) -> bool:
-        """Drop the entries that were written from memory. Return whether all taken entries were written."""
+        """Drop written entries from memory, and return whether all taken entries were written."""
         assert self._taken is not None, "nothing was taken to be written"
         taken, self._taken = self._taken, None
         assert len(taken.written) <= len(taken.writes), "more was written than was taken"
         for queue, one in taken.written:
             self._frozen.before_change(queue.key)
             queue.written(one)
-            # The path is added only now, because a checkpoint that began meanwhile may have synced the file
-            # too early.
+            # The path is added after the write, because a checkpoint that began during the write may have
+            # synced the file too early.
             self._unsynced[one.path] = None
             self._tails.accept(queue)
         for queue, error in taken.failed.items():
@@ -298,10 +302,10 @@ class Dispatch:
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Take queues (topic, queue id) from the left of `keys` so that the cost to check them is bounded.
+        """Take queues (topic, queue id) from the left of `keys`, so that the cost of a check is bounded.
 
-        The result has `count` queues, or fewer if large files have not been read yet or if a queue costs more
-        because of its topic, by `cost_of` (0: no additional cost).
+        The result has up to `count` queues. Unread bytes of large files, and the additional cost of a topic
+        by `cost_of`, reduce the number.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -315,7 +319,7 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue id, first remaining offset) of queues with entries below a log offset.
 
-        The second list has the log offsets in the entries at these queue offsets, or `UNKNOWN`.
+        The second list contains the log offsets in the entries at these queue offsets, or `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -330,10 +334,10 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Let queues begin at the given offsets (topic, queue id, offset) from now on.
+        """Raise the first offsets of queues to the given (topic, queue id, offset).
 
-        `begins_at` has the log offsets in the entries at these queue offsets, if known, as `minimums`
-        returns.
+        `begins_at` contains the log offsets in the entries at the new first offsets, if known, as in the
+        result of `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -345,7 +349,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Let queues begin at offsets like `rise`, before a record contains these offsets."""
+        """Raise the first offsets of queues like `rise`, before a record contains the new offsets."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -353,24 +357,25 @@ class Dispatch:
             self._note_recorded(queue, recorded_offset)
 
     def recorded_min(self, topic: str, queue_id: int) -> int:
-        """Return the recorded offset at which a queue begins."""
+        """Return the recorded first offset of a queue."""
         return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
 
     @property
     def has_unrecorded(self) -> bool:
-        """Whether any queue begins at a higher offset than its recorded offset."""
+        """Whether any queue begins at a higher offset than its recorded first offset."""
         return bool(self._recorded)
 
     def is_unrecorded(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue begins at a higher offset than its recorded offset."""
+        """Return whether a queue begins at a higher offset than its recorded first offset."""
         return (topic, queue_id) in self._recorded
 
     def unrecorded(
         self, count: int, cost_of: Callable[[str], int]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue id, offset) of some queues that begin above the recorded offset (`take_some`).
+        """Return (topic, queue id, first offset) of some queues whose first offset is not recorded.
 
-        The second list has the log offsets in the entries at these queue offsets, as in `minimums`.
+        `take_some` limits the number of queues. The second list contains the log offsets in the entries at
+        these queue offsets, as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -378,11 +383,11 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return the recorded offsets of queues that begin at a higher offset, for a snapshot."""
+        """Return the recorded first offsets of queues that begin at a higher offset, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
-        """Store the recorded offset at which a queue begins, if the queue begins at a higher offset."""
+        """Store the recorded first offset of a queue if the queue begins at a higher offset."""
         if recorded_offset < queue.min_offset:
             self._recorded[queue.key] = recorded_offset
         else:
@@ -390,14 +395,15 @@ class Dispatch:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether there are files without needed entries."""
+        """Whether any file has no needed entries."""
         return any(self._queues[key].has_unneeded for key in self._risen)
 
     def take_unneeded(self) -> list[str]:
         """Return the paths of the files without needed entries, for a worker to delete.
 
-        Report the deleted files to `deleted`; other files are returned again. Tails that begin in such a file
-        are written first. Raise `SyncFailed` if the sync of a folder with other files than queues failed.
+        The caller passes the deleted files to `deleted`, and all other files are returned again. Tails that
+        begin in a returned file are written first. Raise `SyncFailed` if the sync of a folder with other
+        files than queues failed.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -407,14 +413,14 @@ class Dispatch:
                 self._frozen.before_change(key)
                 self._unsynced |= dict.fromkeys(queue.write_what_goes())
                 self._tails.look(queue)
-                # A write under way would create the file again.
+                # A write in progress would create the file again.
                 paths += [one for one in queue.unneeded() if one not in under_way]
             if not queue.may_be_unneeded:
                 del self._risen[key]
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Process the deletion of files that `take_unneeded` returned."""
+        """Process the deletion of files that `take_unneeded` has returned."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -433,14 +439,14 @@ class Dispatch:
         return paths
 
     def not_synced(self, paths: Iterable[str]) -> None:
-        """Take back the paths of a failed checkpoint, which the next checkpoint syncs."""
+        """Return the paths of a failed checkpoint, so that the next checkpoint syncs the files."""
         self._unsynced |= dict.fromkeys(paths)
 
     def doubt(self, failed: Mapping[str, OSError]) -> None:
-        """Process the files that a checkpoint without a mark could not write or sync.
+        """Process the files that a checkpoint could not write or sync.
 
         After a failed sync, writes to the file may be lost even if the next sync succeeds. The mark is
-        deleted at once. Some of the files are processed now, and the others by `doubt_on`.
+        deleted immediately. Some files are processed immediately, and the others by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -450,11 +456,11 @@ class Dispatch:
 
     @property
     def has_doubts(self) -> bool:
-        """Whether failed files have not been processed yet by `doubt_on`."""
+        """Whether `doubt_on` has further failed files to process."""
         return bool(self._to_doubt)
 
     def doubt_on(self) -> None:
-        """Process some more failed files, which are reported and which no later process may trust."""
+        """Process some failed files: report the files, and mark them as untrusted for later processes."""
         some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
         if len(some) < _DOUBTED_AT_ONCE:
             self._to_doubt.clear()
@@ -472,21 +478,21 @@ class Dispatch:
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
         """Return the rows of queues with entries for a snapshot (`queue.kept`)."""
-        while self.has_doubts:  # a snapshot covers all failed files
+        while self.has_doubts:  # A snapshot must include all failed files.
             self.doubt_on()
         self._frozen.take_all()
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
         return self._frozen
 
     def wants_mark(self) -> bool:
-        """Return whether a checkpoint is to write the mark, because the files have no mark and no damage.
+        """Return whether a checkpoint must write the mark, because the files have no mark and no damage.
 
-        If there was a mark that no longer exists, it was deleted, perhaps since the checkpoint began.
+        A mark that no longer exists was deleted because of damage, perhaps since the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
     def may_be_marked(self) -> None:
-        """Process a checkpoint's attempt to write the mark, which may exist although damage was found."""
+        """Process a checkpoint's attempt to write the mark, which may exist despite new damage."""
         self._is_unmarked = False
         if self._is_damaged:
             self._delete_mark()
@@ -498,14 +504,14 @@ class Dispatch:
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
-        """Adopt the queues of an earlier run. Return False, and adopt no queues, if they are not whole.
+        """Adopt the queues of an earlier process, or return False if the files are not valid.
 
-        Files that were being rebuilt when the power failed may have holes, and other files may be damaged.
-        The mark is then missing, or names the files of another snapshot. `frozen` is None in the first
-        snapshot of an import, which is written before there are queues. Existing queues were then created by
-        a recovery that did not reach its own snapshot. Only the files of `read_topics`, which recovery reads,
-        are verified. `recorded` has the queues of the snapshot that begin at a higher offset than their
-        recorded offset.
+        After a power failure during a rebuild, files may have holes, and other files may be damaged. In this
+        case, the mark is missing, or contains another snapshot. `frozen` is None in the first snapshot of an
+        import, which is written before the first queue exists. In this case, existing queues were created by
+        a recovery that did not write its own snapshot. Only the files of `read_topics`, which recovery reads,
+        are verified. `recorded` contains the queues of the snapshot that begin at a higher offset than their
+        recorded first offset.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -523,7 +529,7 @@ class Dispatch:
         read = (queue for key, queue in self._queues.items() if key[0] in read_topics)
         if not all(
             queue.is_sound(may_be_cut=True) for queue in read
-        ):  # the cut is in a record that is replayed later
+        ):  # The record of the cut is replayed later.
             self.drop()
             return False
         for topic, queue_id, offset in recorded:
@@ -531,9 +537,9 @@ class Dispatch:
         return True
 
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
-        """Return whether no topic's folder was deleted, which is the only check of files at startup.
+        """Return whether the folder of every topic exists, which is the only check of files at startup.
 
-        If the disk cannot list the folder of the queues, return False, because all queues can be rebuilt.
+        Return False if the disk cannot list the folder of the queues, because all queues can be rebuilt.
         """
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
@@ -550,10 +556,10 @@ class Dispatch:
         recorded: Iterable[tuple[str, int, int]] = (),
         firsts: Mapping[tuple[str, int], int] = NO_FIRSTS,
     ) -> None:
-        """Extend rebuilt queues to their former ends. Last records that the log lacks become gaps.
+        """Extend rebuilt queues to their former ends, with gaps for the last records that the log lacks.
 
-        A queue without records in the log is a gap from its offset in `firsts` on, by (topic, queue id), or
-        begins at its end. `recorded` is the same as for `adopt`.
+        A queue without records in the log consists of a gap from its offset in `firsts` on, by (topic, queue
+        id), or begins at its end. `recorded` is the same as for `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -573,7 +579,7 @@ class Dispatch:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
     def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten(1)):  # `take_unneeded` has written them meanwhile
+        if not (writes := queue.unwritten(1)):  # `take_unneeded` has written the entries meanwhile.
             return
         path = writes[0].path
         why = error.strerror or error
@@ -584,7 +590,7 @@ class Dispatch:
         )
 
     def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
-        """Report a file that could not be created. The mark stays, because other files are not affected."""
+        """Report a file that could not be created. The mark is kept, because other files are not affected."""
         for one in queue.unwritten(1):
             what = (
                 f"{one.path} cannot be made ({error.strerror or error}), though the disk has room for bytes: "
@@ -594,7 +600,7 @@ class Dispatch:
             self._tell_damaged(one.path, what)
 
     def _let_go(self) -> None:
-        """Drop tails that are too long, whose files the disk refuses, while no write is under way."""
+        """Drop refused tails that are too long, while no write is in progress."""
         for queue in self._tails.to_let_go():
             self._frozen.before_change(queue.key)
             for path in queue.let_go():
@@ -607,11 +613,11 @@ class Dispatch:
         self._tell_damaged(path, what)
 
     def unmark_again(self) -> None:
-        """Try again to delete a mark whose deletion failed. The caller must call this method every few
-        seconds.
+        """Try again to delete a mark whose deletion failed.
 
-        An attempt may block the loop for as long as the device's timeout. An attempt is therefore made at the
-        1st, 2nd, 4th, 8th call and so on up to the 64th, and then at every 64th call.
+        The caller must call `unmark_again` every few seconds. An attempt may block the event loop for the
+        timeout of the device. Therefore an attempt is made at the 1st, 2nd, 4th, 8th call and so on up to the
+        64th call, and then at every 64th call.
         """
         if self._unmark_calls is not None:
             self._unmark_calls += 1
@@ -619,18 +625,18 @@ class Dispatch:
                 self._delete_mark()
 
     def _unmark(self) -> None:
-        """Delete the mark, once, because the deletion syncs the store's folder even if there is no mark.
+        """Delete the mark once, because a deletion syncs the folder of the store even without a mark.
 
-        After a failure, only `unmark_again` tries again, even if more files are damaged.
+        After a failure, only `unmark_again` tries again, even if further files are damaged.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
 
     def _delete_mark(self) -> None:
-        """Delete the mark. Report a failure once."""
+        """Delete the mark, and report the first failure."""
         try:
             self._disk.delete(QUEUES_WHOLE)
-        except OSError as error:  # no checkpoint writes the mark again
+        except OSError as error:  # No checkpoint writes the mark again.
             if self._unmark_calls is None:
                 self._unmark_calls = 0
                 self._tell_damaged(QUEUES_WHOLE, _not_unmarked(error))
@@ -638,7 +644,7 @@ class Dispatch:
             self._is_unmarked, self._unmark_calls = True, None
 
     def drop(self) -> None:
-        """Delete all queues, which can be rebuilt from the log. Raise OSError as `delete_files` does."""
+        """Delete all queues, which can be rebuilt from the log, or raise OSError as `delete_files` does."""
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
         self._tails.clear()
@@ -656,7 +662,7 @@ def delete_files(disk: Disk) -> None:
     """Delete the mark and then the files of all queues, which can be rebuilt.
 
     If a file cannot be deleted (owned by another user, immutable, in a bad sector), its folder is renamed and
-    is no longer read. Raise OSError if the rename fails, too, or if the mark cannot be deleted.
+    is no longer read. Raise OSError if the rename also fails, or if the mark cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -669,7 +675,7 @@ def delete_files(disk: Disk) -> None:
 
 
 def _put_aside(disk: Disk, why: OSError) -> None:
-    """Rename the folder of all queues, in which a file cannot be deleted. Raise OSError on failure."""
+    """Rename the folder of all queues, because a file cannot be deleted, or raise OSError."""
     try:
         put_aside(disk, CONSUMEQUEUE, QUEUES_ASIDE)
     except SyncFailed:
@@ -683,12 +689,12 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the content of the mark for files that began with the snapshot at a log offset."""
+    """Return the content of the mark for files that were created with the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
-    """Return whether the files on disk are whole and began with the snapshot at a log offset.
+    """Return whether the files on disk are valid and were created with the snapshot at a log offset.
 
     An unreadable mark counts as missing, because all files that it covers can be rebuilt.
     """
@@ -702,7 +708,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
 
 
 def mark(disk: Disk, made_at: int) -> None:
-    """Write the mark, with which recovery trusts the synced files. Raise OSError on failure."""
+    """Write the mark, by which recovery trusts the synced files, or raise OSError."""
     disk.delete(QUEUES_WHOLE)
     disk.write(QUEUES_WHOLE, 0, mark_of(made_at))
     disk.sync(QUEUES_WHOLE)
@@ -710,7 +716,7 @@ def mark(disk: Disk, made_at: int) -> None:
 
 
 def _not_unmarked(error: OSError) -> str:
-    """Return the report of a mark that could not be deleted."""
+    """Return the message about a mark that could not be deleted."""
     return (
         f"{QUEUES_WHOLE} cannot be deleted durably ({error.strerror or error}): it marks queue files as "
         "whole of which some are damaged, and a start that finds it does not make them anew. The deletion is "
@@ -719,15 +725,15 @@ def _not_unmarked(error: OSError) -> str:
 
 
 def is_of_file(path: str, error: OSError) -> bool:
-    """Return whether a failure concerns the written file, which can be rebuilt.
+    """Return whether a failure concerns only the written file, which can be rebuilt.
 
-    Failures of the free room on the disk, of the process, or of another file do not count.
+    Failures because of free disk space, of the process, or of another file do not count.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
 
 def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
-    """Return whether a file could not be created, for example for lack of an inode, despite free bytes."""
+    """Return whether a file could not be created despite free space, for example for lack of an inode."""
     if error.errno not in NO_ROOM:
         return False
     with suppress(OSError):
@@ -736,17 +742,17 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 
 
 def is_of_sync(path: str, error: OSError) -> bool:
-    """Return whether the sync of a queue's file failed in a way that affects only rebuildable data.
+    """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    The failed sync of a folder is reported for the file in it, whose directory entry may be lost.
+    The failed sync of a folder is attributed to the file in the folder, whose name may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield (topic, queue id) and the first offset of a snapshot's queues whose first records were not cut.
+    """Yield (topic, queue id) and the first offset of queues in a snapshot whose first records were not cut.
 
-    The log may no longer have the first records of other queues.
+    The log may no longer contain the first records of other queues.
     """
     for one in stored_queues(frozen):
         if log_first_offset == 0 or one.begins_at >= log_first_offset:
@@ -754,7 +760,7 @@ def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files in a snapshot's rows (`Dispatch.freeze`).
+    """Yield (path, length in bytes, CRC-32) of the files in the rows of a snapshot (`Dispatch.freeze`).
 
     The oldest files may have been deleted since the snapshot.
     """
@@ -763,7 +769,7 @@ def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def entries_of(record: Record, record_bytes: int) -> bytes:
-    """Return the encoded queue entries of a record, with one entry for each message of an inner batch."""
+    """Return the encoded queue entries of a record, with one entry per message of an inner batch."""
     first = record.queue_offset
     if not record.sys_flag & INNER_BATCH:
         return encode(entry_of(record, record_bytes, first))

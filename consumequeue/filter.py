@@ -1,19 +1,19 @@
-"""Filters select the records for a consumer by their stored properties.
+"""Filters, which select the records for a consumer by stored properties.
 
-A filter is applied in two steps. `tags_codes` are the hashes of the wanted tags in the queue's entries. An
-entry with another hash is skipped, and its record is never read. `matches` checks the stored properties of
-the remaining records, because hashes collide and an expression may test more than the tag.
+A filter is applied in two steps. `tags_codes` are the hashes of the wanted tags in queue entries. An entry
+with another hash is skipped without reading its record. `matches` checks the stored properties of the
+remaining records, because hashes collide and an expression may test more than the tag.
 
 Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` or an empty expression matches all
-messages. Otherwise tags are joined by `||`; each tag is trimmed, and empty tags are skipped. SQL expressions
-are described in `sql_filter.py`. There are three differences from RocketMQ, whose filter would match messages
-that cannot exist, or would not match all wanted messages:
+messages. Other expressions consist of tags joined by `||`. Each tag is trimmed, and empty tags are skipped.
+SQL expressions are described in `sql_filter.py`. Tag expressions differ from RocketMQ in three cases, in
+which RocketMQ's filter would match messages that cannot exist, or would not match all wanted messages:
 
-| expression | RocketMQ            | here                  | because                           |
+| expression | RocketMQ            | Tidewheel             | reason                            |
 |------------|---------------------|-----------------------|-----------------------------------|
-| `a | b`    | the tag `a | b`     | refused               | no tag holds a bar: a slip        |
-| ` || `     | nothing, in silence | refused               | so is `||` there                  |
-| ` a`       | the tag `a`         | the tags `a` and ` a` | what can be sent can be asked for |
+| `a | b`    | the tag `a | b`     | refused               | a tag cannot contain a bar        |
+| ` || `     | no messages         | refused               | RocketMQ refuses `||`             |
+| ` a`       | the tag `a`         | the tags `a` and ` a` | the tag ` a` can be sent          |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TAG, SQL = "TAG", "SQL"
 
 
 class FilterText(NamedTuple):
-    """A filter as text, with its type, `TAG` or `SQL`, and an expression that parses to the same filter."""
+    """A filter as text: the type `TAG` or `SQL`, and an expression that parses to the filter."""
 
     type: str
     expression: str
@@ -42,7 +42,7 @@ class Filter(Protocol):
 
     @property
     def text(self) -> FilterText:
-        """The filter as text. Filters with equal texts are the same filter."""
+        """The filter as text. Filters with equal texts are equal."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
@@ -52,21 +52,21 @@ class Filter(Protocol):
         """Return whether a record with the given stored properties matches."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches` for a size of the stored properties, in `limits.WORK_NS`."""
+        """Return the maximum cost of `matches`, in `limits.WORK_NS`, for a size of the stored properties."""
 
 
 @dataclass(slots=True, frozen=True)
 class Everything:
-    """The filter of a consumer that wants every message."""
+    """The filter that matches every message."""
 
     @property
     def text(self) -> FilterText:
-        """The expression `*`, regardless of the original expression."""
+        """The filter as text with the expression `*`, regardless of the original expression."""
         return _ALL
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """None, because any tag may match."""
+        """The value None, because any tag may match."""
         return None
 
     def matches(self, stored: bytes) -> bool:
@@ -87,24 +87,24 @@ class Tagged:
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag itself matches, not only its hash."""
+        """Return whether the tag of a record, and not only its hash, matches."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
-        """Return the cost of one search in the stored properties."""
+        """Return the cost of one search for the tag in the stored properties."""
         return stored_bytes // _TAG_SEARCHED_BYTES
 
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
-"""The number of bytes of properties that are searched for a tag in `limits.WORK_NS`."""
+"""The number of bytes of properties that can be searched for a tag in `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = Everything()
 TRIMMED = "".join(map(chr, range(0x21)))
-"""The characters that Java's `String.trim` removes. A tag may begin or end with any other space."""
+"""The characters that Java's `String.trim` removes. A tag may begin or end with other spaces."""
 
 
 def parse_tags(expression: str) -> Filter:
-    """Return the filter of a tag expression. Long expressions are not cached. Raise `IllegalFilter`."""
+    """Return the filter of a tag expression, cached if short, or raise `IllegalFilter`."""
     return (_parse_kept if len(expression) <= limits.FILTER_CHARACTERS_MAX else _parse)(expression)
 
 
@@ -121,7 +121,7 @@ def _parse(expression: str) -> Filter:
         tags |= {expression}
         text = FilterText(TAG, expression)
     else:
-        # The tags are sorted, so that `a || b` and `b||a` are one filter. With the bars, `*` remains a tag.
+        # The tags are sorted, so that `a || b` and `b||a` are equal. Joined with bars, `*` remains a tag.
         text = FilterText(TAG, "||".join(sorted(tags)) + "||" * (len(tags) == 1))
     return Tagged(tags, frozenset(map(tags_code, tags)), text)
 
@@ -130,7 +130,7 @@ _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
 
 
 def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
-    """Raise `IllegalFilter` if an expression of any language is too long or is not Unicode text."""
+    """Raise `IllegalFilter` if an expression of any type is too long or is not Unicode text."""
     if len(expression) > characters_max:
         raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:

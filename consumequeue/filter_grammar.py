@@ -1,24 +1,24 @@
 """The grammar of SQL filter expressions, with RocketMQ's keywords and the precedence of SQL92.
 
-The levels of precedence, lowest first, are as follows. Operators of one level associate from left to right.
+The table lists the levels of precedence, lowest first. Operators of one level associate from left to right.
 
     a OR b          any
     a AND b         every
-    NOT a           negation: of the whole comparison behind it, as SQL92 has it
+    NOT a           negation: of the whole following comparison, as in SQL92
     = <> IS NULL    test
     < BETWEEN IN    comparison; also > <= >= CONTAINS STARTSWITH ENDSWITH
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive; names of properties are case-sensitive. A text is closed by a quote, and two
-quotes in a text stand for one quote. `--` begins a comment up to the end of the line, and `/* */` encloses a
-comment. The grammar has no types. Type errors, such as an order comparison of a 'text', are detected when
-terms are joined (`filter_terms.py`).
+Keywords are case-insensitive, and names of properties are case-sensitive. A text ends with a quote, and two
+quotes in a text represent one quote. `--` begins a comment up to the end of the line, and `/* */` encloses a
+comment. The grammar has no types. Type errors, such as an order comparison with a text, are detected when
+terms are combined (`filter_terms.py`).
 
-The parser is LALR(1), with one pass, no backtracking, and its stack on the heap. Time and memory therefore
-grow with the length of the expression, which is bounded. Each keyword is a regular expression that no name
-character may follow, because a plain "or" would split the name `order`. No property may have the name of a
-keyword.
+The parser is LALR(1), with one pass, no backtracking, and its stack on the heap. Therefore time and memory
+are linear in the length of the expression, which is bounded. Each keyword is a regular expression that must
+not be followed by a name character, because a plain "or" would split the name `order`. The name of a property
+must not be a keyword.
 """
 
 from __future__ import annotations
@@ -111,4 +111,4 @@ SHOWN: Final = {
     "_EQUAL": "'='",
     "_UNEQUAL": "'<>'",
 }
-"""The names of the grammar's terminals in error texts. A keyword is its own name, and "" is omitted."""
+"""The names of terminals in error messages. The name "" is omitted, and a keyword is its own name."""
