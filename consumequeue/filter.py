@@ -46,7 +46,7 @@ class Filter(Protocol):
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The hashes of the tags that may match, or None if any tag, or no tag, may match."""
+        """The hashes of the tags that may match, or None if messages with any tag may match."""
 
     def matches(self, stored: bytes) -> bool:
         """Return whether a record with the given stored properties matches."""

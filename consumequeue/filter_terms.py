@@ -1,12 +1,12 @@
-"""Each term of an SQL filter expression is a function of a message's properties.
+"""The terms of an SQL filter expression, each of which is a function of the properties of a message.
 
-A term is a property, a text, a number or a truth value. A truth value is true, false or unknown (None). Terms
-are joined to larger terms while the expression is parsed, so the result is a tree of nested functions. No
-part of the expression is interpreted later or executed as code.
+A term is a property, a text, a number, or a truth value. A truth value is true, false, or unknown (None).
+Terms are combined into larger terms during the parse, so the result is a tree of nested functions. No part of
+the expression is interpreted later or executed as code.
 
-Properties are texts. In a comparison with a number, a property is read as a number, and in a comparison with
-a truth value as a truth value ("true" in any case is true, every other text is false). Numbers are decimal
-and exact. A term is unknown if it depends on a missing property, or on a property that is not a number but is
+Properties are texts. In a comparison with a number, a property is converted to a number. In a comparison with
+a truth value, "true" in any case is converted to true, and any other text to false. Numbers are decimal and
+exact. A term is unknown if it depends on a missing property, or on a property that is not a number but is
 compared with a number. AND, OR and NOT of unknown terms follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
@@ -14,18 +14,18 @@ compared with a number. AND, OR and NOT of unknown terms follow SQL92 (8.12):
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-The `tags` of a term that tests TAGS are the tags without which the term cannot be true. By the hashes of
-these tags in the queue, records that cannot match are skipped without a read.
+The `tags` of a term that tests TAGS are the tags of which a message needs one for the term to be true.
+Records that cannot match are skipped without a read, by the hashes of these tags in the queue.
 
-The cost for one message is bounded when an expression is parsed. The cost is `steps` function calls, and
+The parse of an expression bounds the cost per message. The cost consists of `steps` function calls, and of
 `passes` over the bytes of a property, which only CONTAINS needs. CPython compares the searched text at each
-position where its last character matches, up to the first difference. Each character of the property is
-therefore compared as often as prefixes of the searched text can overlap at it (`_overlaps`), which is 1 to 3
-times for words, and 20 times for 'aaaaaaaaaaaaaaaaaaaab' in a property that consists of 'a' only. 8
-comparisons take as long as one more position.
+position where its last character matches, up to the first difference. Therefore the maximum number of
+comparisons per character of the property is the number of prefixes of the searched text that can overlap
+(`_overlaps`). This number is 1 to 3 for words, and 20 for 'aaaaaaaaaaaaaaaaaaaab' in a property that consists
+only of 'a'. The time of 8 comparisons equals the time of another position.
 
-Weak spot: a property that is compared several times is converted to a number each time, with a cache of
-recent texts. Only texts that are short enough to be a number are cached.
+Weak spot: a property that is compared several times is converted to a number each time, except for recent
+texts in a cache. Only texts that are short enough to be a number are cached.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Given = Mapping[str, str]
 Evaluation = Callable[[Given], Value]
 Verdict = Callable[[Given], Truth]
 
-# The possessive `++` prevents a new attempt from each digit of a run that is not a number.
+# The possessive `++` prevents another attempt at each digit of a sequence that is not a number.
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]{1,4})?")
 _ORDERS: Final[dict[str, Callable[[Decimal, Decimal], bool]]] = {
     "<": operator.lt,
@@ -66,7 +66,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """The kind of a term. The value is the name of the kind in error texts."""
+    """The kind of a term. The value is the name of the kind in error messages."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -86,9 +86,10 @@ class Term:
     """A part of an expression. `constant` is its value if the value is the same for every message.
 
     `depth` is the depth of nested terms, and `count` is the number of terms that are evaluated for a message.
-    Members of a list do not count, because a list is a hash look-up. `steps` is the number of function calls
-    for a message, and `passes` is the maximum number of passes over the bytes of a property. `depth`, `count`
-    and `passes` have limits; `steps` is bounded by the length of the expression.
+    Members of a list are not counted, because the test of a list is one hash look-up. `steps` is the number
+    of function calls for a message, and `passes` is the maximum number of passes over the bytes of a
+    property. `depth`, `count`, and `passes` have limits, and `steps` is bounded by the length of the
+    expression.
     """
 
     kind: Kind
@@ -109,7 +110,7 @@ def illegal(place: Place, why: str) -> IllegalFilter:
 
 
 def constant(kind: Kind, value: Value, place: Place) -> Term:
-    """Return the term of a literal text, number or truth value."""
+    """Return the term of a literal text, number, or truth value."""
     return Term(kind, lambda _: value, place, constant=value)
 
 
@@ -119,7 +120,7 @@ def named(name: str, place: Place) -> Term:
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number in a text with digits, a point, and an exponent of up to four digits, or None."""
+    """Return the number in a text (digits, a point, an exponent of up to four digits), or None."""
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 
 
@@ -129,7 +130,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return a number with a sign. Raise `IllegalFilter` for texts and truth values."""
+    """Return a number with a sign, or raise `IllegalFilter` for a text or a truth value."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -144,7 +145,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return `left = right`. Raise `IllegalFilter` for kinds that have no value in common."""
+    """Return `left = right`, or raise `IllegalFilter` for kinds without a common value."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -158,14 +159,14 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return `left < right`, or another order. Raise `IllegalFilter` for texts and truth values."""
+    """Return an order comparison such as `left < right`, or raise `IllegalFilter` unless both are numeric."""
     why = f"{order} compares numbers and properties"
     holds = _compared(_ORDERS[order], _numeric(left, why), _numeric(right, why))
     return _joined(Kind.TRUTH, holds, left, right)
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """Return `low <= term <= high`. Raise `IllegalFilter` if this can never be true."""
+    """Return `low <= term <= high`, or raise `IllegalFilter` if the result can never be true."""
     if (
         isinstance(low.constant, Decimal)
         and isinstance(high.constant, Decimal)
@@ -176,7 +177,7 @@ def between(term: Term, low: Term, high: Term) -> Term:
 
 
 def one_of(term: Term, members: list[Term]) -> Term:
-    """Return `term IN (members)`, of texts and numbers. Raise `IllegalFilter` if `term` is no property."""
+    """Return `term IN (members)` for a property, or raise `IllegalFilter` for another term."""
     if term.kind is not Kind.PROPERTY:
         raise illegal(term.place, f"IN asks for a property before it, not {term.kind.value}.")
     value = term.value
@@ -187,17 +188,17 @@ def one_of(term: Term, members: list[Term]) -> Term:
         text = value(given)
         if not isinstance(text, str) or text in texts:
             return None if text is None else True
-        # If the list contains a number, the result for a text that is not a number is unknown, as with `=`.
+        # If the list contains a number, the result for a text that is not a number is unknown, as for `=`.
         read = number(text) if numbers else None
         return read in numbers if read is not None or not numbers else None
 
-    # A list with a number has no tags, because 5 is equal to '5', '5.0' and '05', which have other hashes.
+    # A list with a number has no tags, because 5 equals '5', '5.0' and '05', which have different hashes.
     tags = texts if term.name == property_names.TAG and not numbers else None
     return _joined(Kind.TRUTH, holds, term, tags=tags)
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return whether the text contains, begins or ends with `sought`, or unknown if `sought` is empty."""
+    """Return the test whether a text contains, begins with, or ends with `sought` (unknown if empty)."""
     if term.kind not in (Kind.PROPERTY, Kind.TEXT):
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
     value, has = term.value, _PARTS[word]
@@ -229,23 +230,23 @@ def negation(term: Term) -> Term:
 
 
 def every(terms: list[Term]) -> Term:
-    """Return AND, which is false if a term is false, else unknown if a term is unknown, else true."""
-    # All terms must be true, so a tag must be among the tags of every term with tags.
+    """Return AND: false if a term is false, otherwise unknown if a term is unknown, otherwise true."""
+    # All terms must be true, so a matching tag is among the tags of every term with tags.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset.intersection(*known) if known else None
     return _joined(Kind.TRUTH, _until(False, map(truth, terms)), *terms, tags=tags)
 
 
 def any_of(terms: list[Term]) -> Term:
-    """Return OR, which is true if a term is true, else unknown if a term is unknown, else false."""
-    # One true term is enough, so a single term without tags may match any tag.
+    """Return OR: true if a term is true, otherwise unknown if a term is unknown, otherwise false."""
+    # One true term is sufficient, so a single term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
     tags = frozenset().union(*known) if len(known) == len(terms) else None
     return _joined(Kind.TRUTH, _until(True, map(truth, terms)), *terms, tags=tags)
 
 
 def truth(term: Term) -> Verdict:
-    """Return the term as a truth value. Raise `IllegalFilter` for texts and numbers."""
+    """Return the term as a truth value, or raise `IllegalFilter` for a text or a number."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -264,7 +265,7 @@ def truth(term: Term) -> Verdict:
 
 
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
-    """Return `decisive` if a verdict is `decisive`, else unknown if one is unknown, else the opposite."""
+    """Return `decisive` if any verdict is `decisive`, else unknown if any is unknown, else the opposite."""
     asked = tuple(verdicts)
 
     def holds(given: Given) -> Truth:
@@ -320,10 +321,11 @@ def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
 
 
 def _overlaps(sought: str) -> int:
-    """Return the maximum number of prefixes of a text that can overlap, each with a later start.
+    """Return the maximum number of prefixes of a text that can overlap at different positions.
 
     The result is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border of
-    a text is the text itself, the next is the longest proper prefix that is also a suffix, and so on.
+    a text is the text itself, and each further border is the longest proper prefix of the previous border
+    that is also a suffix.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):
@@ -339,7 +341,7 @@ def _overlaps(sought: str) -> int:
 def _joined(
     kind: Kind, value: Evaluation, *parts: Term, tags: frozenset[str] | None = None, passes: int = 0
 ) -> Term:
-    """Return a term of other terms. Raise `IllegalFilter` if they are too many, too deep or too costly."""
+    """Return a combined term, or raise `IllegalFilter` if it is too large, too deep, or too costly."""
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:
         raise illegal(parts[0].place, f"it is nested more than {limits.FILTER_DEPTH_MAX} deep.")

@@ -2,15 +2,15 @@
 
     ... known to `GroupOffsets` ...|next_offset ... never delivered since startup ...
 
-A message passes through these states in a group; the durable part is in `offsets.py`:
+A message passes through the following states in a group. The durable part of the state is in `offsets.py`:
 
-    now      event                                            then
+    state    event                                            next state
     fresh    a receive reads it, its message group is free    leased
     fresh    a receive reads it, its message group is closed  parked
     fresh    no filter matches it, or it is damaged           done
     leased   acknowledged, or given up                        done
     leased   its lease ended, without a message group         ready
-    leased   its lease ended, in a message group              parked, before the later ones
+    leased   its lease ended, in a message group              parked, before later messages
     parked   it gets the turn of its message group            ready
     fresh    only other filters of the group match it         set aside
     ready    only other filters of the group match it         set aside
@@ -18,8 +18,8 @@ A message passes through these states in a group; the durable part is in `offset
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Below `next_offset`, each offset that is not done is leased to a consumer for a time, ready, parked, or set
-aside (`consumequeue.set_aside`). A lease is identified by its generation, which is never used twice.
+Below `next_offset`, each offset that is not done is leased to a consumer, ready, parked, or set aside
+(`consumequeue.set_aside`). The generation, which is never used twice, identifies a lease.
 
 A message group without leased or waiting messages is free and has no entry. The states of a message group
 are:
@@ -29,24 +29,24 @@ are:
      +------ no message of it waits ------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
-- While a message group is closed or has the turn, its later messages are parked.
+- While a message group is closed, or one of its messages has the turn, its later messages are parked.
 - A message that is set aside has the turn, so its message group stays closed for later messages.
-- Only the message with the turn is delivered, followed, in the same receive, by as many messages as a run may
-  have (`services.broker.groups.lending`).
+- Only the message with the turn is delivered, together with the following messages of a run in the same
+  receive (`services.broker.groups.lending`).
 
 The state of messages in flight is not durable, and is derived from the offsets. At startup, only recorded
 leases exist, and all other messages that are not done are fresh. An operation that finishes a message or ends
-a lease changes the offsets first, and then this state.
+a lease changes first the offsets, and then the state of messages in flight.
 
 A queue of lite topics is not read in order, because messages are found by their lite topics
-(`lite_index.py`). In such a queue, `next_offset` stays at the committed offset, and no message is ready or
-parked. A lite topic is a message group whose next message is searched when the lease of the last message has
-ended.
+(`lite_index.py`). In such a queue, `next_offset` remains at the committed offset, and no message is ready or
+parked. A lite topic is a message group whose next message is looked up when the lease of the previous message
+has ended.
 
-Memory: an entry for each message that is leased, ready, parked or set aside, with limits for each of these
-states. Cost: one heap operation for a lease, for its end, and for a turn. Weak spots: `withdraw`,
-`skipped_to`, `judge_again` and `MessageGroups.cut` read all waiting messages, and `unleased_until` reads all
-leases until the messages that were leased before a restart are passed.
+Memory: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Cost:
+one heap operation for a lease, for the end of a lease, and for a turn. Weak spots: `withdraw`, `skipped_to`,
+`judge_again`, and `MessageGroups.cut` read all waiting messages. After a restart, `unleased_until` reads all
+leases until the messages with recorded leases have been passed.
 """
 
 from __future__ import annotations
@@ -63,24 +63,24 @@ from consumequeue.offsets import GroupOffsets
 from consumequeue.set_aside import SetAside
 
 ANY_FILTER = 1
-"""The filter bit of a group that has one filter."""
+"""The filter bit of a group with one filter."""
 
 
 @dataclass(slots=True)
 class Lease:
     """A lease of one message to a consumer.
 
-    `client_id` is set if the broker renews the lease for this client, until `renewed_until_ms`. `consumer` is
-    always the client that has the message. `is_gone` means that the consumer has left, `is_changed` that the
-    consumer has changed the lease time, and `is_suspended` that this attempt is not counted. `attempt_id`
-    identifies the receive that leased the message; a receive with the same `attempt_id` is a retry that did
-    not get the message. `is_lengthened` means that a takeover has moved the end of the lease and the consumer
-    has not called since. `is_failed` means that the consumer has reported a failure, and the rest of the
-    lease is the pause before the next attempt; `is_failed` is lost at a restart. `handle` is the receipt
-    handle of the consumer, or empty for a lease from before a restart.
+    `client_id` is set if the broker renews the lease for the client, until `renewed_until_ms`. `consumer` is
+    always the client that has the message. `is_gone` means that the consumer has disconnected, `is_changed`
+    that the consumer has changed the lease time, and `is_suspended` that the attempt is not counted.
+    `attempt_id` identifies the receive that leased the message, and a receive with the same `attempt_id` is a
+    retry that did not get the message. `is_lengthened` means that a takeover has changed the end of the lease
+    and the consumer has not called since. `is_failed` means that the consumer has reported a failure, and the
+    remaining lease time is the pause before the next attempt. A restart resets `is_failed`. `handle` is the
+    receipt handle of the consumer, or empty for a lease from before a restart.
 
-    `visible_ms` and `renewed_until_ms` are elapsed time (`services.broker.spine.lease_clock`), and
-    `leased_ms` is the broker's time. In a lease that recovery has just read, `visible_ms` is the broker's
+    `visible_ms` and `renewed_until_ms` are in elapsed time (`services.broker.spine.lease_clock`), and
+    `leased_ms` is in the broker's time. In a lease that recovery has read, `visible_ms` is in the broker's
     time until the lease is restored.
     """
 
@@ -102,7 +102,7 @@ class Lease:
 
 
 class InFlight:
-    """The messages of one queue that a group has in flight, derived from the group's offsets."""
+    """The messages of one queue that a group has in flight, derived from the offsets of the group."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -113,8 +113,8 @@ class InFlight:
         self.message_groups = MessageGroups()
         for entry in offsets.leases.values():
             self._hold(_lease(entry))
-        # Recorded leases are known before their offsets are read. Only below this offset a fresh message may
-        # be leased, so runs below it are checked message by message (`fresh_room`).
+        # Recorded leases exist before the offsets are read. Only below this offset, a fresh message may be
+        # leased, so messages below the offset are checked one by one (`fresh_room`).
         self._restored_until = max(self._leases, default=-1) + 1
 
     @property
@@ -129,7 +129,7 @@ class InFlight:
 
     @property
     def aside_count(self) -> int:
-        """The number of messages that wait for another filter of the group."""
+        """The number of messages that are set aside for another filter of the group."""
         return len(self._aside)
 
     def aside_counts(self) -> Counter[int]:
@@ -138,7 +138,7 @@ class InFlight:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether too many messages are leased or waiting to deliver fresh messages."""
+        """Whether no fresh messages are delivered, because too many messages are leased or waiting."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
             or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
@@ -146,14 +146,14 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The number of messages to deliver from the next offset on, or 0 if later ones may be done."""
+        """The number of messages that `lease_run` may lease, or 0 if some may be done or leased."""
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
         return limits.IN_FLIGHT_PER_QUEUE_MAX - len(self._leases) - len(self._ready)
 
     @property
     def has_ready(self) -> bool:
-        """Whether a message is ready for another delivery, or has its turn."""
+        """Whether a message is ready for another delivery, or has the turn of its message group."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
@@ -165,23 +165,23 @@ class InFlight:
         return offset in self._leases
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the attempts at a message, including the attempt under way."""
+        """Return the delivery attempts of a message, including the current attempt."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
 
     def is_used_up(self, offset: int, attempts_max: int) -> bool:
-        """Return whether a message had `attempts_max` attempts, and is neither leased nor done."""
+        """Return whether a message has had `attempts_max` attempts, and is neither leased nor done."""
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the next offset to check for a receive with this filter, or None if there is no such offset.
+        """Return the next offset to check for a receive with a filter, or None.
 
-        The queue ends at `end_offset`.
+        `end_offset` is the end of the queue.
         """
-        # A message that was finished while it was ready is still in the heap. Its removal would cost a search
-        # of the heap then, but costs only a pop here.
+        # A message that was finished while it was ready is still in the heap. An earlier removal would have
+        # cost a search of the heap, and a removal at the head costs one pop.
         while self._ready and self.offsets.is_done(self._ready[0]):
             heapq.heappop(self._ready)
         aside = self._aside.first(filter_bit) if self._aside else None
@@ -196,23 +196,23 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Deliver no fresh messages below `queue_offset`, where the log was deleted, before `skipped_to`."""
+        """Skip fresh messages below `queue_offset`, where the log was deleted, before `skipped_to`."""
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return the end of the fresh messages from `first` on, up to `end`, that are not leased."""
+        """Return the end of the contiguous unleased messages from `first` on, at most `end`."""
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, which is a fresh message, until it gets the turn of its message group."""
+        """Park the candidate, a fresh message, until it gets the turn of its message group."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
 
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
-        """Let the candidate wait for the filters of a mask, and close its message group meanwhile."""
+        """Set the candidate aside for the filters of a mask, and close its message group meanwhile."""
         if offset == self.next_offset:
             self.next_offset += 1
         else:
@@ -224,13 +224,13 @@ class InFlight:
 
     def judge_again(self) -> None:
         """Make all messages that are set aside ready, because the filters of the group have changed."""
-        self._ready = sorted([*self._ready, *self._aside.take_all()])  # a sorted list is a heap
+        self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a heap.
 
     def lease(self, lease: Lease) -> None:
         """Lease the candidate, or the next message of a run."""
         offset = lease.queue_offset
-        # In the last case, the message is the next of a run. It was parked, so it is below the next offset,
-        # and `_hold` removes it from its message group.
+        # In the last case, the message is the next message of a run. The message was parked, so it is below
+        # the next offset, and `_hold` removes it from its message group.
         if offset == self.next_offset:
             self.next_offset += 1
         elif self._ready and self._ready[0] == offset:
@@ -240,7 +240,7 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Lease adjacent fresh messages from the candidate on, which have no message group."""
+        """Lease adjacent fresh messages without message groups, from the candidate on."""
         assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
@@ -250,7 +250,7 @@ class InFlight:
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
-        """Replace the lease of a message within the same attempt. Return the replaced lease."""
+        """Replace the lease of a message within the same attempt, and return the replaced lease."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
@@ -258,20 +258,21 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Remove an unleased message from the waiting messages. The caller must then finish the message."""
+        """Remove an unleased message from the waiting messages, before the caller finishes the message."""
         assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
             return
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        elif offset not in self._aside:  # `finished` removes the message there, and passes the turn on
+        # `finished` removes a message that is set aside, and passes the turn on.
+        elif offset not in self._aside:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Remove messages that are done, which were leased or candidates, or which are later fresh messages.
+        """Remove messages that are done, which were leased, candidates, or later fresh messages.
 
-        Return the leases that end.
+        Return the ended leases.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -290,7 +291,7 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages below `queue_offset`, where the log was deleted. Leases are kept."""
+        """Remove waiting messages, but no leases, below `queue_offset`, where the log was deleted."""
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
         self._aside.take_below(queue_offset)
@@ -298,16 +299,16 @@ class InFlight:
             self._give_turn(turn)
 
     def reopened(self) -> None:
-        """Go back to the committed offset, because messages of lite topics are to be delivered again."""
+        """Return to the committed offset, because messages of lite topics will be delivered again."""
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> Lease:
-        """End a lease that was not acknowledged, and return it. The message will be delivered again."""
+        """End and return the lease of an unacknowledged message, which will be delivered again."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
             # The message was deleted by retention, or is at or above the next offset (leased before a
-            # restart, or of a lite topic). In the second case it is fresh, and would be delivered twice if it
-            # were also ready.
+            # restart, or of a lite topic). In the second case, the message is fresh, and would be delivered
+            # twice if it were also ready.
             if lease.message_group:
                 self._give_turn(self.message_groups.done(lease.message_group))
         elif lease.message_group:
@@ -317,7 +318,7 @@ class InFlight:
         return lease
 
     def _skip_known(self) -> None:
-        """Move the next offset past messages that are done, or that were leased before a restart."""
+        """Move the next offset past messages that are done or leased."""
         while True:
             self.next_offset = self.offsets.open_from(self.next_offset)
             if self.next_offset not in self._leases:
@@ -353,9 +354,9 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """One message group, with the number of leased messages and a heap of the waiting offsets.
+    """A message group, with the number of leased messages and a heap of the waiting offsets.
 
-    `given_ms` is the time of the last delivery, or 0 if it is unknown.
+    `given_ms` is the time of the last delivery, or 0 if unknown.
     """
 
     in_flight: int = 0
@@ -370,14 +371,14 @@ class MessageGroups:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of messages that wait and do not have the turn."""
+        """The number of waiting messages without the turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a candidate may be leased, because its message group is free or it has the turn."""
+        """Return whether a candidate's message group is free or the candidate has the turn."""
         return name not in self._groups or offset in self._turns
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, which is the next of a run, or None."""
+        """Return the lowest parked offset of a message group, which continues a run, or None."""
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
 
@@ -387,13 +388,13 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close a message group, which is free or has its turn at `offset`, after a message set aside."""
+        """Close a message group at a message that is set aside, which has the turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
-        """Remove a parked message. The cost is linear in the number of waiting messages."""
+        """Remove a parked message, in time linear in the number of waiting messages."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
@@ -410,7 +411,7 @@ class MessageGroups:
         ]
 
     def leased(self, name: str, offset: int, leased_ms: int) -> None:
-        """Count a message as leased. The message no longer waits or has the turn."""
+        """Count a message as leased, and remove it from the waiting messages."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         group.given_ms = leased_ms
@@ -420,35 +421,35 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease ended. Return the offset that has the turn now, or None."""
+        """Park a message whose lease ended, and return the offset that gets the turn, or None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """End a lease. Return the offset that has the turn now, or None."""
+        """Count the end of a lease, and return the offset that gets the turn, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Skip a message. Return the offset to which its turn passes, or None."""
+        """Skip a message, and return the offset to which its turn passes, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Remove the waiting messages below `offset`. Return the offsets that get the turn."""
+        """Remove the waiting messages below `offset`, and return the offsets that get the turn."""
         for group in self._groups.values():
-            left = sorted(one for one in group.waiting if one >= offset)  # a sorted list is a heap
+            left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a heap.
             self.parked_count -= len(group.waiting) - len(left)
             group.waiting = left
-        # Turns pass last, when no group has messages below `offset`, because a turn must not pass to these.
+        # Turns pass after all removals, because a turn must not pass to a message below `offset`.
         turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # The turn passes at the end of the last lease of a run. Otherwise a later message could overtake
-        # messages of the run that are still leased and may be delivered again.
+        # The turn passes at the end of the last lease of a run. Otherwise a later message could be delivered
+        # before leased messages of the run that may be delivered again.
         if group.in_flight:
             return None
         if not group.waiting:

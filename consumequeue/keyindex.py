@@ -1,23 +1,25 @@
-"""The key index finds the records of a topic with a message key or id, newest first.
+"""The key index, which finds the records of a topic with a message key or id, newest first.
 
-    put ----> as they came (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
+    put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is a schema of `consumequeue.run_store`. The index contains all records with a queue: messages,
-halves and timers under their real topic, and dead letters. An entry has 64 bits of a hash and the record's
-physical offset. The caller reads the record and compares the key (`carries`), so a result is exact.
+The key index is a schema of `consumequeue.run_store`. The key index contains all records with a queue:
+messages, half messages and timers under their real topic, and dead letters. An entry consists of a 64-bit
+hash and the physical offset of the record. The caller reads the record and compares the key (`carries`), so
+the results are exact.
 
-1. Records are added in log order, so the runs, the batches and the entries in memory cover ascending parts of
-   the log, and are searched in reverse order. A search for the newest records may therefore read no run.
-2. The index is a pure function of the log, like the queues. If a run is missing or damaged, the index is
+1. Records are added in log order, so the runs, the batches, and the other entries in memory cover ascending
+   parts of the log, and are searched in reverse order. Therefore a search for the newest records may not read
+   any run.
+2. The key index is a pure function of the log, like the queues. If a run is missing or damaged, the index is
    rebuilt.
 3. Entries of records that retention has deleted are skipped, and are removed by the next merge.
 
-Cost: 0.4 us to add a name, nearly all of it for the hash. A look-up takes 5 us, 0.2 us for each batch and
-each run with a filter, and 10 us for each block that is read, which is one block in each run that has the key
-or has no filter. Memory: 18 bytes for an entry until it is in a run, 12 to 24 bits for an entry of the runs
-up to `FILTERED_MAX`, some 10 MB in all, and 8 bytes for 255 entries of the few larger runs. Weak spot: a hash
-with many entries is read block by block, backwards, even if only some entries are wanted.
+Cost: adding a name takes 0.4 us, nearly all of it for the hash. A look-up takes 5 us, plus 0.2 us per batch
+and per run with a filter, plus 10 us per block read. One block is read in each run that contains the key or
+has no filter. Memory: 18 bytes per entry in memory, 12 to 24 bits per entry of the runs up to `FILTERED_MAX`,
+about 10 MB in total, and 8 bytes per 255 entries of larger runs. Weak spot: a hash with many entries is read
+block by block, in reverse order, even if only some entries are wanted.
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 FILTERED_MAX: Final = 1 << 20
-"""The number of entries of the largest run with a filter, whose filter has 1.5 to 3 MiB."""
+"""The number of entries of the largest run with a filter, which takes 1.5 to 3 MiB."""
 
 _KEYS: Final = property_names.KEYS.encode()
 _REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
-"""One entry, with 64 bits of a hash and the physical offset of the record."""
+"""An entry, which consists of a 64-bit hash and the physical offset of the record."""
 
 
 def in_order(entries: Entries) -> Entries:
@@ -72,14 +74,14 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64 bits that represent a key of a topic."""
+    """Return the 64-bit hash of a key of a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
-    """Return the topic of a record for users, and the names of the record, which are its keys and its id.
+    """Return the real topic of a record, and the names of the record, which are its keys and its id.
 
-    An inner batch also has the names of each of its messages.
+    The names of an inner batch include the names of each of its messages.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -97,7 +99,7 @@ def carries(record: Record, topic: str, key: str) -> bool:
 
 
 def messages_of(record: Record) -> list[Record]:
-    """Return the readable messages of an inner batch, in order, or the record itself if it is not a batch."""
+    """Return the readable messages of an inner batch, in order, or a list with any other record."""
     first = record.queue_offset
     messages: list[Record] = []
     with suppress(StoreDamaged, LibraryMissing):
@@ -107,7 +109,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def other_keys_of(message: Message) -> Collection[str]:
-    """Return the keys of a message that differ from its id."""
+    """Return the keys of a message, except a key that equals the message id."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
@@ -131,19 +133,19 @@ def keys_of(stored: bytes) -> dict[str, None]:
 
 
 def runs_named(frozen: Any) -> list[Run]:
-    """Return the runs that a snapshot names (`RunsToWrite.freeze`), without loading them."""
+    """Return the runs in a snapshot (`RunsToWrite.freeze`), without loading the runs."""
     return [Run(KEYS, KEYINDEX, *fields) for fields in frozen or ()]
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether the file of a run at any path is undamaged."""
+    """Return whether the file of a run, at a path that may differ, is undamaged."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False
 
 
 class _Batch(NamedTuple):
-    """The columns of sorted entries, and the filter of their hashes."""
+    """A sorted batch: the columns of the entries, and the filter of their hashes."""
 
     hashes: Words
     offsets: Words
@@ -151,7 +153,7 @@ class _Batch(NamedTuple):
 
 
 class RecentKeys:
-    """Entries in memory, which are added in log order. Older entries are in sorted batches."""
+    """The entries in memory, which are added in log order. Older entries are in sorted batches."""
 
     def __init__(self) -> None:
         self.hashes, self.offsets = array("Q"), array("Q")
@@ -162,7 +164,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Make a sorted batch of the entries that are not in a batch yet."""
+        """Create a sorted batch of the entries that are not in a batch yet."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -176,7 +178,7 @@ class RecentKeys:
         self.hashes, self.offsets = array("Q"), array("Q")
 
     def find(self, key_hash: int, probe: Probe) -> Iterator[int]:
-        """Yield the physical offsets of a hash, newest first."""
+        """Yield the physical offsets of the entries with a hash, newest first."""
         places = np.flatnonzero(np.asarray(self.hashes) == np.uint64(key_hash))
         yield from [self.offsets[place] for place in reversed(places)]
         for batch in reversed(self._batches):
@@ -194,7 +196,7 @@ class RecentKeys:
         self.offsets += newer.offsets
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order. No entry may be added until the last chunk is yielded."""
+        """Yield all entries, in order. No entry may be added before the last chunk is yielded."""
         entries = np.empty(len(self), ENTRY)
         entries["key"] = np.concatenate([*(batch.hashes for batch in self._batches), self.hashes])
         entries["offset"] = np.concatenate([*(batch.offsets for batch in self._batches), self.offsets])
@@ -210,12 +212,12 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Index one durable record. Records must be added in log order."""
+        """Index one durable record, in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Index durable records, in log order, by the digests of their names and their log offsets."""
+        """Index durable records, in log order, given the digests of their names and their log offsets."""
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
         recent.hashes.frombytes(b"".join(digests))
@@ -224,7 +226,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def put_many(self, hashes: Words, offsets: Words) -> None:
-        """Index many durable records by hashes of names and ascending offsets, both as uint64."""
+        """Index many durable records, given arrays of hashes of names and ascending offsets, as uint64."""
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
         recent.offsets.frombytes(offsets.tobytes())
@@ -232,7 +234,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of records that may have the key, newest first, from `first_offset` on.
+        """Yield the offsets at or above `first_offset` of records that may have the key, newest first.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -245,7 +247,7 @@ class KeyIndex(RunStore[RecentKeys]):
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
 
     def entries_from(self, first_offset: int) -> Iterator[Entries]:
-        """Yield in chunks all entries of records at or above a log offset, in no order.
+        """Yield in chunks all entries of records at or above a log offset, in any order.
 
         Raise `StoreDamaged` if the index cannot be read.
         """

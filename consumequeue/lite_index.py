@@ -1,18 +1,18 @@
-"""The queue offsets of the messages of each lite topic in one queue, by the lite topic's code.
+"""The index of the messages of each lite topic in one queue: queue offsets by the code of the lite topic.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The index is a pure function of the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
-The index is therefore not stored on disk, and is rebuilt at startup from the entries alone, at a few million
-entries a second. The index reads new entries of the queue at each query. Below the floor, where no group has
-open messages, it keeps only the last offset of each lite topic. If a group goes back below the floor, the
-index is rebuilt from a lower floor.
+The lite index is a pure function of the queue, whose entries contain the code
+(`consumequeue.entry.lite_code`). Therefore the index is not stored on disk, and is rebuilt at startup from
+the entries, at a few million entries per second. Each query first reads the new entries of the queue. Below
+the floor, where no group has open messages, the index keeps only the last offset of each lite topic. If a
+group returns below the floor, the index is rebuilt from a lower floor.
 
-Two lite topics may have the same code, so the lite topic of a message is checked before delivery.
+Two lite topics may have the same code, so the lite topic of each message is checked before delivery.
 
-Cost: 8 bytes for each message above the floor, some 200 bytes for each lite topic, and a binary search for
-each look-up. Weak spots: one slow group holds the floor for all groups, and `reach` below the floor reads the
-whole queue in one step. After a damaged file, the index has no entries until a cut has passed the file.
+Cost: 8 bytes per message above the floor, about 200 bytes per lite topic, and one binary search per look-up.
+Weak spots: one slow group determines the floor for all groups, and `reach` below the floor reads the whole
+queue in one step. If a file is damaged, the index has no entries until a cut has passed the file.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _TRIM_EVERY: Final = 65_536
 
 
 class LiteIndex:
-    """The lite topics of one queue."""
+    """The index of the lite topics of one queue."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
         self._offsets: dict[int, array[int]] = {}
         self._floor = queue.min_offset
         self.read_offset = queue.min_offset
-        """The queue offset up to which the queue was read."""
+        """The queue offset up to which the index has read the queue."""
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class LiteIndex:
 
     @property
     def known_count(self) -> int:
-        """The number of lite topics in the part of the queue that was read."""
+        """The number of lite topics in the part of the queue that the index has read."""
         return len(self._offsets)
 
     def __contains__(self, code: int) -> bool:
@@ -57,29 +57,29 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """Whether many entries were read since the index was trimmed."""
+        """Whether many entries were read since the last `trim`."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first offset of a lite topic at or above `offset` and the floor, or None."""
+        """Return the first offset of a lite topic at or above both `offset` and the floor, or None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
     def between(self, code: int, first: int, end: int) -> array[int]:
-        """Return the offsets of a lite topic from `first` up to `end`, exclusive, also below the floor."""
+        """Return the offsets of a lite topic from `first` up to `end`, exclusive, even below the floor."""
         first = max(first, self._queue.min_offset)
         self.reach(first)
         offsets = self._offsets.get(code, array("q"))
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """Lower the floor to `offset` if it is higher. The queue is then read again."""
+        """Lower the floor to `offset`, if the floor is higher, by reading the queue again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
-            # The arrays only grow at their ends. Lower offsets cannot be inserted, so the queue is read
-            # again.
+            # Offsets can only be appended to the arrays. Lower offsets cannot be inserted, so the queue is
+            # read again.
             self._offsets.clear()
             self._floor = self.read_offset = self._trimmed_at = offset
             for code, last in self._lasts_below(offset):
@@ -90,13 +90,14 @@ class LiteIndex:
         """Remove offsets below `floor`, where no group has open messages, and empty lite topics."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
-            # The last offset of a lite topic stays, even below the floor, until retention has passed it.
+            # The last offset of a lite topic is kept, even below the floor, until retention has passed the
+            # offset.
             del offsets[: min(bisect_left(offsets, self._floor), len(offsets) - 1)]
             if offsets[-1] < self._queue.min_offset:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Read the new entries of the queue, except entries that were cut off before this read."""
+        """Read the new entries of the queue, except entries that were already cut off."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
@@ -116,7 +117,7 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """Yield each code of `rows` with its ascending places. A gap left by damage has code 0."""
+    """Yield each code of `rows`, except the code 0 of gaps, with its ascending places."""
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.diff(codes[order])) + 1

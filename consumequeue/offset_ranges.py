@@ -1,9 +1,9 @@
-"""A set of queue offsets is stored as ranges, so its size is the number of holes, not of offsets.
+"""A set of queue offsets, stored as ranges, whose size depends on the number of holes, not of offsets.
 
-The ranges are stored in two sorted lists of their starts and ends (exclusive), and never touch. An addition
-at the end of the last addition, which is usual for acknowledgements, moves one end. Other additions cost a
-binary search and a move of the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue in
-which every second message is acknowledged has a range for each message.
+The ranges are stored in two sorted lists of starts and ends (exclusive), and are never adjacent. An addition
+at the end of the last addition, which is usual for acknowledgements, changes one end. Other additions take a
+binary search and move the tails of the lists. Weak spot: `take_out` rewrites both lists, and a queue in which
+every second message is acknowledged has one range per acknowledged message.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class OffsetRanges:
             self._ends[-1] = max(end, last)
             self.count += self._ends[-1] - last
             return
-        # Ranges that only touch the new range are merged, too (`left` on the ends, `right` on the firsts).
-        # Otherwise `behind` could stop between two adjacent ranges at an offset that is in the set.
+        # Ranges adjacent to the new range are also merged (`left` on the ends, `right` on the firsts).
+        # Otherwise `behind` could return an offset that is in the set, between two adjacent ranges.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         swallowed = sum(map(int.__sub__, self._ends[low:high], self._firsts[low:high]))
@@ -58,7 +58,7 @@ class OffsetRanges:
         assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Remove ascending offsets. The cost is one pass over all ranges."""
+        """Remove ascending offsets, in one pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count
