@@ -402,7 +402,7 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the time in ms of the last delivery, if known, of message groups with waiting messages."""
+        """Return the known times (ms) of the last delivery of the message groups with waiting messages."""
         has_turn = set(self._turns.values())
         return [
             one.given_ms

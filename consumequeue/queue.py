@@ -1,25 +1,26 @@
-"""The index of one queue of one topic, whose entry n, at byte 20 n, is the record with queue offset n.
+"""The index of one queue of one topic. Entry n, at byte 20 n, locates the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
-    consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries a file
+    consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
 
 The index is a pure function of the log, in files with the format of RocketMQ's `ConsumeQueue`, and is rebuilt
-if it is deleted. New entries are in the tail, which is read from memory, until a worker has written them
-(`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each file, because entries have no CRC.
+if it is deleted. New entries are in the tail, which is read from memory, until a worker has written the
+entries (`consumequeue.dispatch`). A snapshot contains the tail and a CRC per file, because entries have no
+CRC.
 
 Rules:
-- No file is opened at startup. The bytes of a file after `written_count` are void and are overwritten.
-- Every read of a file is verified, block by block, with the CRCs of the written bytes, so only written
+- No file is opened at startup. The bytes of a file after `written_count` are invalid and are overwritten.
+- Every read of a file is verified, block by block, with the CRCs of the written bytes. Therefore only written
   entries are returned, and no message is skipped because of a damaged entry. The first read in a process
-  reads the whole file, because a snapshot has one CRC for each file, and computes the CRCs of its blocks.
-- A file that differs, is too short, or cannot be read is damaged, which does not stop the broker, because the
-  queues can be rebuilt. The damage is reported once, and the file is not read again. Reads of its entries
-  fail until the queues are rebuilt at the next startup.
+  reads the whole file, because a snapshot has one CRC per file, and computes the CRCs of the blocks.
+- A file that differs, is too short, or cannot be read is damaged. Damage to a queue file does not stop the
+  broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
+  Reads of its entries fail until the next startup rebuilds the queues.
 
 Cost: an entry has 20 bytes. The first read of a file reads up to 6 MB, a later read one or two blocks of
-2,560 bytes, and a search by log offset takes some 20 reads. A queue takes 500 bytes of memory, including one
-entry and its place in `Dispatch`, and up to 9 KB of block CRCs for each file that is read. Weak spots: damage
-on disk is found at the first read of a file, not at startup. On a full disk, tails grow without a limit.
+2,560 bytes, and a search by log offset takes about 20 reads. A queue takes 500 bytes of memory, including one
+entry and the references in `Dispatch`, and up to 9 KB of block CRCs per file that is read. Weak spots: damage
+on disk is detected at the first read of a file, not at startup. On a full disk, tails grow without a limit.
 """
 
 from __future__ import annotations
@@ -56,26 +57,26 @@ _ADVICE: Final = "The queues are made anew from the log at the next start: resta
 
 
 FoundDamaged = Callable[[str, str], None]
-"""A function that gets the path of a damaged file and a sentence about the damage."""
+"""A function that is called with the path of a damaged file and a message about the damage."""
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Ignore damage, for tools that verify the files themselves."""
+    """Ignore damage, for tools that verify the files."""
 
 
 def is_of_others(error: OSError) -> bool:
-    """Return whether a failure does not concern the file that was to be opened.
+    """Return whether a failed open was not caused by the file.
 
-    Such failures are a lack of descriptors in the process, or a failed sync of a folder.
+    Examples of other causes are a lack of descriptors in the process, and a failed sync of a folder.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_of_folder(path: str, error: OSError) -> bool:
-    """Return whether a failure is the failed sync of a folder of queues that contains a file.
+    """Return whether a failure is the failed sync of a queue folder that contains a file.
 
-    The name of the file may then be lost, as the bytes of the file may be lost after a failed sync of the
-    file.
+    After a failed sync of the folder, the name of the file may be lost, like the bytes of a file after a
+    failed sync of the file.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -83,7 +84,7 @@ def is_of_folder(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """Entries to write to a file of a queue, from byte `position` of the file on."""
+    """The entries to write to a file of a queue, from byte `position` on."""
 
     path: str
     position: int
@@ -91,7 +92,7 @@ class QueueWrite(NamedTuple):
 
 
 class TakenQueue(NamedTuple):
-    """A queue at one moment, which `kept` converts to the row of a snapshot."""
+    """The state of a queue at one moment, which `kept` converts to the row of a snapshot."""
 
     written_count: int
     crcs: dict[int, int]
@@ -101,7 +102,7 @@ class TakenQueue(NamedTuple):
 
 
 class _Blocks:
-    """The CRC-32 of each block in the first `length` bytes of a file."""
+    """The CRC-32 of each block of the first `length` bytes of a file."""
 
     __slots__ = ("_crcs", "length")
 
@@ -111,7 +112,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Add bytes that were written after the others."""
+        """Add bytes that were appended to the file."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -128,7 +129,7 @@ class _Blocks:
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether whole blocks, from byte `begin` of the file on, match their CRCs."""
+        """Return whether the bytes of whole blocks, from byte `begin` of the file on, match the CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -180,39 +181,38 @@ class ConsumeQueue:
         """The CRC of each file, by first byte, in a dictionary that checkpoints share and that never changes.
         """
         self._doubted = _NO_DOUBT
-        """The first bytes of files whose sync has failed and which no later process may trust."""
+        """The first bytes of files whose sync has failed, which later processes must not trust."""
         self._damaged = _NO_DAMAGE
         """By first byte, descriptions of damaged files. The dictionary is replaced, never changed."""
         self._blocks = _NO_BLOCKS
-        """By first byte, the blocks of files that were read. Blocks are extended in place.
-        """
+        """The blocks of files that were read, by first byte, which are extended in place. """
         self.min_offset = 0
         self._begins_at = UNKNOWN
-        # The entries are bytes, because Python's garbage collector does not count objects that replace
-        # others, and reads of many queues would leave too many objects for one collection.
+        # The entries are stored as bytes, because reads of many queues would leave too many objects for one
+        # collection of Python's garbage collector.
         self._read_ahead = b""
         self._read_ahead_from = 0
         self.compared_bytes = 0
-        """The total size of the files that were read as a whole, which measures the delay of the loop."""
+        """The total size of the files that were read as a whole, a measure of the delay of the event loop."""
         self.noted_bytes = 0
         """The size of the tail at its last check by `consumequeue.tails`."""
 
     @property
     def tail_bytes(self) -> int:
-        """The size of the entries that are in memory only."""
+        """The size in bytes of the entries that are only in memory."""
         return len(self._tail)
 
     @property
     def end_offset(self) -> int:
-        """The queue offset that the next record will have."""
+        """The queue offset of the next record."""
         return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Add an entry at its queue offset. Missing offsets before the entry are filled with a gap."""
+        """Add an entry at its queue offset, after a gap for missing offsets."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> int:
-        """Add contiguous entries from `queue_offset` on. Missing offsets before the first entry become a gap.
+        """Add contiguous entries from `queue_offset` on, after a gap for missing offsets.
 
         Return the size of the tail in bytes.
         """
@@ -230,7 +230,7 @@ class ConsumeQueue:
         return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
-        """Return an entry below `end_offset`. Read ahead, because the next entries are often needed soon."""
+        """Return an entry below `end_offset`, reading ahead entries that may be needed soon."""
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         if not 0 <= at < len(self._read_ahead):
@@ -239,7 +239,7 @@ class ConsumeQueue:
         return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, without entries that were not read ahead."""
+        """Return up to `count` entries from `queue_offset` on, limited to entries that are read ahead."""
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
@@ -252,17 +252,16 @@ class ConsumeQueue:
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return the result of `get` as an array of `entry.ENTRY`, which is empty if the file was deleted."""
+        """Return the entries of `get` as an array of `entry.ENTRY`, which is empty for a deleted file."""
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets from `queue_offset` on whose tag has one of the given hashes.
+        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `codes`.
 
-        A gap counts as a match, because the tags of lost messages are unknown. The hashes are ascending.
-        Without a match, return the offset after the checked entries, of which there is at least one.
+        A gap counts as a match, because the tags of lost messages are unknown. The codes are ascending.
+        Without a match, return the offset after the examined entries, at least one of which is examined.
         """
-        # Blocks grow, so the cost of a call is proportional to the skipped entries, even if many entries
-        # match.
+        # The blocks grow, so that the cost of a call is proportional to the number of skipped entries.
         block, at, end = _MATCHED_AT_FIRST, queue_offset, queue_offset + count
         while True:
             rows = self.rows(at, min(block, end - at))
@@ -274,12 +273,12 @@ class ConsumeQueue:
                 return at
 
     def gap_end(self, queue_offset: int) -> int:
-        """Return the end of a gap that contains `queue_offset`, or the end of the search.
+        """Return the end of the gap that contains `queue_offset`, or the end of a bounded search.
 
-        Adjacent gaps of several damages are several gaps, because each gap names the record after its own
-        damage.
+        Adjacent gaps from several damaged ranges are separate gaps, because the entries of each gap contain
+        the offset of the record after its own damage.
         """
-        # Blocks grow as in `next_match`, because most gaps are short, and there may be many gaps.
+        # The blocks grow as in `next_match`, because a queue may have many gaps, most of which are short.
         at, block, place = queue_offset, _MATCHED_AT_FIRST, None
         while at < queue_offset + _GAP_AT_ONCE:
             rows = self.rows(at, min(block, queue_offset + _GAP_AT_ONCE - at))
@@ -297,21 +296,19 @@ class ConsumeQueue:
         return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
-        """Return the end of a gap of any length that contains `queue_offset`, with some 20 reads.
+        """Return the end of the gap, of any length, that contains `queue_offset`, with about 20 reads.
 
-        The record after the gap has one entry, so it is not an inner batch. Raise `StoreDamaged` if a file is
-        damaged.
+        The record after the gap must not be an inner batch. Raise `StoreDamaged` if a file is damaged.
         """
         end = self._search(self._physical_offset(queue_offset) + 1)
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return the log offset of the entry before a gap that contains `queue_offset`, or -1 at the start of
-        the queue.
+        """Return the log offset of the entry before the gap that contains `queue_offset`.
 
-        An entry of another gap counts as the offset just before the record after that gap. Raise
-        `StoreDamaged` if a file is damaged.
+        Return -1 at the start of the queue. For an entry of another gap, return one less than the offset of
+        the record after that gap. Raise `StoreDamaged` if a file is damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
         return self._physical_offset(first - 1) if first > self.min_offset else -1
@@ -319,7 +316,7 @@ class ConsumeQueue:
     def _stored(self, queue_offset: int, count: int) -> bytes:
         """Return the bytes of up to `count` entries from `queue_offset` on, at most to the end of a file.
 
-        Return no bytes below `min_offset` if the file is not needed. Raise `StoreDamaged` if a needed file is
+        Return b"" below `min_offset` if the file is not needed. Raise `StoreDamaged` if a needed file is
         missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
@@ -336,11 +333,11 @@ class ConsumeQueue:
         else:
             assert queue_offset < self.min_offset, f"{self._folder}: no file has offset {queue_offset}"
             found = b""
-        # A read ends at the end of its file. The tail is then returned by a later read.
+        # A read ends at the end of its file, and a later read returns the tail.
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return verified bytes of a file, or raise `StoreDamaged` with a queue offset."""
+        """Return verified bytes of a file, or raise `StoreDamaged` with the queue offset."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -355,7 +352,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes of a file. Report and raise `StoreDamaged` if the disk cannot read the bytes."""
+        """Return bytes of a file, or report and raise `StoreDamaged` if the disk cannot read the bytes."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -366,13 +363,13 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report a damaged file. Return the error for the reader of the file."""
+        """Record and report a damaged file, and return the error for the reader."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
-        """Return the bytes of a whole file. Raise `StoreDamaged` if the bytes do not match the file's CRC."""
+        """Return the bytes of a whole file, or raise `StoreDamaged` if they do not match the CRC."""
         self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
@@ -380,7 +377,7 @@ class ConsumeQueue:
         return stored
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
-        """Return a description of the damage of a file that does not match its CRC."""
+        """Return a description of the damage to a file that does not match its CRC."""
         path, how = self._path(first_byte), "cannot be read"
         with suppress(OSError):
             is_short = self._disk.size(path) < self._length(first_byte)
@@ -403,9 +400,10 @@ class ConsumeQueue:
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
-        """Return whether all files with entries from `min_offset` on are whole.
+        """Return whether all files with entries from `min_offset` on are undamaged.
 
-        If `may_be_cut` is true, a cut that is not known yet may have deleted the oldest files.
+        If `may_be_cut` is true, the oldest files may be missing, because a cut that is replayed later may
+        have deleted the files.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -419,7 +417,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of this queue begins at a log offset, with about 20 reads."""
+        """Return whether a record of the queue begins at a log offset, with about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -427,9 +425,10 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the tail to the files, unsynced, because the files can always be rebuilt. Return the paths.
+        """Write the tail to the files, without a sync, and return the paths.
 
-        Raise OSError if there is no room. Entries that were not written stay in the tail and can be read.
+        No sync is needed, because the files can be rebuilt. Raise OSError if the disk is full. Unwritten
+        entries stay in the tail and can be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -438,7 +437,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Drop entries of the tail that are in the files now. Do nothing if they were dropped before."""
+        """Drop written entries from the tail, unless the entries were dropped before."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -452,18 +451,17 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def doubt(self, path: str) -> None:
-        """Mark a file as untrusted for later processes, because writes to it may be lost (`SyncFailed`).
+        """Mark a file as untrusted for later processes, because writes may be lost after `SyncFailed`.
 
-        This process continues to read the file as long as the disk returns the written bytes.
+        The current process continues to read the file while the disk returns the written bytes.
         """
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
-        """Drop the tail, which is in no file. The files of these entries cannot be read until the next
-        startup.
+        """Drop the tail, whose entries are in no file, and return the paths of the files.
 
-        The CRCs of the files are updated as if the entries had been written, so a read of the files raises
-        `StoreDamaged`. Return the paths of the files.
+        The CRCs of the files are updated as if the entries had been written. Therefore a read of the files
+        raises `StoreDamaged` until the next startup.
         """
         writes = self.unwritten()
         for one in writes:
@@ -474,17 +472,16 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return the tail as writes of up to `count_max` entries. The entries stay in the tail."""
+        """Return writes for up to `count_max` entries of the tail, which stay in the tail."""
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
             QueueWrite(self._path(at), inside, part) for at, inside, part in _parts(self._written_count, some)
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Remove the entries from `queue_offset` on, where the next entry will be added. Raise OSError on
-        failure.
+        """Remove the entries from `queue_offset` on, the offset of the next entry, or raise OSError.
 
-        Return the paths of files that may be written and not synced.
+        Return the paths of files that may have unsynced changes.
         """
         paths = self.write()
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
@@ -498,23 +495,23 @@ class ConsumeQueue:
         for name in self._disk.list(self._folder):
             if int(name) > last:
                 self._disk.delete(f"{self._folder}/{name}")
-        kept_bytes = 0 if crc is None else end - last  # an unknown file begins with a hole
+        kept_bytes = 0 if crc is None else end - last  # A file that was not read begins with a hole.
         if self._disk.size(self._path(last)) > kept_bytes:
             self._disk.truncate(self._path(last), kept_bytes)
         self._forget({at for at in self._crcs if at >= last})
         if crc is not None:
             self._crcs = self._crcs | {last: crc}
-            if what is not None:  # a cut does not repair a damaged file
+            if what is not None:  # A cut does not repair a damaged file.
                 self._damaged = self._damaged | {last: what}
             if is_doubted:
                 self._doubted |= {last}
         return [*paths, self._path(last)]
 
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
-        """Return the CRC of a file that is cut to `length` bytes, or a wrong CRC if the file is damaged.
+        """Return the CRC of a file truncated to `length` bytes, or a wrong CRC if the file is damaged.
 
-        A file that the disk cannot read is treated in the same way, because it can be rebuilt and must not
-        prevent a start.
+        A file that the disk cannot read is treated as damaged, because the file can be rebuilt and must not
+        prevent a startup.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -528,7 +525,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Return the queue at this moment for the row of a snapshot (`kept`), or None if it is empty."""
+        """Return the current state for the row of a snapshot (`kept`), or None if the queue is empty."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -537,9 +534,9 @@ class ConsumeQueue:
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Fill the queue with gaps up to `queue_offset`, because these offsets belonged to lost records."""
-        # All gaps but the last are a hole, which has no cost. The last gap is written, because without an
-        # entry there would be no file, and `adopt` needs the last file.
+        """Extend the queue with gaps up to `queue_offset`, in place of lost records."""
+        # All gaps but the last are a hole of the file, which has no cost. The last gap is written, because
+        # `adopt` needs the last file, which has at least one entry.
         if self.end_offset == 0 < queue_offset:
             self._begin_at(queue_offset - 1)
         missing_count = queue_offset - self.end_offset
@@ -547,9 +544,9 @@ class ConsumeQueue:
             self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
-        """Begin an empty queue at an offset, with a gap up to `lost_until` for records lost to damage.
+        """Begin an empty queue at an offset, with a gap up to `lost_until` for records destroyed by damage.
 
-        The gap overwrites old bytes in files of an earlier run.
+        The gap overwrites old bytes in files of an earlier process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
@@ -558,7 +555,7 @@ class ConsumeQueue:
     def first_from(self, log_offset: int) -> int:
         """Return the first queue offset whose record is at or after a log offset.
 
-        If a file is damaged, return the present start of the queue.
+        If a file is damaged, return the current first offset of the queue.
         """
         with suppress(StoreDamaged):
             if self.min_offset < self.end_offset and self._begin() < log_offset:
@@ -568,8 +565,8 @@ class ConsumeQueue:
     def _search(self, log_offset: int) -> int:
         """Return the first queue offset whose record is at or after a log offset, or raise `StoreDamaged`.
 
-        The search reads at most two files as a whole, because intermediate entries are not verified. The
-        result and the entry before it are verified, which is sufficient because log offsets are ascending.
+        The search does not verify intermediate entries, and therefore reads at most two whole files. The
+        result and the preceding entry are verified, which is sufficient because log offsets ascend.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -579,14 +576,14 @@ class ConsumeQueue:
         return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def _uncompared_place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry without verification."""
+        """Return the log offset in an entry, without verifying the entry."""
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
-        """Return an entry without verification and without a read of the whole file.
+        """Return an entry without verifying the entry and without reading the whole file.
 
-        The caller must verify the entry. Return a gap if the file has no such entry. Raise `StoreDamaged` if
-        the file cannot be read.
+        The caller must verify the result. Return a gap if the file does not contain the entry. Raise
+        `StoreDamaged` if the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         first_byte = queue_offset * ENTRY_BYTES - inside
@@ -597,31 +594,31 @@ class ConsumeQueue:
 
     @property
     def knows_begin(self) -> bool:
-        """Whether the log offset in the first entry is known. `first_from` stores this offset."""
+        """Whether the log offset in the first entry, which `first_from` stores, is known."""
         return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
-        """Return the log offset in the first entry, which is stored, so that cuts read fewer files."""
+        """Return the log offset in the first entry, which is cached, so that cuts read fewer files."""
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
         return self._begins_at
 
     @property
     def unread_bytes(self) -> int:
-        """The total size of the files that were not read yet, which are read as a whole at the first read."""
+        """The total size of the unread files, each of which is read as a whole at the first read."""
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def whole_bytes(self, queue_offset: int) -> int:
-        """Return the size of an entry's file if a read of the entry would read the whole file, or 0."""
+        """Return the size of the file of an entry if a read of the entry would read the whole file, or 0."""
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
-            return 0  # perhaps read from the tail, so that the file is not known
+            return 0  # The entry may have been read from the tail, so that the file is unread.
         first_byte = queue_offset * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
         is_known = first_byte in self._blocks or first_byte in self._damaged or first_byte not in self._crcs
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
 
     def place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, or `UNKNOWN` without an entry or in a damaged file."""
+        """Return the log offset in an entry, or `UNKNOWN` if the entry is missing or its file is damaged."""
         with suppress(StoreDamaged):
             if queue_offset < self.end_offset:
                 return (
@@ -630,10 +627,10 @@ class ConsumeQueue:
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Raise the start of the queue to `min_offset`, at most to the end of the queue.
+        """Raise the first offset of the queue to `min_offset`, at most to the end of the queue.
 
-        `begins_at` is the log offset in the entry at `min_offset`, if known (`place`), so that no later
-        search is needed.
+        `begins_at` is the log offset in the entry at `min_offset`, if known (`place`), which saves a later
+        search.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -642,49 +639,49 @@ class ConsumeQueue:
 
     @property
     def has_unneeded(self) -> bool:
-        """Whether all entries of a file are below `min_offset`."""
+        """Whether all entries of a file that may be deleted are below `min_offset`."""
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
     def may_be_unneeded(self) -> bool:
-        """Whether all entries of a file are below `min_offset`, even if the file is still the last one.
+        """Whether all entries of a file are below `min_offset`, even if the file is the last file.
 
-        If the result is false, it stays false until the start of the queue is raised again.
+        A result of False remains valid until the first offset of the queue is raised again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
 
     @property
     def _needed_from(self) -> int:
-        """The first byte of the first file that is kept.
+        """The first byte of the first file that must be kept.
 
         The file of the last entry is always kept, because its CRC is updated with new entries.
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def unneeded(self) -> list[str]:
-        """Return the paths of the files to delete, whose entries are all below `min_offset`.
+        """Return the paths of the files to delete, in which all entries are below `min_offset`.
 
-        These files are no longer read. A file that the tail continues is kept, because a write of the tail
-        would create the file again.
+        The returned files are no longer read. A file that the tail continues is kept, because a write of the
+        tail would create the file again.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Forget files of `unneeded` that have been deleted."""
+        """Remove the state of deleted files that `unneeded` has returned."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
-        # `_needed_from` is not used, because after a cut the last entry may be in such a file.
+        # `_needed_from` is not used, because after a cut the last entry may be in a deleted file.
         assert all(at + _FILE_BYTES <= self.min_offset * ENTRY_BYTES for at in first_bytes), (
             f"{self._folder}: a file with entries that are needed is gone"
         )
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:
-        """Write the tail, as far as possible, if it begins in a file that is to be deleted.
+        """Write the tail, as far as possible, if it begins in a file that will be deleted.
 
         Return the paths of the written files. Raise `SyncFailed` for a folder with other files, because the
-        operating system reports such a failure once.
+        operating system reports the failure only once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []
@@ -701,14 +698,14 @@ class ConsumeQueue:
         return paths
 
     def _forget(self, first_bytes: Set[int]) -> None:
-        """Forget the state of files that were deleted or changed."""
+        """Remove the state of files that were deleted or changed."""
         self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
         self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
         self._doubted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
-        """Adopt the state of a snapshot of an earlier run, without a read of any file."""
+        """Adopt the state of a snapshot of an earlier process, without reading any file."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
         self._tail += tail
@@ -716,13 +713,13 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log. The file will begin with gaps."""
+        """Begin a queue whose first records are no longer in the log, with gaps at the start of the file."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Return the log offset in an entry. Raise `StoreDamaged` if its file is damaged."""
+        """Return the log offset in an entry, or raise `StoreDamaged` if its file is damaged."""
         (found,) = self.get(queue_offset, 1)
         return _place_of(found)
 
@@ -740,21 +737,21 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 def kept(taken: TakenQueue) -> Row:
     """Return the row of a queue for a snapshot. The function is thread-safe.
 
-    The row has the number of entries in files, (first byte, CRC-32) of each file, the first offset, the tail
-    in base64, and the log offset in the first entry, or `UNKNOWN`.
+    The row consists of the number of entries in files, (first byte, CRC-32) of each file, the first offset,
+    the tail in base64, and the log offset in the first entry, or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of a file up to byte `inside`. A missing file will begin with a hole."""
+    """Return the CRC of a file up to byte `inside`. A missing file counts as a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue from the row of a snapshot."""
+    """A queue in the row of a snapshot."""
 
     topic: str
     queue_id: int
@@ -776,10 +773,9 @@ class StoredQueue(NamedTuple):
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues of a snapshot's rows, or nothing for None.
+    """Yield the queues in the rows of a snapshot, or no queues for None.
 
-    Topics are interned, because each JSON row has its own string, but the process needs one string for each
-    topic.
+    Topics are interned, because each JSON row has its own string, and the process needs one string per topic.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -790,8 +786,8 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 def _place_of(found: Entry) -> int:
     """Return the log offset in an entry, for searches.
 
-    A gap contains the offset of the record after the gap. In a search the gap must be before this record, so
-    its offset is one byte less.
+    The entries of a gap contain the offset of the record after the gap. In a search, the gap must be before
+    this record, so the result is one byte less.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
@@ -803,7 +799,7 @@ def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the parts of a tail by file, as the file's first byte, the position in the file, and entries."""
+    """Yield the parts of a tail by file: the first byte of the file, the position in it, and the entries."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -813,14 +809,14 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return which codes are wanted. The wanted codes are ascending; 2,048 of them take 12 steps a code."""
+    """Return which codes are in the ascending `wanted` codes, in 12 steps per code for 2,048 wanted codes."""
     at = np.searchsorted(wanted, codes)
     found: Flags = wanted[np.minimum(at, len(wanted) - 1)] == codes
     return found
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) of the files with a queue's entries from its start on.
+    """Yield (path, length in bytes, CRC-32) of the files with the entries of a queue.
 
     The last file is always included, because its CRC is updated with new entries.
     """

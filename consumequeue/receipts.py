@@ -1,10 +1,10 @@
-"""A receipt handle is the text form of a lease, with RocketMQ's nine fields, an epoch and a generation.
+"""Receipt handles: the text form of a lease, with RocketMQ's nine fields, an epoch, and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
-Clients treat a handle as opaque. The generation is unique to one lease, so a handle is refused once its
-message has been acknowledged or leased again. The epoch is the epoch of the lease, and is omitted if it is 0.
+Clients treat a receipt handle as opaque. The generation is unique to one lease, so that a receipt handle is
+refused after its message was acknowledged or leased again. The epoch of the lease is omitted if it is 0.
 (RocketMQ `ReceiptHandle`.)
 """
 
@@ -18,7 +18,7 @@ from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):
-    """The content of a handle, which identifies a lease and its message."""
+    """The content of a receipt handle, which identifies a lease and its message."""
 
     queue_id: int
     queue_offset: int
@@ -33,7 +33,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the handle of a lease, which `decode` converts to a `Receipt`. Times are in ms since 1970."""
+    """Return the receipt handle of a lease, with times in ms since 1970, for `decode`."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -41,7 +41,7 @@ def encode(
 
 
 def generation_of(handle: str) -> int:
-    """Return the generation in a handle, or -1 without one, for comparison with the current lease."""
+    """Return the generation in a receipt handle, or -1 if it is malformed, to compare with the lease."""
     try:
         return int(handle.rpartition(" ")[2])
     except ValueError:
@@ -50,9 +50,9 @@ def generation_of(handle: str) -> int:
 
 @lru_cache(maxsize=limits.ENTRIES_PER_REQUEST_MAX)
 def decode(handle: str) -> Receipt:
-    """Return the lease in a handle. Raise `InvalidReceiptHandle` for a malformed handle.
+    """Return the content of a receipt handle, or raise `InvalidReceiptHandle` if it is malformed.
 
-    The result is cached, because a handle whose lease has ended is decoded twice.
+    The result is cached, because a receipt handle whose lease has ended is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

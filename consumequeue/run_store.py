@@ -1,36 +1,37 @@
-"""A run store is an index of entries in memory and in sorted runs.
+"""A run store, which is an index of entries in memory and in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-There are two run stores, each with its own schema, structure in memory, and look-ups:
+The broker has two kinds of run stores, each with a schema, a structure in memory, and look-ups:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
     valid entries   every entry, newest first          the highest offset of a (key, check)
     order of puts   log order                          any order
-    expired         below the log's first offset       by the caller (rule 2)
-    damage          the index is rebuilt (rule 3)      sound blocks remain readable (rule 3)
+    expired         below the log's first offset       as defined by the caller (rule 2)
+    damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
-1. Files are written by a checkpoint's worker and named by the snapshot of the checkpoint. A file never
-   changes, and its number is used once. A file is deleted when neither the new snapshot nor the previous
-   snapshot names it, because recovery may start from either. The snapshot of a failed checkpoint may still be
-   on disk, so the runs of failed checkpoints are kept until a checkpoint succeeds.
-2. A merge drops expired entries. If only the newest entry of a key counts, an expired entry stays as long as
-   a run outside the merge may have an older entry of the same key, which would otherwise count again. A
-   look-up may therefore return expired entries, and the caller must compare them with its clock or offset.
+1. Files are written by the worker of a checkpoint, and are named in the snapshot of the checkpoint. A file
+   never changes, and its number is used once. A file is deleted when neither the new nor the previous
+   snapshot names the file, because recovery may start from either snapshot. The snapshot of a failed
+   checkpoint may be on disk, so the runs of failed checkpoints are kept until a checkpoint succeeds.
+2. A merge drops expired entries. If only the newest entry of a key is valid, an expired entry is kept while a
+   run outside the merge may contain an older entry of the same key, which would otherwise become valid again.
+   Therefore a look-up may return expired entries, and the caller must compare the entries with its clock or
+   offset.
 3. A damaged run and all older runs are never merged. A derived index, which can be rebuilt from the log, is
-   adopted as a whole or not at all. While a run is damaged, the index's part of a snapshot is None, and the
-   index is rebuilt at the next startup. A folder in which no file can be written is put aside
-   (`consumequeue.aside`). Any other index keeps its damaged runs, which have the only copy of their entries.
-   Look-ups that need a damaged block raise `StoreDamaged`, and other look-ups succeed. A read error (EIO) is
-   damage, too, and does not prevent startup or checkpoints.
+   adopted as a whole or not at all. While a run of a derived index is damaged, the index's part of a snapshot
+   is None, and the next startup rebuilds the index. A folder in which no file can be written is set aside
+   (`consumequeue.aside`). Any other index keeps its damaged runs, which contain the only copy of their
+   entries. Look-ups that need a damaged block raise `StoreDamaged`, and other look-ups succeed. A read error
+   (EIO) is also damage, and does not prevent startup or checkpoints.
 4. Runs are merged by size. A run is merged when the later runs and the new entries together have three times
-   as many entries. There are therefore some three runs of each size, and an entry is written again only when
-   its run grows fourfold.
+   the number of its entries. Therefore an index has about three runs of each size, and an entry is written
+   again only when its run grows fourfold.
 
-Memory: `UNSAVED_MAX` entries. Once there are as many entries in memory, or in runs that no snapshot names, a
-checkpoint is due. Recovery, which may replay more entries, writes runs in between (`spill`). Weak spot: a
+Memory: `UNSAVED_MAX` entries. When this number of entries is in memory, or in runs that no snapshot names, a
+checkpoint is due. Recovery may replay more entries, and writes runs in between (`spill`). Weak spot: a
 damaged run stops the merges of all older runs.
 """
 
@@ -53,17 +54,17 @@ UNSAVED_MAX: Final = 1_000_000
 _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
-"""Return which entries are expired at the time or log offset that is given to `to_write`."""
+"""A function that returns which entries are expired at a time or log offset."""
 
 
 class Unsaved(Protocol):
-    """Entries in memory."""
+    """The entries of an index in memory."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries, in order. No entry may be added until the last chunk is yielded."""
+        """Yield all entries, in order. No entry may be added before the last chunk is yielded."""
 
     def take(self, newer: Self) -> None:
         """Add all entries of `newer`, which must not be used afterwards."""
@@ -74,7 +75,7 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """A run store at one moment, for a checkpoint, with immutable entries in memory and runs."""
+    """The state of a run store for a checkpoint, with closed entries in memory and runs."""
 
     schema: Schema
     folder: str
@@ -82,19 +83,19 @@ class RunsToWrite:
     runs: tuple[Run, ...]
     recents: tuple[Unsaved, ...]
     named: frozenset[str]
-    """The files that a snapshot on disk may name."""
+    """The names of the files that a snapshot on disk may contain."""
     is_over: IsOver
     until: int
     """The time or offset that is passed to `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
-    """The runs after the write, or None before the write."""
+    """The runs after `write`, or None before `write`."""
 
     def write(self, disk: Disk) -> None:
-        """Write the new entries and the older runs that are due for a merge to one durable run.
+        """Write the new entries, merged with older runs by rule 4, to one durable run.
 
-        A damaged run and all earlier runs are not changed. The folder of a derived index in which no file can
-        be written is put aside, and all of its runs count as damaged. Raise OSError on failure.
+        A damaged run and all older runs are not changed. The folder of a derived index in which no file can
+        be written is set aside, and all of its runs count as damaged. Raise OSError on failure.
         """
         try:
             self._write(disk)
@@ -112,8 +113,8 @@ class RunsToWrite:
         kept = _kept_count(self.runs, new_count) if new_count else len(self.runs)
         new: Run | None = None
         is_merged = False
-        # Each iteration finds another damaged run or ends, because no run from `kept` on is known to be
-        # damaged.
+        # Each iteration detects another damaged run or is the last, because no run from `kept` on is known to
+        # be damaged.
         while not is_merged:
             kept = max(kept, self._sound_from())
             try:
@@ -130,12 +131,12 @@ class RunsToWrite:
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
 
     def tidy(self, disk: Disk) -> None:
-        """Delete the files that neither the new nor the previous snapshot names."""
+        """Delete the files that are in neither the new nor the previous snapshot."""
         assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the index from which on no run is damaged, which is `len(runs)` if the newest is damaged."""
+        """Return the index after the newest damaged run, or 0 without damage."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -157,8 +158,8 @@ class RunsToWrite:
             raise
 
     def _needed(self, entries: Entries, older: tuple[Run, ...]) -> Entries:
-        """Return the entries without expired entries that hide no older entry."""
-        # A false positive of a filter only keeps an entry until the next merge.
+        """Return the entries, except expired entries that hide no older entry."""
+        # A false positive of a filter only retains an entry until the next merge.
         is_over = self.is_over(entries, self.until)
         if self.schema.newest_only and older and is_over.any():
             probes = probes_of(entries["key"])
@@ -168,7 +169,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index in one folder, which is empty until runs are adopted or entries are added."""
+    """An index in one folder, initially empty."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -190,12 +191,12 @@ class RunStore(Generic[Memory]):
 
     @property
     def is_full(self) -> bool:
-        """Whether a checkpoint is due because of the entries in memory or in runs that no snapshot names."""
+        """Whether a checkpoint is due, because of entries in memory or in runs that no snapshot contains."""
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The runs since the last checkpoint, oldest first."""
+        """The current runs, oldest first."""
         return self._runs
 
     def recents(self) -> tuple[Memory, ...]:
@@ -209,26 +210,26 @@ class RunStore(Generic[Memory]):
 
     @property
     def damage(self) -> str:
-        """The known damage as a sentence, or "" without damage."""
+        """The message about the known damage, or "" without damage."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Record the damage of runs. Ignore runs that are no longer in use."""
+        """Record the damage of runs, except runs that are no longer in use."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
         """Return the state for a checkpoint, which another thread may write.
 
-        The caller must report the outcome by `written` or `failed`. No entries in memory are dropped before.
+        The caller must report the outcome with `written` or `failed`. Until then, no entries in memory are
+        dropped.
         """
         if len(self._recent):
             self._closed.append(self._recent)
             self._closed_count += len(self._recent)
             self._recent = self._begin()
-        # A number is used once, even if no file is written, because a file that a snapshot names never
-        # changes.
+        # A number is used once, even if no file is written, because a file in a snapshot must never change.
         self._next_number += 1
         assert all(run.number < self._next_number - 1 for run in self._runs), "a run's number comes again"
         return RunsToWrite(
@@ -244,35 +245,35 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """Replace the sources of the runs of a durable checkpoint with these runs."""
+        """Replace the sources of a durable checkpoint with the runs of the checkpoint."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Use the runs that a failed checkpoint has written, because a snapshot may name them."""
-        # The snapshot of the checkpoint may have reached the disk before the failure, and may then be the
-        # newest or the previous snapshot. Its files are therefore kept until a checkpoint succeeds, even
-        # after merges.
+        """Use the runs that a failed checkpoint has written, because a snapshot may contain the runs."""
+        # The snapshot of the checkpoint may have been written before the failure, and may be the newest or
+        # the previous snapshot. Therefore its files are kept until a checkpoint succeeds, even after merges.
         if done.written is not None:
             self._named |= _names(done.written)
         self._use(done)
 
     def _use(self, done: RunsToWrite) -> None:
-        """Use the runs that were written, or else reopen the newest closed entries in memory."""
+        """Use the runs that were written or, without a written run, reopen the newest closed entries."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
         elif self._closed:
-            # One structure is reopened, because otherwise each of several failed checkpoints would leave a
-            # structure, and every look-up searches all structures.
+            # One structure is reopened, because otherwise every failed checkpoint would leave a structure,
+            # and each look-up searches all structures.
             newer, self._recent = self._recent, self._closed.pop()
             self._closed_count -= len(self._recent)
             self._recent.take(newer)
 
     def spill(self, until: int) -> None:
-        """Write a run now if memory is full, for recovery, which may add more entries than a checkpoint has.
+        """Write a run if the memory is full, for recovery, which may add any number of entries.
 
-        On a full disk, new entries wait in memory, and the write is tried again after as many more entries.
+        On a full disk, new entries stay in memory, and the write is tried again after the same number of
+        further entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -284,11 +285,11 @@ class RunStore(Generic[Memory]):
             self._use(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Adopt the runs that a snapshot names. Return a description of their damage, or "".
+        """Adopt the runs in a snapshot, and return a description of their damage, or "".
 
-        The files that other snapshots name are kept as well. A derived index is adopted only if all of its
-        runs are sound and readable. In any other index, a lost run is kept and named by the next snapshots,
-        too, because its entries are missing but not wrong. Raise OSError on failure.
+        The files in other snapshots are also kept. A derived index is adopted only if all of its runs are
+        undamaged and readable. In any other index, a lost run is kept, and is also included in the next
+        snapshots, because its entries are missing but not wrong. Raise OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -308,7 +309,7 @@ class RunStore(Generic[Memory]):
         return self.damage
 
     def _delete_unnamed(self, names: frozenset[str]) -> str:
-        """Delete the files without one of the names. Return the reason if the folder cannot be listed, or "".
+        """Delete the files not in `names`, and return the error if the folder cannot be listed, or "".
 
         Files of a derived index that cannot be deleted are left to the next checkpoint. For any other index,
         raise OSError.
@@ -325,7 +326,7 @@ class RunStore(Generic[Memory]):
         return ""
 
     def drop(self) -> None:
-        """Delete the index, or put the folder of a derived index aside. Raise OSError on failure."""
+        """Delete the index, or set the folder of a derived index aside, or raise OSError."""
         self._clear()
         try:
             self._disk.delete(self._folder)
@@ -345,7 +346,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return the number of runs, oldest first, that are not merged with `new_count` new entries."""
+    """Return the number of oldest runs that are not merged with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -359,9 +360,9 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 
 
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
-    """Delete the files of a folder without one of the names, as far as possible.
+    """Delete the files of a folder that are not in `names`, as far as possible.
 
-    Raise the first OSError at the end, because one failure must not prevent the other deletions.
+    The first OSError is raised at the end, because one failure must not prevent other deletions.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):
