@@ -183,7 +183,7 @@ class ConsumeQueue:
         self._doubted = _NO_DOUBT
         """The first bytes of files whose sync has failed, which later processes must not trust."""
         self._damaged = _NO_DAMAGE
-        """By first byte, descriptions of damaged files. The dictionary is replaced, never changed."""
+        """The descriptions of damaged files, by first byte. The dictionary is replaced, never changed."""
         self._blocks = _NO_BLOCKS
         """The blocks of files that were read, by first byte, which are extended in place. """
         self.min_offset = 0
@@ -256,9 +256,9 @@ class ConsumeQueue:
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `codes`.
+        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `tags_codes`.
 
-        A gap counts as a match, because the tags of lost messages are unknown. The codes are ascending.
+        A gap counts as a match, because the tags of lost messages are unknown. `tags_codes` are ascending.
         Without a match, return the offset after the examined entries, at least one of which is examined.
         """
         # The blocks grow, so that the cost of a call is proportional to the number of skipped entries.

@@ -1,18 +1,18 @@
-"""Messages of one queue that wait for another filter of their consumer group.
+"""The messages of one queue that are set aside for another filter of the consumer group.
 
 If a message does not match the filter of a receive but matches another filter of the group, the message is
 set aside. A later receive with a matching filter takes the messages that are set aside, lowest offset first.
 
-Filters are bits of a mask, `wanted_by`. Messages with equal masks share one heap, so a message is in one heap
-for any number of filters, and the next message of a filter is the lowest head of the heaps whose mask has the
-filter's bit. A change of the group's filters changes the meaning of the bits. `take_all` then empties the
-structure in one step, and every message is checked again. A receive can cause such a change, so its cost for
-each message is no more than the usual cost of a message.
+Each filter is a bit of a mask, `wanted_by`. Messages with equal masks share one heap, so a message is in one
+heap regardless of the number of filters. The next message of a filter is the lowest head of the heaps whose
+mask contains the bit of the filter. A change of the filters of the group changes the meaning of the bits. In
+this case, `take_all` empties the structure in one step, and every message is checked again. A receive can
+cause a change of filters, so the cost per message must not exceed the usual cost of a message.
 
-Memory: a dictionary entry and a heap entry for each message, and at most `PARKED_PER_QUEUE_MAX` messages
+Memory: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
 (`consumequeue.in_flight`). Cost: one heap operation to put or take a message. `first` reads the heads of at
-most 2**FILTERS_PER_GROUP_MAX - 1 heaps, in practice one or two. Weak spot: if a message is finished by
-retention or an operator, its heap entry remains until the entry reaches the head.
+most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator finishes a
+message, the heap entry remains until it reaches the head.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter
 
 
 class SetAside:
-    """Waiting offsets, by the filters that match their messages."""
+    """The offsets of messages that are set aside, by the filters that match the messages."""
 
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
@@ -36,7 +36,7 @@ class SetAside:
         return offset in self._wanted_by
 
     def put(self, offset: int, wanted_by: int) -> None:
-        """Let an offset wait for the filters of a mask."""
+        """Add an offset for the filters of a mask."""
         assert wanted_by > 0, f"{offset} waits for no filter"
         assert offset not in self._wanted_by, f"{offset} is set aside twice"
         self._wanted_by[offset] = wanted_by
@@ -44,12 +44,12 @@ class SetAside:
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
-        """Return the lowest offset that waits for a filter, or None if no offset waits."""
+        """Return the lowest offset for a filter, or None."""
         heads = [self._head(mask) for mask in list(self._heaps) if mask & filter_bit]
         return min((one for one in heads if one is not None), default=None)
 
     def take(self, offset: int) -> bool:
-        """Remove an offset. Return False if the offset is not set aside."""
+        """Remove an offset, and return whether the offset was set aside."""
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
@@ -60,7 +60,7 @@ class SetAside:
         return True
 
     def take_all(self) -> list[int]:
-        """Remove all offsets, and return them in order."""
+        """Remove and return all offsets, in ascending order."""
         taken = sorted(self._wanted_by)
         self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken
@@ -71,7 +71,7 @@ class SetAside:
             self.take(offset)
 
     def counts(self) -> Counter[int]:
-        """Return the number of offsets that wait for each filter, by the bit of the filter."""
+        """Return the number of offsets for each filter, by the bit of the filter."""
         counts: Counter[int] = Counter()
         for mask, count in self._counts.items():
             while mask:
@@ -80,7 +80,7 @@ class SetAside:
         return counts
 
     def _head(self, mask: int) -> int | None:
-        """Return the lowest offset of a heap that was not removed. Drop an empty heap."""
+        """Return the lowest valid offset of a heap, or drop an empty heap and return None."""
         heap = self._heaps[mask]
         while heap and self._wanted_by.get(heap[0]) != mask:
             heapq.heappop(heap)

@@ -1,6 +1,6 @@
-"""Sorted runs are immutable files of fixed-size entries in key order, with fences and a bloom filter.
+"""Sorted runs: immutable files of fixed-size entries in key order, with fences and a bloom filter.
 
-`consumequeue.run_store` decides when runs are written, merged and deleted. A `Schema` describes the entries.
+`consumequeue.run_store` decides when runs are written, merged, and deleted. A `Schema` describes the entries.
 The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each have a schema.
 
 **A run** is the file `<folder>/<20 digits number>`: a head, blocks of 4,096 bytes, and a tail.
@@ -16,24 +16,24 @@ The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timer
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
 Integers are little-endian, and unused bytes are zero. A file is written under another name, with the head
-last, and then renamed, so it is either whole or absent. The number in a block's CRC verifies the position of
-the block.
+last, and then renamed, so that the file is either whole or absent. The block number in the CRC of a block
+verifies the position of the block.
 
-Entries are sorted by `key`, then by the schema's minor field. Fences and filter are kept in memory. A look-up
-of a key that is not in the run costs no read, and a look-up of a key in the run costs the read of a block. A
-run with more entries than the schema's `filtered_max` has no filter, so that memory is bounded, and each
-look-up in such a run reads a block. With damaged fences or a damaged filter, the results are the same but
-need more reads. No entry is returned from a damaged block, or from a file whose head differs from the
-snapshot. A read error of the disk is also damage (`StoreDamaged`). For any index this applies to EIO, and for
-a derived index to any error that concerns the file.
+Entries are sorted by `key`, then by the minor field of the schema. The fences and the filter are kept in
+memory. A look-up of a key that is not in the run usually needs no read, and a look-up of a key in the run
+reads one block. A run with more entries than the schema's `filtered_max` has no filter, so that memory is
+bounded, and each look-up in such a run reads a block. With damaged fences or a damaged filter, look-ups have
+the same results but need more reads. No entry is returned from a damaged block, or from a file whose head
+differs from the snapshot. A read error of the disk is also damage (`StoreDamaged`): the error EIO for any
+index, and any error that concerns the file for a derived index.
 
 **A merge** writes one run from several sorted sources. A pass takes a chunk of every source and yields all
-entries up to the least last entry of the chunks. Each pass therefore uses up one chunk, and no source keeps
-more than one chunk. Entries with equal key and minor field are in one pass.
+entries up to the lowest last entry of the chunks. Therefore each pass consumes at least one chunk, and each
+source has at most one chunk in memory. Entries with equal key and minor field are in the same pass.
 
-Cost: a look-up takes 0.3 us for a run without the key, and 8 us for each block. Memory: 12 to 25 bits for
-each entry of a run with a filter, 8 bytes for each block, and one chunk for each source in a merge. Weak
-spot: a merge of runs without equal entries still writes every entry again.
+Cost: a look-up takes 0.3 us for a run without the key, and 8 us per block read. Memory: 12 to 25 bits per
+entry of a run with a filter, 8 bytes per block, and one chunk per source of a merge. Weak spot: a merge of
+runs without equal entries writes every entry again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Entries = np.ndarray[Any, np.dtype[np.void]]
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 READ_BLOCKS: Final = 64
-"""The number of blocks that are read at once when a whole run is read."""
+"""The number of blocks per read of a whole run."""
 
 _CRC: Final = struct.Struct("<I")
 _CRCS: Final = struct.Struct("<II")
@@ -70,22 +70,22 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The dtype of a run's entries, with the 64-bit fields `key` and `offset`, and rules of the index."""
+    """The dtype of the entries of a run, with the 64-bit fields `key` and `offset`, and index rules."""
 
     magic: bytes
     entry: np.dtype[np.void]
     minor: str
-    """The field that orders entries of equal key."""
+    """The field by which entries with equal keys are sorted."""
     merged: Callable[[Entries], Entries]
-    """Sort the entries of several sources, older sources first, and drop superseded entries."""
+    """The function that sorts the entries of several sources, oldest first, and drops superseded ones."""
     newest_only: bool
-    """Whether only the entry with the highest offset counts among entries of equal key and minor field."""
+    """Whether only the entry with the highest offset is valid, among equal keys and minor fields."""
     is_derived: bool
-    """Whether every entry is derived from the log, so that an index with a damaged run is rebuilt."""
+    """Whether all entries are derived from the log, so that an index with a damaged run is rebuilt."""
     filtered_max: int
     """The maximum number of entries of a run with a filter."""
     advice: str
-    """The advice to the operator in an error about a damaged run."""
+    """The advice to the operator in the error message about a damaged run."""
 
     def __post_init__(self) -> None:
         assert CONTENT_BYTES % self.entry.itemsize == 0, "a full block of entries has room left"
@@ -107,22 +107,22 @@ class Run:
     end_offset: int
     entry_count: int
     path: str = field(default="", kw_only=True)
-    """The file's path in the store, which follows from its number unless it is given."""
+    """The path of the file in the store, derived from the number by default."""
     fences: Words | None = field(default=None, init=False, repr=False)
     filter: Filter | None = field(default=None, init=False, repr=False)
     is_tail_sound: bool = field(default=False, init=False)
-    """Whether fences and filter are undamaged."""
+    """Whether the fences and the filter are undamaged."""
     lost: str = field(default="", init=False)
     """The reason why the whole run is unreadable, or "" if the run is readable."""
     unread: str = field(default="", init=False)
-    """The operating system's error text for an unreadable part of the file, or ""."""
+    """The error message of the operating system for an unreadable part of the file, or ""."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run in the head of a file, without loading it. Raise `StoreDamaged` without a head."""
+        """Return the run described by the head of a file, without loading, or raise `StoreDamaged`."""
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
             raise StoreDamaged(f"{path} has no head. {schema.advice}")
@@ -131,7 +131,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The file's name in its folder."""
+        """The name of the file in its folder."""
         return f"{self.number:0{OFFSET_DIGITS}d}"
 
     @property
@@ -141,18 +141,18 @@ class Run:
 
     @property
     def tail_at(self) -> int:
-        """The byte at which the fences begin."""
+        """The byte position of the fences."""
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the row for a snapshot, with the number, offsets and entry count of the head."""
+        """Return the row for a snapshot, with the number, the offsets, and the entry count of the head."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Read fences and filter into memory, and check whether the run is lost.
+        """Read the fences and the filter into memory, and check whether the run is lost.
 
-        A run is lost if the disk cannot read its head or, for a derived index, its tail. Raise OSError as
-        `blocks` does.
+        A run is lost if the disk cannot read its head or, for a derived index, its tail. Raise OSError in the
+        same cases as `blocks`.
         """
         try:
             self._load(disk)
@@ -182,7 +182,7 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail, or b"" if the disk cannot read them and the index is not derived."""
+        """Return bytes of the tail, or b"" if the disk cannot read the tail and the index is not derived."""
         try:
             return disk.read(self.path, position, length)
         except OSError as error:
@@ -192,26 +192,26 @@ class Run:
         return b""
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the run may have the key of a probe. False is certain, and costs no read."""
+        """Return whether the run may contain the key of a probe. A result of False is certain."""
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return for each key, by its probe, whether the run may have entries, or True without a filter."""
+        """Return for each key, given its probe, whether the run may have the key (True without a filter)."""
         if self.filter is None:
             return np.ones(len(places), np.bool_)
         return self.filter.may_hold_each(places, bits)
 
     def find(self, disk: Disk, key: int) -> Iterator[Entries]:
-        """Yield the entries of a key by block, the last block first.
+        """Yield the entries of a key by block, last block first.
 
-        Raise `StoreDamaged` if a block is damaged. Each call reads at least one block, so call `may_hold`
-        first.
+        Raise `StoreDamaged` if a block is damaged. The caller should call `may_hold` first, because each call
+        of `find` reads at least one block.
         """
         if self.lost:
             raise StoreDamaged(self.lost)
         fences: Sequence[int] = _FencesRead(self, disk) if self.fences is None else self.fences.data
-        # Entries of one key may be in several blocks, from the block before the first that begins with the
-        # key, up to the last that begins with the key.
+        # The entries of a key may be in several blocks, from the block before the first block that begins
+        # with the key up to the last block that begins with the key.
         end = bisect_right(fences, key)
         start = max(0, bisect_left(fences, key, 0, end) - 1)
         for number in reversed(range(start, end)):
@@ -221,12 +221,12 @@ class Run:
                 yield entries[first:behind]
 
     def chunks(self, disk: Disk) -> Iterator[Entries]:
-        """Yield all entries, in order. Raise `StoreDamaged` if a block is damaged."""
+        """Yield all entries, in order, or raise `StoreDamaged` if a block is damaged."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Return whether the whole file is undamaged. Read every block."""
+        """Return whether the whole file is undamaged, by reading every block."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
         if not fresh.lost:
@@ -236,7 +236,7 @@ class Run:
         return fresh.is_tail_sound and not fresh.lost and not damaged
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
-        """Yield the readable entries, in order. Append the numbers of damaged blocks to `damaged`."""
+        """Yield the readable entries, in order, and append the numbers of damaged blocks to `damaged`."""
         if disk.size(self.path) < 0:
             damaged.extend(range(self.block_count))
             return
@@ -257,8 +257,8 @@ class Run:
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
         """Return the entries of `count` blocks from block `number` on, or raise `StoreDamaged`.
 
-        Raise `StoreDamaged` also if the disk cannot read the blocks. Raise OSError if the error does not
-        concern the file, or if the index is not derived and the error is not EIO.
+        `StoreDamaged` is also raised if the disk cannot read the blocks. OSError is raised if the error does
+        not concern the file, or if the index is not derived and the error is not EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -275,12 +275,12 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """The damage of a run, as a sentence with advice."""
+        """The message about the damage of a run, with advice."""
         return self.lost or f"{self.wrong} {self.schema.advice}"
 
     @property
     def wrong(self) -> str:
-        """The damage of a run, as a sentence."""
+        """The message about the damage of a run."""
         if self.lost or not self.unread:
             return self.lost or f"{self.path} does not match its CRC."
         if self.schema.is_derived:
@@ -291,7 +291,7 @@ class Run:
         )
 
     def _unread_or_raise(self, error: OSError) -> str:
-        """Record a read error of the disk. Return the damage as a sentence.
+        """Record a read error of the disk, and return a message about the damage.
 
         Raise the error if it does not concern the file, or if it is not EIO and the index is not derived.
         """
@@ -304,7 +304,7 @@ class Run:
 def write_run(
     disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
 ) -> Run | None:
-    """Write a durable run of at most `count_max` sorted entries. Without entries, return None."""
+    """Write a durable run of at most `count_max` sorted entries, or return None without entries."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
     run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
@@ -349,15 +349,15 @@ def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the places of the keys in ascending order. Equal keys keep their order."""
     order = np.argsort(keys)
     ordered = keys[order]
-    # The stable sort takes five times as long. Without equal keys, the result is the same.
+    # A stable sort takes five times as long, and has the same result if no keys are equal.
     return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
-    """Yield all entries in ascending chunks, each of which is grouped by source, older sources first."""
+    """Yield all entries in ascending chunks, each of which is grouped by source, oldest source first."""
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
-        # The least of the last entries, because no later entry of any source is lower.
+        # No later entry of any source is below the lowest of the last entries.
         last = min((int(chunk[major][-1]), int(chunk[minor][-1])) for chunk, _ in waiting)
         ends = [_count_up_to(chunk[major], chunk[minor], *last) for chunk, _ in waiting]
         assert any(ends), "a source is not in order: nothing of it comes up to its last entry"
@@ -378,7 +378,7 @@ def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int)
 
 
 class _FencesRead(Sequence[int]):
-    """The fences of a run, each of which is read from its block."""
+    """The fences of a run, each read from its block on demand."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -396,7 +396,7 @@ def _head(run: Run) -> bytes:
 
 
 def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
-    """Yield the same entries in chunks of full blocks, except for the last chunk."""
+    """Yield the entries in chunks of full blocks, except for the last chunk."""
     left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
@@ -409,8 +409,8 @@ def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entr
 
 
 def _encode_blocks(entries: Entries, first_number: int) -> bytes:
-    """Return the blocks of the given entries, with numbers from `first_number` on."""
-    # Entries never cross a block boundary, so a block can be read, verified and searched alone.
+    """Return the encoded blocks of entries, with block numbers from `first_number` on."""
+    # Entries never cross a block boundary, so that a block can be read, verified, and searched alone.
     stored = entries.tobytes()
     blocks: list[bytes] = []
     for number, at in enumerate(range(0, len(stored), CONTENT_BYTES), first_number):
@@ -420,7 +420,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words piece by piece. Return their CRC-32, and the position after them."""
+    """Write words piece by piece, and return the CRC-32 and the end position of the words."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

@@ -1,21 +1,21 @@
-"""SQL filters select messages by their properties, such as `price > 5 AND region IN ('eu', 'us')`.
+"""SQL filters, which select messages by properties, such as `price > 5 AND region IN ('eu', 'us')`.
 
-The syntax of expressions is in `filter_grammar.py`, and the semantics are in `filter_terms.py`. lark parses
-an expression once, and the terms are joined to one function during the parse. A message matches if the
-function returns true, not if it returns false or unknown. Recent filters are cached, because every long poll
-sends its expression again.
+The syntax of expressions is in `filter_grammar.py`, and the semantics are in `filter_terms.py`. The package
+lark parses an expression once, and the terms are combined into one function during the parse. A message
+matches only if the function returns true, and not if the result is false or unknown. Recent filters are
+cached, because every long poll sends its expression again.
 
-If Apache RocketMQ's filter differs from SQL92, this filter follows SQL92; otherwise it follows RocketMQ. Both
-filters are compared in `tests/rocketmq/test_filters.py`, with `tests/vectors/sql_filters.json`:
+Where Apache RocketMQ's filter differs from SQL92, Tidewheel follows SQL92, and otherwise RocketMQ. The test
+`tests/rocketmq/test_filters.py` compares both filters, with `tests/vectors/sql_filters.json`:
 
-    written                      RocketMQ 5.4                           here
+    expression                   RocketMQ 5.4                           Tidewheel
     a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
     NOT a = 1                    (NOT a) = 1, never true                NOT (a = 1)
     a, NOT a                     a text is never true                   as a = TRUE, NOT (a = TRUE)
     a = b, one or both missing   true, false or unknown by the side     unknown
     a > 3 for '3.5'              an error, and no match                 true, because numbers are decimal
-    a > 3 OR b = 1 for 'x'       an error, and no match                 b decides, the rest is unknown
-    a IN (1, 2), -a, a > 0.0     refused or unknown                     read
+    a > 3 OR b = 1 for 'x'       an error, and no match                 true or unknown, by b = 1
+    a IN (1, 2), -a, a > 0.0     refused or unknown                     supported
     NOT (a CONTAINS 'x')         true if a is missing                   unknown, as a NOT CONTAINS 'x'
 """
 
@@ -41,7 +41,8 @@ from consumequeue.filter_terms import Kind, Place, Term, Verdict
 
 _LONG_MAX: Final = 1 << 63
 _STEP_NS: Final = 200
-_DECODED_BYTE_NS: Final = 8  # 2 in properties as clients send them, 16 in pairs of 6 bytes of an imported log
+# The time per byte is 2 ns for properties of clients, and 16 ns for pairs of 6 bytes in an imported log.
+_DECODED_BYTE_NS: Final = 8
 _PASSED_BYTE_NS: Final = 4
 _SHOWN_CHARACTERS: Final = 20
 
@@ -57,7 +58,7 @@ class SqlFilter:
     passes: int = field(compare=False)
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of `matches` for a size of the stored properties, in `WORK_NS`."""
+        """Return the maximum cost of `matches`, in `WORK_NS`, for a size of the stored properties."""
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
 
@@ -86,7 +87,7 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """The actions of the parser, with a method for each rule of the grammar, called when the rule ends."""
+    """The actions of the parser, with one method per rule of the grammar, called at the end of the rule."""
 
     def start(self, term: Term) -> Term:
         terms.truth(term)
@@ -173,7 +174,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
-    """Return the refusal for a syntax error, with the text found and the text expected."""
+    """Return the error for a syntax error, with the text found and the text expected."""
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):
         expected = _expected(error.accepts)

@@ -1,19 +1,20 @@
-"""The timer index stores the newest fact about each timer or name on disk, with bounded memory.
+"""The timer index, which stores the newest fact about each timer or name on disk, with bounded memory.
 
 The timer index is a schema of `consumequeue.run_store`, with two instances in separate folders. The facts
-about a name, by `hashes_of(topic, name)`, are the timer's offset, its due time and its store time. The facts
-about a timer, by its offset, are the record that ended the timer, the time and the outcome. Facts in memory
-are in a hash table (`timerindex_recent.py`).
+about a name, by `hashes_of(topic, name)`, are the offset, the due time, and the store time of the timer. The
+facts about a timer, by its offset, are the record that ended the timer, the time, and the outcome. Facts in
+memory are in a hash table (`timerindex_recent.py`).
 
-1. Only the fact with the highest offset counts among the facts about one (key, check). A look-up searches
-   memory first, then every run that may have a fact with a higher offset, so facts may be added in any order.
-2. A merge keeps the newest facts that are not expired. A look-up may or may not return an expired fact.
-3. If retention has deleted the record of a fact, the fact has no other copy, so a damaged run is kept until
-   recovery rebuilds it (`services.broker.timers.timer_facts`).
+1. Among the facts about one (key, check), only the fact with the highest offset is valid. A look-up searches
+   memory first, and then every run that may contain a fact with a higher offset, so that facts may be added
+   in any order.
+2. A merge retains the newest facts that are not expired. A look-up may return an expired fact.
+3. If retention has deleted the record of a fact, the run contains the only copy of the fact. Therefore a
+   damaged run is kept until recovery replaces it (`services.broker.timers.timer_facts`).
 
-Cost: 0.7 us to add a fact, with 48 bytes until the next checkpoint. A look-up without a result takes about 2
-us and 0.3 us for each run, and a look-up with a result reads one more block. Memory: 4 MB, and 13 to 25 bits
-for each fact in runs. Weak spot: the facts cannot be derived from the log, so damaged facts are lost (rule
+Cost: adding a fact takes 0.7 us, and 48 bytes until the next checkpoint. A look-up without a result takes
+about 2 us plus 0.3 us per run, and a look-up with a result also reads one block. Memory: 4 MB, and 13 to 25
+bits per fact in runs. Weak spot: the facts cannot be derived from the log, so damaged facts are lost (rule
 3).
 """
 
@@ -54,22 +55,23 @@ FACTS: Final = Schema(
 
 @lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the key and the check, of 64 bits each, that represent a timer's name under a topic.
+    """Return the key and the check, of 64 bits each, for the name of a timer under a topic.
 
-    The result is cached, because a new timer's names are looked up first and then stored (1.5 us a hash).
+    The result is cached, because the names of a new timer are looked up first and then stored (1.5 us per
+    hash).
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
 
 
 class FactIndex(RunStore[Recent]):
-    """The facts in one folder."""
+    """An index of the facts in one folder."""
 
     def __init__(self, disk: Disk, folder: str, is_expired: IsExpired) -> None:
         super().__init__(disk, folder, FACTS, Recent, is_expired)
 
     def take_out(self, run: Run) -> int:
-        """Remove a run, and add its readable facts to memory. Return the number of these facts."""
+        """Remove a run, add its readable facts to memory, and return their number."""
         count = 0
         for facts in run.readable(self._disk, []):
             self.put_many(facts)
@@ -79,14 +81,17 @@ class FactIndex(RunStore[Recent]):
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Record the damaged runs, which are known or found by a read of all runs of up to `bytes_max`."""
+        """Record the given damaged runs, and the damaged runs that a read of all runs finds.
+
+        All runs are read only if their total size is at most `bytes_max`.
+        """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
             known |= {run.number for run in self._runs if not run.is_sound(self._disk)}
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add one fact, with the fields of `timerindex_fact`."""
+        """Add one fact, given the fields in `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
@@ -94,17 +99,17 @@ class FactIndex(RunStore[Recent]):
         self._recent.put_many(facts)
 
     def newest(self, key: int, check: int) -> Said | None:
-        """Return the newest fact about one (key, check), or None if there is no fact or perhaps an expired
-        fact.
+        """Return the newest fact about one (key, check), or None.
 
-        Raise `StoreDamaged` if the fact cannot be read, or OSError if the disk fails.
+        An expired fact may be returned or omitted. Raise `StoreDamaged` if the fact cannot be read, or
+        OSError if the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
             best = _newer(best, closed.find(key, check))
         probe: Probe | None = None
-        # Facts are added in any order, so a newer run may have an older fact. Only a run whose offsets are
-        # all lower than the best offset so far cannot change the result.
+        # Facts are added in any order, so a newer run may contain an older fact. Only a run whose offsets are
+        # all lower than the highest offset found cannot change the result.
         for run in reversed(self._runs):
             if best is None or best.offset < run.end_offset - 1:
                 probe = probe or probe_of(key)
@@ -124,7 +129,7 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether there is a fact. The result for an expired fact is undefined.
+        """Return for each (key, check) whether a fact exists. The result for an expired fact is undefined.
 
         Raise `StoreDamaged` if a fact cannot be read, or OSError if the disk fails.
         """

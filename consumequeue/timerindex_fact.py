@@ -1,10 +1,10 @@
-"""A fact about a timer, which has 40 bytes, and the rule that selects one of several facts.
+"""The format of a fact about a timer, in 40 bytes, and the rule that selects one of several facts.
 
     key (8), check (8)    the subject of the fact
-    offset (8)            the offset of its record; of one (key, check), the highest is the newest
+    offset (8)            the offset of its record; the fact with the highest offset is the newest
     at (8), extra (8)     the content of the fact
 
-Arrays of facts are sorted by (key, check), as in runs.
+Arrays of facts are sorted by (key, check), in the same order as in runs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from consumequeue.bloom_filter import Mask
 from consumequeue.sorted_runs import order_of
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
-"""One fact, with little-endian integers."""
+"""The dtype of a fact, with little-endian integers."""
 
 Facts = np.ndarray[Any, np.dtype[np.void]]
 """An array of `FACT`."""
 
 IsExpired = Callable[[Facts, int], Mask]
-"""Return which facts are no longer needed at a time in milliseconds."""
+"""A function that returns which facts are no longer needed at a time in ms."""
 
 
 class Said(NamedTuple):
@@ -36,10 +36,10 @@ class Said(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact of each (key, check), in order. Of equal offsets, the later fact counts."""
+    """Return the newest fact of each (key, check), in order, and the later fact for equal offsets."""
     if len(facts) == 0:
         return facts
-    facts = _in_order(facts)  # facts with equal offsets keep their order, because both sorts are stable
+    facts = _in_order(facts)  # Facts with equal offsets keep their order, because both sorts are stable.
     keys, checks = facts["key"], facts["check"]
     is_last = np.ones(len(facts), np.bool_)
     is_last[:-1] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
@@ -49,7 +49,7 @@ def newest_of(facts: Facts) -> Facts:
 def _in_order(facts: Facts) -> Facts:
     facts = facts[order_of(facts["key"])]
     keys = facts["key"]
-    # Equal keys are rare, and a sort by three fields costs several times as much as a sort by one field.
+    # Equal keys are rare, and a sort by three fields takes several times as long as a sort by one field.
     is_equal = keys[1:] == keys[:-1]
     if is_equal.any():
         has_twin = np.zeros(len(facts), np.bool_)

@@ -1,12 +1,12 @@
-"""Facts in memory are in a hash table with chains, in two flat arrays with 48 bytes for each fact.
+"""The facts in memory, in a hash table with chains: two flat arrays, with 48 bytes per fact.
 
-    heads    2**19 - 1 slots, by key modulo their number, with the start of each chain, or 0
+    heads    2**19 - 1 slots, by key modulo the number of slots, with the start of each chain, or 0
     words    key, check, offset, at, extra, and the next fact of the chain; the first six words are unused
 
-A fact replaces an older fact about the same (key, check), so chains stay short even if one timer is set again
-and again. A million facts have two entries in each chain. Many facts at once are added with numpy on the same
-arrays. Weak spot: the number of slots is fixed. While a full disk keeps ten million facts in memory, each
-chain has some twenty entries.
+A fact replaces an older fact about the same (key, check), so chains stay short even if one timer is set
+repeatedly. With a million facts, a chain has two entries on average. `put_many` adds facts with numpy to the
+same arrays. Weak spot: the number of slots is fixed. While a full disk keeps ten million facts in memory, a
+chain has about twenty entries.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """Some of the newest facts, with one fact for each (key, check)."""
+    """The facts that were added to memory, with one fact per (key, check)."""
 
     def __init__(self) -> None:
-        self._heads = np.zeros(_SLOTS, np.uint32).data  # the system zeroes each page at its first use
+        # The operating system zeroes each page at its first use.
+        self._heads = np.zeros(_SLOTS, np.uint32).data
         self._words = array("Q", bytes(8 * _WIDTH))
 
     def __len__(self) -> int:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add one fact, unless there is a newer fact."""
+        """Add one fact, unless a newer fact about the same (key, check) exists."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -69,7 +70,7 @@ class Recent:
         self._append(facts[rows == 0])
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether there is a fact."""
+        """Return for each (key, check) whether a fact exists."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
@@ -77,7 +78,7 @@ class Recent:
         self.put_many(_facts(newer._table()[1:]))
 
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts, in order. No fact may be added until the last chunk is yielded."""
+        """Yield all facts, in order. No fact may be added before the last chunk is yielded."""
         keys = self._column(0)
         order = np.argsort(keys)
         keys = keys[order]
@@ -87,7 +88,7 @@ class Recent:
             yield _facts(self._table()[1 + order[at : at + _CHUNK_FACTS]])
 
     def _table(self) -> Words:
-        """Return a view of the words as rows. While the view exists, no fact can be added."""
+        """Return a view of the words as rows, during whose lifetime no fact can be added."""
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
     def _column(self, number: int) -> Words:
@@ -100,7 +101,7 @@ class Recent:
         rows = np.zeros(len(keys), np.int64)
         going = np.flatnonzero(places)
         row = places[going].astype(np.int64) // _WIDTH
-        # All chains are followed in parallel, one step in each iteration. `going` has the chains that have
+        # All chains are followed in parallel, one step per iteration. `going` contains the chains that have
         # not ended.
         while len(going):
             is_it = (table[row, 0] == keys[going]) & (table[row, 1] == checks[going])
@@ -117,7 +118,7 @@ class Recent:
             table[rows[is_newer], column] = facts[field][is_newer]
 
     def _append(self, facts: Facts) -> None:
-        """Add facts about new (key, check) pairs, each at the head of the chain in its slot."""
+        """Add facts about new (key, check) pairs, each at the head of the chain of its slot."""
         if len(facts) == 0:
             return
         slots = (facts["key"] % np.uint64(_SLOTS)).astype(np.int64)
@@ -130,8 +131,8 @@ class Recent:
         for column, field in enumerate(("key", "check", "offset", "at", "extra")):
             added[:, column] = facts[field]
         added[:, 5] = heads[slots]
-        # Facts are sorted by slot now. Each fact of a slot but the first links to the fact before it, and the
-        # last is the new head, because numpy keeps the last of several writes to one place.
+        # The facts are sorted by slot. Each fact of a slot, except the first, links to the preceding fact.
+        # The last fact is the new head, because numpy keeps the last of several writes to one place.
         shares = np.flatnonzero(slots[1:] == slots[:-1])
         added[shares + 1, 5] = places[shares]
         heads[slots] = places
@@ -139,5 +140,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return the facts in rows of the table."""
+    """Return the facts in the given rows of the table."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)
