@@ -5,8 +5,8 @@
 Rules:
 - A descriptor is closed only while no thread uses the descriptor, because its number may be reused for
   another file at once.
-- A deleted or renamed file is removed from the cache. A thread that uses the file keeps its descriptor, and
-  the next call does not find the file.
+- A deleted or renamed file is removed from the cache. A thread that uses the file keeps its descriptor, and a
+  later call does not find the file.
 - A file with unsynced bytes is closed after all other files, and is synced before closing. Otherwise the
   kernel would drop a write error with the last descriptor of the file, and a later sync would succeed. If the
   sync fails, the file is still closed, and the next sync of the file fails (`take_failure`). The error is not

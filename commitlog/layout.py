@@ -147,8 +147,8 @@ def parse_durable(stored: bytes) -> int:
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
     """Publish the durable offset to live readers without a sync.
 
-    After a power failure, the published offset may be too low. The parity of `turn` selects one of the two
-    lines, which must be written alternately.
+    After a power failure, the published offset may be too low. The argument `turn` must be alternately even
+    and odd, and selects one of the two lines.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 

@@ -23,10 +23,11 @@ instead of 8 and shifts the following fields. The fields have no padding and no 
     88+b   1/2+t  topic length, topic  1 byte in v1, 2 in v2
            2 + p  properties length, properties
 
-The bits of sys_flag are: 0x1 body compressed, with the type in 0x700 (see `commitlog.compression`); 0x80
-several messages in one record (`commitlog.inner_batch`); 0xC transaction type (0 none, 4 half message of old
-stores, 8 commit, 12 rollback, which RocketMQ neither queues nor indexes); 0x10 born host is IPv6; 0x20 store
-host is IPv6.
+The bits of sys_flag are as follows. Bit 0x1 means that the body is compressed, with the type in the bits
+0x700 (see `commitlog.compression`). Bit 0x80 means that the record has several messages
+(`commitlog.inner_batch`). The bits 0xC are the transaction type: 0 none, 4 half message of old stores, 8
+commit, 12 rollback, which RocketMQ neither queues nor indexes. Bit 0x10 means that the born host is IPv6, and
+bit 0x20 that the store host is IPv6.
 
 The last property of a record written by Tidewheel is RocketMQ's optional `__CRC32#`. Its value is the CRC-32
 & 0x7FFFFFFF of all bytes before the property, as ten decimal digits, least significant first. Therefore any

@@ -10,8 +10,8 @@ and are then written by a worker (`take`). Entries that could not be written sta
 queues can always be rebuilt. A file that the disk refuses to write is reported as damage, and does not
 prevent writes of other queues. The write of a refused tail is tried again, and the tail is dropped if it
 grows too long. A file that cannot be created for lack of an inode, on a disk with free space, is also
-refused, but does not invalidate the files of other queues, so the mark is kept. Only one write of entries is
-in progress at a time.
+refused. In this case, the mark is kept, because the files of other queues are still valid. Only one write of
+entries is in progress at a time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |

@@ -44,9 +44,9 @@ parked. A lite topic is a message group whose next message is looked up when the
 has ended.
 
 Memory: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Cost:
-one heap operation for a lease, for the end of a lease, and for a turn. Weak spots: `withdraw`, `skipped_to`,
-`judge_again`, and `MessageGroups.cut` read all waiting messages. After a restart, `unleased_until` reads all
-leases until the messages with recorded leases have been passed.
+one heap operation for a lease, for the end of a lease, and for a delivery turn. Weak spots: `withdraw`,
+`skipped_to`, `judge_again`, and `MessageGroups.cut` read all waiting messages. After a restart,
+`unleased_until` reads all leases until the messages with recorded leases have been passed.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class InFlight:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a message is ready for another delivery, or has the turn of its message group."""
+        """Whether a message is ready for another delivery, or has the delivery turn of its message group."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
@@ -206,7 +206,7 @@ class InFlight:
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate, a fresh message, until it gets the turn of its message group."""
+        """Park the candidate, a fresh message, until it gets the delivery turn of its message group."""
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
         self.message_groups.park(message_group, offset)
@@ -265,7 +265,7 @@ class InFlight:
         if offset in self._ready:
             self._ready.remove(offset)
             heapq.heapify(self._ready)
-        # `finished` removes a message that is set aside, and passes the turn on.
+        # `finished` removes a message that is set aside, and passes the delivery turn on.
         elif offset not in self._aside:
             self.message_groups.unpark(message_group, offset)
 
@@ -371,10 +371,10 @@ class MessageGroups:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of waiting messages without the turn."""
+        """The number of waiting messages without the delivery turn."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a candidate's message group is free or the candidate has the turn."""
+        """Return whether a candidate's message group is free or the candidate has the delivery turn."""
         return name not in self._groups or offset in self._turns
 
     def next_parked(self, name: str) -> int | None:
@@ -388,7 +388,7 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close a message group at a message that is set aside, which has the turn."""
+        """Close a message group at a message that is set aside, which keeps the delivery turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
@@ -421,35 +421,35 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease ended, and return the offset that gets the turn, or None."""
+        """Park a message whose lease ended, and return the offset that gets the delivery turn, or None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """Count the end of a lease, and return the offset that gets the turn, or None."""
+        """Count the end of a lease, and return the offset that gets the delivery turn, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Skip a message, and return the offset to which its turn passes, or None."""
+        """Skip a message, and return the offset to which its delivery turn passes, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Remove the waiting messages below `offset`, and return the offsets that get the turn."""
+        """Remove the waiting messages below `offset`, and return the offsets that get the delivery turn."""
         for group in self._groups.values():
             left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a heap.
             self.parked_count -= len(group.waiting) - len(left)
             group.waiting = left
-        # Turns pass after all removals, because a turn must not pass to a message below `offset`.
+        # Delivery turns pass after all removals, so that no turn passes to a message below `offset`.
         turns = [self.passed(turn) for turn in list(self._turns) if turn < offset]
         return [turn for turn in turns if turn is not None]
 
     def _next_turn(self, name: str, group: MessageGroup) -> int | None:
-        # The turn passes at the end of the last lease of a run. Otherwise a later message could be delivered
-        # before leased messages of the run that may be delivered again.
+        # The delivery turn passes at the end of the last lease of a run. Otherwise a later message could be
+        # delivered before leased messages of the run that may be delivered again.
         if group.in_flight:
             return None
         if not group.waiting:

@@ -17,9 +17,9 @@ The broker has two kinds of run stores, each with a schema, a structure in memor
    snapshot names the file, because recovery may start from either snapshot. The snapshot of a failed
    checkpoint may be on disk, so the runs of failed checkpoints are kept until a checkpoint succeeds.
 2. A merge drops expired entries. If only the newest entry of a key is valid, an expired entry is kept while a
-   run outside the merge may contain an older entry of the same key, which would otherwise become valid again.
-   Therefore a look-up may return expired entries, and the caller must compare the entries with its clock or
-   offset.
+   run outside the merge may contain an older entry of the same key. Otherwise the older entry would become
+   valid again. Therefore a look-up may return expired entries, and the caller must compare the entries with
+   its clock or offset.
 3. A damaged run and all older runs are never merged. A derived index, which can be rebuilt from the log, is
    adopted as a whole or not at all. While a run of a derived index is damaged, the index's part of a snapshot
    is None, and the next startup rebuilds the index. A folder in which no file can be written is set aside

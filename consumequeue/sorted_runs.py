@@ -60,7 +60,7 @@ Entries = np.ndarray[Any, np.dtype[np.void]]
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 READ_BLOCKS: Final = 64
-"""The number of blocks per read of a whole run."""
+"""The number of blocks per read, when all blocks of a run are read."""
 
 _CRC: Final = struct.Struct("<I")
 _CRCS: Final = struct.Struct("<II")

@@ -13,8 +13,8 @@ the half message waits without a timer for a producer (`Unasked`):
      +------ a producer connects ----------+
 
 When a producer connects, `CHECKS_WOKEN_MAX` half messages of its topic are scheduled, and each sent
-check-back schedules another. Therefore 100,000 half messages without a producer have no cost while they wait,
-and cause no burst when a producer connects, because the others wait again when the queue of the producer is
+check-back schedules another. Therefore 100,000 half messages without a producer have no cost while waiting.
+When a producer connects, no burst occurs, because half messages wait again when the queue of the producer is
 full. (RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
 
 Memory: about 100 bytes per waiting half message. Weak spot: the list of waiting half messages is not durable.

@@ -1,1 +1,1 @@
-"""The broker's core: the log, queues, timers, and transactions. It reads no clock and does no network I/O."""
+"""The broker's core: the log, queues, timers, and transactions, without a clock and without network I/O."""

@@ -26,18 +26,18 @@ missing records above the offset in the request as damage.
 If new messages are refused for another reason (`stopped`), the effects are the same as for a disk that is 90
 % full.
 
-The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has
-"queues", a list of [topic, queue, new lowest offset], "places", the log offset of each of these queue
-offsets, and "skipped", a list of [group, topic, queue, count] with the number of messages that a group missed
-because of its lag. `services.broker.groups.missed_messages` counts the missed messages, and one line per
-group is logged when the last record of a cut is durable. Queues are processed in batches, so that thousands
-of queues do not block the event loop. A first pass finds the oldest message that a group still needs. A
-second pass makes the cut with one record per batch, and other records may be appended between the records of
-a cut. The last record of a cut, in which "done" is true, cuts the log. A cut omits a queue with a damaged
-file, and the next startup rebuilds the queue and determines its first offset. Afterwards, a record with a
-"cut_offset" of 0 contains the first offsets of rebuilt queues and the counts of messages that groups missed
-in these queues. Until the record exists, groups keep their positions in a rebuilt queue, including the
-positions in snapshots.
+The body of a `TW_SYS_RETENTION` record is JSON with "cut_offset" and "done". The record of a cut also has the
+members "queues", "places", and "skipped". The member "queues" is a list of [topic, queue, new lowest offset],
+and "places" contains the log offset of each new lowest offset. The member "skipped" is a list of [group,
+topic, queue, count] with the number of messages that a group missed because of its lag.
+`services.broker.groups.missed_messages` counts the missed messages, and one line per group is logged when the
+last record of a cut is durable. Queues are processed in batches, so that thousands of queues do not block the
+event loop. A first pass finds the oldest message that a group still needs. A second pass makes the cut with
+one record per batch, and other records may be appended between the records of a cut. The last record of a
+cut, in which "done" is true, cuts the log. A cut omits a queue with a damaged file, and the next startup
+rebuilds the queue and determines its first offset. Afterwards, a record with a "cut_offset" of 0 contains the
+first offsets of rebuilt queues and the counts of messages that groups missed in these queues. Until the
+record exists, groups keep their positions in a rebuilt queue, including the positions in snapshots.
 
 Weak spots: disk space is measured only once per `housekeeping_ms`. If the last tenth of the disk fills up
 between two measurements, the reserve is used, and no data is lost. A cut processes a queue with all of its

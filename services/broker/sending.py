@@ -86,8 +86,8 @@ class Sending:
         """Store a normal, FIFO, delayed, or half message, according to its attributes.
 
         Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
-        `DiskFull` if there is no room. If an error is raised, neither this call nor an earlier call has
-        stored the message.
+        `DiskFull` if the disk is nearly full. If an error is raised, neither this call nor an earlier call
+        has stored the message.
         """
         message_type = message.message_type
         check_message(message, message_type)

@@ -13,7 +13,7 @@ A stream consists of a request and its response. The state of a stream determine
 | closed             | STREAM_CLOSED   | STREAM_CLOSED |                    | ignored    |            |
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
-(1) The client may still send DATA, and RST_STREAM(NO_ERROR) asks it to stop.
+(1) The client may still send DATA, and RST_STREAM(NO_ERROR) requests the end of the DATA.
 (2) Frames may have been in transit. The last `RESET_KEPT` streams that the server has reset are recorded.
 
 Flow control. The windows of a stream and of the connection limit the DATA that each side may send.
@@ -24,12 +24,13 @@ Flow control. The windows of a stream and of the connection limit the DATA that 
 - `is_drained(stream_id)` is true if all DATA sent on a stream has passed flow control.
 
 `Bounds` limits the concurrent streams, the bytes of a header block, the bytes of the header blocks of all
-streams, and the DATA queued for sending. A frame without progress (PING, SETTINGS, PRIORITY, RST_STREAM,
-WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, an unknown type) takes one unit of an allowance, and a
-header block over the limit takes more. Elapsed time and responses refill the allowance, and a connection that
-exhausts the allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping within `ping_seconds` of the last
-ping is a strike, and the third strike ends the connection with `too_many_pings`. HEADERS and DATA of the
-server reset the strikes, because clients measure the round-trip time with pings while receiving.
+streams, and the DATA queued for sending. A frame without progress takes one unit of an allowance, and a
+header block over the limit takes more. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM,
+WINDOW_UPDATE, CONTINUATION, DATA of a few bytes, and unknown types. Elapsed time and responses refill the
+allowance, and a connection that exhausts the allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
+within `ping_seconds` of the last ping is a strike, and the third strike ends the connection with
+`too_many_pings`. HEADERS and DATA of the server reset the strikes, because clients measure the round-trip
+time with pings while receiving.
 
 Fairness: `receive` parses frames with a total cost of up to `work_per_turn`. While `has_unread` is true, the
 transport must not be read, and `receive` must be called again in a later iteration of the event loop.

@@ -279,10 +279,11 @@ class Transactions:
         return questions
 
     def roll_back_lost(self, now_ms: int) -> list[int]:
-        """Roll back half messages whose records are in neither the log nor a keep file; return their offsets.
+        """Roll back half messages whose records are lost, and return the offsets of the half messages.
 
-        A call examines up to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log,
-        and the next call continues.
+        The record of a half message is lost if it is in neither the log nor a keep file. A call examines up
+        to `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first offset of the log, and the next call
+        continues.
         """
         log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"

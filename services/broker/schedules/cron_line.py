@@ -8,7 +8,7 @@
     month    1-12                             jan-dec
     weekday  0-7; 0 and 7 are Sunday          sun-sat
 
-A field is a list of items. An item is a number, a range, or `*` for all numbers; a range or `*` may have a
+A field is a list of items. An item is a number, a range, or `*` for all numbers. A range or `*` may have a
 step, as in `1-9/2` or `*/5`. Names are not case-sensitive, and may be shortened to three letters or more. Two
 rules apply to the whole line:
 1. If both day and weekday are given, a day matches if either field matches. A field that begins with `*` does

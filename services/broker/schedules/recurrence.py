@@ -63,7 +63,7 @@ class Recurrence:
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence."""
+        """Return the first occurrence after a time in ms since 1970, or None without an occurrence."""
         from_s = now_ms // 1000 + 1
         # A clock change before `from_s` may repeat wall times, and a change at `from_s` may skip wall times.
         change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)

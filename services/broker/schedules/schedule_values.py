@@ -76,7 +76,7 @@ class Schedule:
         return recurrence(self.cron, self.time_zone)
 
     def next_after(self, at_ms: int) -> int | None:
-        """Return the first occurrence after a time in ms since 1970, or None if there is no occurrence.
+        """Return the first occurrence after a time in ms since 1970, or None without an occurrence.
 
         Raise `IllegalSchedule` if the cron line or the time zone is invalid.
         """

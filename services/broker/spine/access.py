@@ -85,7 +85,7 @@ class Access:
 
         Return the offset that must be durable before the answer is sent. Raise `UserExists` if the name of a
         new user is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if the name
-        is illegal or there are too many users.
+        is illegal or the limit of users is reached.
         """
         check_user_name(name)
         if renews:
@@ -166,7 +166,7 @@ class Access:
         """Store a token of a user, with the lifetime `kept_ms` or, if `kept_ms` is None, without expiry.
 
         Return the offset that must be durable before the answer is sent. Raise `UserNotFound` if the user
-        does not exist, or `ClientMistake` if there are too many tokens or the id of the token is in use.
+        does not exist, or `ClientMistake` if the limit of tokens is reached or the id of the token is in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:

@@ -60,15 +60,15 @@ class Appended(NamedTuple):
     """An appended record, or all records of a run of copies.
 
     offset, end_offset   its log offset, and the log offset after it (bytes)
-    queue_offset         its offset in its queue; 0 without a queue
-    store_ms             its store time, ms since 1970
+    queue_offset         its offset in its queue, or 0 without a queue
+    store_ms             its store time, in ms since 1970
     facts                its facts, for the parts
-    stored               the record, or its bytes; b"" for a run
+    stored               the record, or its bytes, or b"" for a run
     queue                (topic, queue id), or None without a queue and for a run
     entries              its queue entries, one except for inner batches
-    is_sent              whether a client's send wrote it: its id is remembered
-    id_digest            of its message id; b"" without one
-    names, topic         the keys that find it, and the topic that users know it by
+    is_sent              whether a client's send wrote the record
+    id_digest            the digest of its message id, or b""
+    names, topic         its keys for look-ups, and its real topic
     """
 
     offset: int

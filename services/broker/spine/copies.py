@@ -19,7 +19,7 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""The padding in `name_hashes` for records that have fewer names than there are columns."""
+"""The padding in `name_hashes` for records with fewer names than columns."""
 
 
 class ByQueue(NamedTuple):
@@ -44,7 +44,7 @@ class Copies:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """The name hashes of each record for the key index, padded with `NO_HASH`; shape (records, names)."""
+    """The name hashes of each record for the key index, padded with `NO_HASH`, in shape (records, names)."""
     due_ms: Integers
     """The due times of the timers, in ms since 1970."""
     ended: Integers

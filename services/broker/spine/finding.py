@@ -1,7 +1,7 @@
 """Look-ups of messages by key or message id, with candidates from the index checked against the records.
 
-A look-up finds all records stored for a key: a delayed message is found as a pending timer and as its
-delivery, and a message of a transaction is found as a half message and as its commit.
+A look-up returns all records stored for a key. For a delayed message, the records are the timer and its
+delivery. For a message of a transaction, the records are the half message and its commit.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class RecentIds:
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
-        """The lowest bit of a hash that belongs to the bucket number; the 24 highest bits are the tag."""
+        """The lowest bit of a hash that belongs to the bucket number. The 24 highest bits are the tag."""
         self._bits = BUCKET_BITS_MIN
         # The array is written at once, because otherwise the first ids would each cause a page fault (2 us).
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))

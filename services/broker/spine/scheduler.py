@@ -85,7 +85,7 @@ class Scheduler:
         self._others = _set_wheel_back(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
-        """Remove and return up to `count_max` timers due by `now_ms`, in order; at most half are leases."""
+        """Remove and return up to `count_max` due timers, in due order, at most half of them for leases."""
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
         # The call to each wheel allows at least one timer, so that neither wheel can starve the other.
         due += self._others.advance(now_ms, max(count_max - len(due), 1))

@@ -21,7 +21,7 @@ class Lateness:
     """A histogram of the delays from due time to store time of delayed messages (`LATENESS_BOUNDS_MS`).
 
     If a timer was set after its due time, for example by the commit of a half message, the delay is measured
-    from the time at which the timer was set. `counts` has one more bucket than there are bounds, for values
+    from the time at which the timer was set. `counts` has one bucket per bound, and one bucket for values
     above the last bound.
     """
 

@@ -82,7 +82,7 @@ def may_have_verb(stored: bytes) -> bool:
 
 
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedVerb | None:
-    """Return the verb that a message carries, or None; raise a `ClientMistake` if the verb is illegal.
+    """Return the verb that a message carries, or None, or raise a `ClientMistake` if the verb is illegal.
 
     `now_ms` and the times in the message are in the broker's time. If `delay_ms_max` is None, the delay has
     no limit, because the limit was checked when the message was sent.
