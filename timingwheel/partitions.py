@@ -233,7 +233,7 @@ class Partitions:
     def head_due_ms(self) -> int | None:
         """Return the due time of the first row, or a time before which no unread row is due.
 
-        Return None without a file to read.
+        Return None if no file is queued for reading.
         """
         head = self._head() if self._queue else None
         return None if head is None else head.head_due_ms

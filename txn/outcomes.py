@@ -8,8 +8,8 @@ half message takes about 175 bytes. With a limit of 100,000, ended half messages
 each checkpoint. A search for an older outcome takes a look-up in the key index and a read, and is needed only
 if a half message is ended twice.
 
-An outcome is in the table from the append of its record on, so that a second end before the flush finds the
-first. An answer that depends on an outcome waits until the record is durable. Until the record is durable,
+An outcome is in the table from the append of its record on, so that a second end before the flush is
+detected. An answer that depends on an outcome waits until the record is durable. Until the record is durable,
 the outcome is not dropped, because it is not in the key index yet.
 
 Open half messages are in the order of offsets and store times. The tables are frozen without a copy

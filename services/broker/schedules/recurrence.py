@@ -1,9 +1,9 @@
 """Occurrences of a schedule, computed from a cron line and a time zone by the rules of vixie cron.
 
 `services.broker.schedules.cron_line` parses the line, and CronTrigger of APScheduler computes the matching
-wall times. CronTrigger computes in UTC, because its results are wrong at clock changes of a zone. For
-example, version 3.11 skips midnight after a day of 23 hours. The conversion from wall times to moments
-follows cron(8):
+wall times. `Recurrence` uses CronTrigger in UTC, because the results of CronTrigger are wrong at clock
+changes of a time zone. For example, version 3.11 skips midnight after a day of 23 hours. The conversion from
+wall times to moments follows cron(8):
 
     second, minute or hour    the clocks skip a time         the clocks repeat a time
     none begins with `*`      once, directly at the change   the first time only

@@ -72,7 +72,7 @@ class Reading:
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
         """Return the record of a queue entry, or None for a gap, a deleted record, or a damaged record.
 
-        Damage to the record, or damage that has caused a gap, is reported.
+        Damage to the record is reported, as is the damage that has caused a gap.
         """
         if entry.record_bytes == 0:
             self._store.report_gap(queue, queue_offset, entry)
