@@ -3,10 +3,10 @@
 Apache RocketMQ locks the same byte, so that RocketMQ and Tidewheel never open a store at the same time. A
 POSIX record lock applies to an inode. If the file is deleted and created again, a second broker can lock the
 new file while the first broker still writes. A process also loses a POSIX record lock when it closes any
-descriptor of the file. The folder lock (flock) has neither weakness, because the folder of a store cannot be
-deleted, and the lock belongs to one descriptor. Both locks are taken before any other file of the store is
-read. The kernel releases both locks when the process dies. On a file system without folder locks (NFS), only
-the byte is locked.
+descriptor of the file. The folder lock (flock) has neither weakness, because a folder that contains the store
+cannot be deleted, and the lock belongs to one descriptor. Both locks are taken before any other file of the
+store is read. The kernel releases both locks when the process dies. On a file system without folder locks
+(NFS), only the byte is locked.
 
 Every writer of a store takes the lock. The lock also reserves the store of a node (`layout.CLUSTER`) for the
 node, because records of another writer would not be in the shared log, and would be cut off later.

@@ -17,8 +17,8 @@ The torn tail is cut, durably and before the first append, so that no stale reco
     3. the last segment is truncated at the end, and allocated to its whole length with zeros
     4. the end offset is published
 
-The process may end, or the disk may fail, between any two steps of a cut and within each step. In this case,
-the next recovery finds the same end, because only bytes after the end are deleted or cut. The missing bytes
+The process may end, or the disk may fail, between any two steps of a cut and within each step. The next
+recovery finds the same end of the log, because only bytes after the end are deleted or cut. The missing bytes
 of a short segment count as zeros, and are allocated again. Step 2 is needed because pages that a failed sync
 dropped can still be read but would never be written to disk (see `commitlog.disk`), even if an earlier
 process wrote the pages.

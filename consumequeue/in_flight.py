@@ -39,9 +39,9 @@ leases exist, and all other messages that are not done are fresh. An operation t
 a lease changes first the offsets, and then the state of messages in flight.
 
 A queue of lite topics is not read in order, because messages are found by their lite topics
-(`lite_index.py`). In such a queue, `next_offset` remains at the committed offset, and no message is ready or
-parked. A lite topic is a message group whose next message is looked up when the lease of the previous message
-has ended.
+(`lite_index.py`). In a queue of lite topics, `next_offset` remains at the committed offset, and no message is
+ready or parked. A lite topic is a message group whose next message is looked up when the lease of the
+previous message has ended.
 
 Memory: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Cost:
 one heap operation for a lease, for the end of a lease, and for a delivery turn. Weak spots: `withdraw`,

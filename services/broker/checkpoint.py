@@ -6,8 +6,8 @@ between the two writes would combine the mark with an older snapshot. The older 
 offset but name other files.
 
 A queue file that cannot be written or synced does not prevent the snapshot, because all queues can be rebuilt
-from the log. After such a failure, the mark is removed permanently before the snapshot is written
-(`Dispatch.doubt`), so a later successful sync of the queue file is not trusted. A failed sync of any other
+from the log. After a failure of a queue file, the mark is removed permanently before the snapshot is written
+(`Dispatch.doubt`), so that a later successful sync of the file is not trusted. A failed sync of any other
 file aborts the checkpoint and stops the core.
 
     begun   the event loop copies references, and no file is written

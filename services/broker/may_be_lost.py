@@ -1,7 +1,7 @@
 """State that is lost at startup because no record contains it, with the reasons why this is safe.
 
-All other state is a fold over the log. A test sets each of these states, restarts the broker, and verifies
-that the state is gone.
+All other state is a fold over the log. For each entry of `MAY_BE_LOST`, a test sets the state, restarts the
+broker, and verifies that the state is lost.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ BOUNDS = Bounds(streams=8, stream_window_bytes=65_535, connection_window_bytes=6
 
 
 class RefusingConnection(asyncio.Protocol):
-    """A connection that refuses the first call and then closes. It must be created in the event loop."""
+    """A connection that refuses the first call and then closes, to be created in the event loop."""
 
     def __init__(self, reason: ClientRefusal) -> None:
         self._reason = reason
