@@ -10,8 +10,8 @@ a rolling upgrade of a cluster. Therefore the bounds are rows of `BY_VERSION`:
     `apply`, from that record on     uses the row of the highest version up to this version
 
 Rules
-1. `apply` reads limits only from `BY_VERSION`, and reads no settings and no constants that may differ between
-   programs (`tests/unit/services/broker/test_apply_reads.py`).
+1. `apply` reads the limits in `BY_VERSION`, but no settings and no constants that may differ between programs
+   (`tests/unit/services/broker/test_apply_reads.py`).
 2. A row of `BY_VERSION` never changes. A changed bound is a new row under a new version, which also raises
    `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the new row can
    neither join a cluster nor open a store to which the row may apply.
