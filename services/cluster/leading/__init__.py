@@ -1,1 +1,1 @@
-"""One lead of a node: the core, the followers, and the orders of an operator."""
+"""The leadership of a node: the core, the followers, and the commands of an operator."""

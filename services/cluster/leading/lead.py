@@ -1,15 +1,15 @@
-"""One lead of a node: the core decides, the node serves clients, and followers report their positions.
+"""The leadership of a node: the node serves clients with its core, and followers report their positions.
 
-    begin      the core writes to the shared log, and the node serves clients
-    beat       append a BEAT; if it is not proven, the core is released (`SharedSink`)
-    look       check copy, trim, clock and log, each in a worker thread, for the decisions of the election
-    end        stop serving clients; `hand_over` announces it in the log, if this node still leads
+    begin      let the core write to the shared log, and serve clients
+    beat       append a BEAT; if the append is not confirmed, release the core (`SharedSink`)
+    look       check the copy, the trim, the clock and the log in worker threads, and return the results
+    end        stop serving clients; `hand_over` then announces the departure in the log
 
-The election decides when to call each method (`services.cluster.election.machine`). The event loop owns the
-core during the lead, so only calls to the disk and the engine run in other threads.
+The election decides when to call each method (`services.cluster.election.machine`). While the node leads, the
+event loop owns the core, and only calls to the disk and the engine run in other threads.
 
-Weak spot: a takeover uses the core of the follower unchanged, so `Broker.begin` must derive the state of a
-leader between the EPOCH and the first answer.
+Weak spot: a takeover uses the core of the follower unchanged, so `Broker.begin` must derive the additional
+state of a leader before the node answers the first call.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ class Leading(Protocol):
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """The future that fails when the core meets a bug."""
+        """The future that fails with the error if the core raises an unexpected error."""
 
     @property
     def answers(self) -> Answers:
         """The answers that wait until their records are durable."""
 
     def fail(self, error: OSError) -> None:
-        """Release the core, because an append was not accepted."""
+        """Release the core because an append was not accepted."""
 
 
 Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
-"""A function that serves a core within a block, and calls its second argument when the core is released."""
+"""A function that serves a core within a block, and calls its second argument when it releases the core."""
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]
 """A function that runs another function in a worker thread."""
 
 
 class LeadCallbacks(NamedTuple):
-    """The callbacks of a lead: the core was released, a proof is wanted, or the core has met a bug."""
+    """The callbacks of a leader: release of the core, request for a proof of leadership, and failed core."""
 
     stepped_down: Callable[[OSError], None]
     proof_wanted: Callable[[], None]
@@ -70,7 +70,7 @@ class LeadCallbacks(NamedTuple):
 
 
 class Lead:
-    """One lead of a node, with the open replica of `acts`."""
+    """The leadership of a node for one epoch, with the open replica of `acts`."""
 
     def __init__(self, acts: Acts, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks) -> None:
         self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
@@ -84,15 +84,15 @@ class Lead:
         self._is_over = False
         self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
         self.log_damage = LogDamage(acts.me.node)
-        """The records of the shared log that other nodes cannot read."""
+        """The damaged records of the shared log, which other nodes cannot read."""
 
     @property
     def fold(self) -> Fold:
-        """The fold of this node, which includes its own records."""
+        """The fold of this node, which includes the records that this node has appended."""
         return self._replica.fold
 
     async def begin(self) -> Begun:
-        """Begin to serve clients. Raise OSError if the disk fails."""
+        """Start to serve clients. Raise OSError if the disk fails."""
         proving = LeadershipProofs(self._acts.clocks.monotonic, self._told.proof_wanted)
         serving = self._serve(self._replica.core, self._told.stepped_down, proving)
         self._served = served = await self._stack.enter_async_context(serving)
@@ -100,17 +100,17 @@ class Lead:
         return Begun(self._began_ms)
 
     def tick(self) -> Tick:
-        """Return the periodic input of the election."""
+        """Return the input for the periodic tick of the election."""
         self._followers.record_end(self.fold.end)
         return Tick(self._sink.proven_ms, self._news())
 
     def _news(self) -> dict[str, Any]:
-        """Return the facts that are not in the log yet: the leader's certificate after a change."""
+        """Return the leader's certificate if the log does not contain this certificate yet."""
         certificate = self._acts.shown.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
     async def beat(self, order: Order) -> Beaten | None:
-        """Write a BEAT; if the BEAT was not proven, release the core and return None."""
+        """Append a BEAT; if the append is not confirmed, release the core and return None."""
         assert self._served is not None, "a lead has begun before its first BEAT"
         clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
         try:
@@ -122,9 +122,9 @@ class Lead:
         return Beaten(self._sink.proven_ms, self._news())
 
     async def check_copy_and_log(self, has_read_all: bool) -> LookDone:
-        """Check the copy, the trim, the clock and the log.
+        """Check the copy, the clock and the shared log of the leader, and trim the shared log.
 
-        Raise `StoreDamaged` if the copy is void, or `Halted` if the log has lost records.
+        Raise `StoreDamaged` if the copy has lost data, or `Halted` if the shared log has lost records.
         """
         core = self._replica.core
         if self._acts.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
@@ -145,7 +145,7 @@ class Lead:
     def _check_disk_and_log(self, has_read_all: bool) -> Identity:
         acts = self._acts
         shown = acts.announce_copy(self._replica, has_read_all)
-        with suppress(LogDamaged):  # the scrub, and other nodes that read the record, report the damage
+        with suppress(LogDamaged):  # the scrub and the other nodes report the damage
             acts.copying.trim_log(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH is not known
             self.compare_clock()
@@ -154,7 +154,7 @@ class Lead:
         return shown
 
     async def _check_damage(self) -> None:
-        """Refuse all answers while other nodes cannot read past a broken record (`log_damage`)."""
+        """Refuse all answers while no other node has the records after a damaged record (`log_damage`)."""
         assert self._served is not None, "a lead has begun before its first look"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(Unknown, Refused):
@@ -178,31 +178,31 @@ class Lead:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Read the newest record, and compare its time in the engine with this node's clock."""
+        """Read the newest record, and compare its append time at the engine with this node's clock."""
         began_ms = self._sink.proven_ms
-        with suppress(Unknown, LogDamaged):  # the newest record is the proven append, or a later one
+        with suppress(Unknown, LogDamaged):  # the newest record is the confirmed append or a later record
             found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
-            if not self._is_over:  # after a step-down, the result is outdated
+            if not self._is_over:  # after the leader has stepped down, the result is outdated
                 self._health.pace.record_own_append(began_ms, found)
 
     async def end(self) -> Ended:
         """Stop serving clients.
 
-        Raise the error of the core if the core has met a bug, or an error of the disk.
+        Raise the error of the core if the core has raised an unexpected error, or OSError if the disk fails.
         """
         self._is_over = True
         try:
             await self._stack.aclose()
         finally:
             if self._served is not None and self._served.broken.done():
-                self._served.broken.result()  # ends the process; another node stands after the silence
+                self._served.broken.result()  # the error ends the process, and another node takes over
         return Ended()
 
     async def hand_over(self, to: str) -> None:
-        """Announce that this node leaves, so that its successor need not wait for silence.
+        """Announce in the shared log that this node steps down, so that a successor takes over at once.
 
-        A node that no longer leads announces nothing. A leader whose disk has failed still leads, but a
-        leader with an unproven append does not.
+        A node that no longer leads does not write the announcement. A disk failure does not end the
+        leadership of a node, but an unconfirmed append does.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))
@@ -210,16 +210,16 @@ class Lead:
     # Followers.
 
     def lags(self) -> dict[str, dict[str, Any]]:
-        """Return the lag of each follower."""
+        """Return the lag of each follower as a dictionary for JSON."""
         self._followers.record_end(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether the sender of this secret follows this node."""
+        """Return whether the sender of `secret` is a follower of this node."""
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record the report of a follower."""
+        """Record the report of a follower, unless the node has no holding in the shared log."""
         self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.record_report(node, end, unfit)

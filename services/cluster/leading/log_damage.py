@@ -1,26 +1,28 @@
-"""The actions of a leader if other nodes cannot read some records of the shared log.
+"""The actions of a leader when other nodes cannot read some records of the shared log.
 
-    another node   cannot read on at a record --> reports it, with the reason, in the shared log (`holdings`)
-                   repeatedly requests a copy that reaches past it (`services.cluster.copies.copying`)
+    another node   cannot read a record --> reports it, with the reason, in the shared log (`holdings`)
+                   repeatedly requests a copy that extends past it (`services.cluster.copies.copying`)
     the leader     reads the record again, and its own record before it, and compares both with the records
                    that it has applied (`sharedlog.faults`)
 
     state    entered when                                        the leader
-    WHOLE    the leader finds all reported records sound         acknowledges: the other node's disk is bad
-    HELD     one is broken, and no node has the later records    refuses all answers, and takes a checkpoint
-    COPIED   one is broken, and another node has the later ones  acknowledges, and reports the record
+    WHOLE    the leader finds all reported records valid         acknowledges writes: the other disk is bad
+    HELD     one is damaged; no other node has later records     refuses all answers, takes a checkpoint
+    COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. Answers are refused only after the leader's check has confirmed the
+1. The leader checks each report once. The leader refuses answers only after its own check has confirmed the
    damage, so a node with a bad disk does not stop the cluster.
-2. In HELD, new records exist only on this node, and in the engine after a record that no other node can read.
-   Therefore, clients get no acknowledgement in this state.
-3. A node has the later records once it announces a checkpoint past the broken record, or while it reports
-   over HTTP an end that is at least the leader's end at the time when the fault was found.
-4. A node that has fetched its copy announces its holding without the report, and no longer waits.
+2. In the state HELD, new records exist only on the leader, and in the engine after a record that no other
+   node can read. Therefore, the leader sends no acknowledgements in the state HELD.
+3. A node has the records after a damaged record once the node announces a checkpoint past that record. A node
+   also has these records while it reports, over HTTP, a log end that is at least the leader's end at the time
+   when the fault was found.
+4. A node that has fetched another node's copy announces its holding without the report of the unreadable
+   record, which ends the report.
 
-Cost: one read of the engine for each record that a node reports. Weak spot: if no other node is left to fetch
-a copy, answers are refused until the reporting node is forgotten (`tidewheel cluster forget`).
+Cost: one read from the engine for each reported record. Weak spot: if no other node can fetch a copy, the
+leader refuses answers until an operator removes the reporting node (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 WORDS_MAX: Final = 1_000
-"""The maximum number of checked reports that the leader remembers."""
+"""The maximum number of checked reports that the leader keeps in memory."""
 
 
 class State(StrEnum):
-    """The state of the shared log according to the leader."""
+    """The state of the shared log, as determined by the leader."""
 
     WHOLE = "whole"
     HELD = "held"
@@ -57,15 +59,15 @@ class UnreadableReport(NamedTuple):
 
 
 class LogDamage:
-    """The broken records that the leader `me` has found since it began to lead."""
+    """The damaged records that the leader `me` has found since its election."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = State.WHOLE
         self.faults: dict[int, str] = {}
-        """The faults of the broken records at which nodes wait, by number of the record."""
+        """The fault of each damaged record that a node has reported, by record number."""
         self._ends: dict[int, int] = {}
-        """The end of the leader's history at the time when a fault was found, by number of the record."""
+        """The end of the leader's log at the time when each fault was found, by record number."""
         self._looked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
@@ -74,7 +76,7 @@ class LogDamage:
         return [one for one in words if one not in self._looked]
 
     def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
-        """Record the result of a check: the fault, or "" for a sound record, and the end of the history."""
+        """Record a check's result: the fault, or "" for a valid record, and the end of the leader's log."""
         self._looked[word] = None
         while len(self._looked) > WORDS_MAX:
             del self._looked[next(iter(self._looked))]
@@ -88,7 +90,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> State:
-        """Update and return the state, from the reports, the holdings and the recently reported ends."""
+        """Update and return the state, based on the reports, the holdings and the recently reported ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -103,11 +105,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node needs a new checkpoint, from which other nodes can read on."""
+        """Return whether this node has no announced checkpoint after the last damaged record."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return a sentence for `cluster status` about each fault of the log."""
+        """Return a sentence about each fault of the shared log for the output of `cluster status`."""
         return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:

@@ -1,11 +1,12 @@
-"""Orders of an operator to the leader: move the lead, forget a node, or finalize a version.
+"""Commands of an operator to the leader: transfer the leadership, remove a node, or finalize a version.
 
-    move             --a BEAT that the leader leaves, and its successor--> that node stands at once
-    forget           --a BEAT: `sharedlog.holdings` removes the node
-    set-version      --a BEAT: `sharedlog.versions`, once every node supports it
+    move             --BEAT: the leader leaves, and its successor--> the successor becomes a candidate at once
+    forget           --BEAT: the node--> `sharedlog.holdings` removes the node
+    set-version      --BEAT: the version, once all nodes support it--> `sharedlog.versions`
 
-The leader writes each order in a BEAT (`Lead.beat`), and answers once the shared log has accepted the BEAT.
-An impossible order is refused with an explanation, and changes nothing.
+The leader writes each command to the shared log in a BEAT (`Lead.beat`, or `Lead.hand_over` for a transfer),
+and responds once the shared log has accepted the BEAT. A command that cannot be executed is rejected with an
+error message, and has no effect.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from sharedlog.fold import Fold
 from sharedlog.versions import nodes_without_support
 
 MOVE_SECONDS: Final = 10.0
-"""The time for which a move waits for the next leader's EPOCH, and any other order for its BEAT."""
+"""The timeout, in seconds, for the next leader's EPOCH in a transfer, or for the BEAT of another command."""
 
 log = structlog.get_logger()
 
 
 async def move_lead(node: ClusterNode, to: str = "") -> Member:
-    """Move the lead to the node `to`, or to any other node if `to` is empty, and return the new leader.
+    """Transfer the leadership to the node `to`, by default to any other node, and return the new leader.
 
     Raise `OrderRefused` if this node does not lead, or if no other node takes over.
     """
@@ -57,9 +58,9 @@ async def move_lead(node: ClusterNode, to: str = "") -> Member:
 
 
 async def forget_node(node: ClusterNode, gone: str) -> None:
-    """Remove a node that will not return from the cluster.
+    """Remove a permanently stopped node from the cluster.
 
-    Raise `OrderRefused` if this node does not lead, or if no node of the cluster has this name.
+    Raise `OrderRefused` if this node does not lead, or if the shared log has no holding of a node `gone`.
     """
     fold = _require_lead(node)
     if gone == node.me.node:
@@ -72,7 +73,7 @@ async def forget_node(node: ClusterNode, gone: str) -> None:
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
-    """Finalize the version `wanted`, by default the highest that all nodes support, and return the version.
+    """Finalize the version `wanted`, by default the highest version that all nodes support, and return it.
 
     Raise `OrderRefused` if this node does not lead, or if a node does not support the version.
     """
@@ -97,7 +98,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes that are known from the log, except for forgotten nodes."""
+    """Return the names of all nodes in the shared log, except for removed nodes."""
     replica = node.acts.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
@@ -111,7 +112,10 @@ def _require_lead(node: ClusterNode) -> Fold:
 
 
 async def _write_order(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write facts to the shared log; raise `OrderRefused` if the write is not confirmed in time."""
+    """Write a BEAT with `facts` to the shared log.
+
+    Raise `OrderRefused` if the write is not confirmed within MOVE_SECONDS.
+    """
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):

@@ -1,17 +1,18 @@
-"""Detection of a wrong clock of this node or of the engine, by comparing the skews of several nodes.
+"""Detection of a wrong clock of this node or of the engine by comparison of the clock skews of several nodes.
 
-    the leader      each BEAT has the leader's clock, and the engine records the time of the append
+    the leader      writes its clock in each BEAT, and the engine records the time of the append
     a follower      reports its skew with its position (`followers`)
 
-    this node's clock is off (`pace`), another node's agrees     the clock of the engine is off
-    this node's clock is off, no other node's agrees             the clock of this node may be off
+    this node's clock is off (`pace`), another node's agrees     the clock of the engine is wrong
+    this node's clock is off, no other node's agrees             the clock of this node may be wrong
 
-The skew of another node counts for FRESH_MS. If the clock of the engine is wrong, every node counts as unfit.
-A wrong clock of the engine has no other effect, because timers and leases use the clock of the leader.
+The skew of another node is taken into account for FRESH_MS. If the clock of the engine is wrong, every node
+appears unfit to lead. A wrong clock of the engine has no other effect, because timers and leases use the
+clock of the leader.
 
-Weak spot: if the clocks of two nodes are wrong by the same amount, as with a wrong time server, the clock of
-the engine is reported as wrong. If the append of a BEAT is delayed, the clock of the leader appears slow by
-the same delay.
+Weak spot: if the clocks of two nodes are wrong by the same amount, for example because of a wrong time
+server, the clock of the engine is reported as wrong. If the append of a BEAT is delayed, the clock of the
+leader appears slow by the same delay.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ log = structlog.get_logger()
 
 
 class ClockComparison:
-    """The skews of the clocks of all nodes against the engine's clock; `monotonic` returns ms."""
+    """The clock skews of all nodes relative to the engine's clock; `monotonic` returns the time in ms."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
         self._pace, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """The reported skew of each node's clock against the engine's, in ms, and the time of the report."""
+        """The last reported clock skew of each node, in ms, and the time at which the report arrived."""
 
     def record_skew(self, node: str, skew_ms: int) -> None:
-        """Record the skew of another node."""
+        """Record the clock skew of another node, in ms."""
         self._told[node] = skew_ms, self._monotonic()
 
     def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the skew of the leader from a BEAT that contains the leader's clock."""
+        """Record the clock skew of the leader if `record` is a BEAT that contains the leader's clock."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log each time that the engine's clock becomes wrong or right, until the task is cancelled."""
+        """Log each change of the engine's clock between right and wrong until the task is cancelled."""
         was_off = False
         while True:
             await pause(LOOK_SECONDS)
@@ -63,7 +64,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning with the error of the engine's clock, or "" if the clock is not proven wrong."""
+        """Return a warning if the clocks of several nodes show that the engine's clock is wrong, else ""."""
         skew_ms = self._pace.skew_ms
         if skew_ms is None or not self._pace.is_off:
             return ""

@@ -1,15 +1,15 @@
-"""The check of the engine's settings by a leader, at its takeover and then periodically.
+"""The check of the engine's settings, which a leader performs at its takeover and then periodically.
 
-    checked    at each takeover, then every CHECK_SECONDS; every TROUBLED_SECONDS while there is trouble; and
-               by any node that waits for an answer of the engine (`services.cluster.watching.unanswered`)
-    trouble    new messages are refused with `EngineTrouble`; all other calls continue
-    none       new messages are accepted
-    no answer  has no effect: the appends show that the engine is down
+    time       at each takeover, then every CHECK_SECONDS, or every TROUBLED_SECONDS after an unsafe setting;
+               also on any node that waits for the engine (`services.cluster.watching.unanswered`)
+    unsafe     new messages are refused with `EngineTrouble`; all other calls continue
+    safe       new messages are accepted
+    no answer  has no effect: failed appends show that the engine is down
 
-An unsafe setting does not lose stored records immediately, but may lose records in the next power cut.
-Therefore, the leader continues to serve clients, but refuses new messages.
+An unsafe setting of the engine does not lose stored records at once, but the next power failure may lose
+records. Therefore, the leader continues to serve clients, but refuses new messages.
 
-Weak spot: messages that are sent between the change of a setting and the next check are acknowledged.
+Weak spot: messages that arrive between an unsafe change of a setting and the next check are acknowledged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from sharedlog.errors import Halted, Refused, Unknown
 
 CHECK_SECONDS: Final = 60.0
 TROUBLED_SECONDS: Final = 5.0
-"""The shorter interval of checks while there is trouble, so that a fix takes effect soon."""
+"""The interval of checks, in seconds, while a setting is unsafe; a short interval makes a fix effective
+soon."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""A callback that refuses new messages with the given error, or accepts new messages again for None."""
+"""A callback that refuses new messages with the given error, or accepts new messages again if given None."""
 
 
 class EngineCheck:
-    """The check of one engine; a worker thread calls `check_settings`, which queries the engine."""
+    """The check of one engine; a worker thread calls `trouble`, which queries the settings of the engine."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """The trouble that this node has found while it leads."""
+        """The unsafe settings that this node has found as leader, as sentences."""
         self._stop: Stop | None = None
-        """The callback to refuse new messages, or None while this node does not lead."""
+        """The callback that refuses new messages, or None while this node does not lead."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check during a block, in which this node leads; `broken` receives the error of a bug."""
+        """Check the engine while this node leads, during a block; `broken` receives an unexpected error."""
         self._stop = stop
         try:
             async with watched(self._watch(), broken):
@@ -71,9 +72,9 @@ class EngineCheck:
             await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def check_once(self) -> list[str]:
-        """Check the engine once, and return the trouble; if this node leads, refuse or accept new messages.
+        """Check the engine once, and return the unsafe settings; on a leader, refuse or accept new messages.
 
-        Raise `Unknown`, `Refused` or `Halted`, without any other effect, if the engine cannot be checked.
+        Raise `Unknown`, `Refused` or `Halted` if the engine cannot be checked, and then change nothing.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,10 +1,10 @@
-"""The scrub by a leader, which verifies some records of the shared log every LOOK_SECONDS and reports faults.
+"""The scrub by a leader, which verifies a part of the shared log every LOOK_SECONDS and reports faults.
 
-    look       `sharedlog.scrub`, in a worker thread: rows by their numbers, records by their CRC
+    step       `sharedlog.scrub`, in a worker thread: rows by their numbers, records by their CRC
     a fault    is logged once; `/readyz`, `cluster status` and a metric show it until a later pass is complete
-    no answer  is logged; the next look resumes at the same place
+    no answer  is logged; the next step resumes at the same record
 
-Weak spot: a fault may be reported as late as one full pass after it occurs, and has no other effect.
+Weak spot: a fault is reported up to one full pass after it occurs, and has no other effect.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 LOOK_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""The delay of the first look after a takeover, so that calls which waited for a leader come first."""
+"""The delay, in seconds, of the first step after a takeover, in which waiting calls of clients are served."""
 
 log = structlog.get_logger()
 
 
 class Scrubbing:
-    """The scrub of one log; `begin` returns the initial state of a scrub for each lead."""
+    """The scrub of one shared log; `begin` returns the initial state of a scrub at each takeover."""
 
     def __init__(
         self,
@@ -43,20 +43,20 @@ class Scrubbing:
 
     @property
     def faults(self) -> list[str]:
-        """Descriptions of the faults that this node has found in the log while it leads."""
+        """Descriptions of the faults in the shared log that this node has found as leader."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return a sentence for `/readyz` about each fault of the log."""
+        """Return a sentence about each fault of the shared log for the response of `/readyz`."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the ages of the passes for JSON, or None while this node does not lead."""
+        """Return the faults and the ages of the passes for JSON, or None if this node does not lead."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub during a block, in which this node leads; `broken` receives the error of a bug."""
+        """Scrub the log while this node leads, during a block; `broken` receives an unexpected error."""
         self._scrub = scrub = self._begin()
         try:
             async with watched(self._watch(scrub), broken):

@@ -1,14 +1,16 @@
-"""A periodic check that the engine still accepts new sessions of this node.
+"""A periodic check that the engine still accepts new sessions from this node.
 
-    accepted   tried again after TRY_SECONDS
-    refused    reported (log, `/readyz`, `cluster status`, a metric), tried again after AGAIN_SECONDS
+    accepted   the check is repeated after TRY_SECONDS
+    refused    the refusal is reported (log, `/readyz`, `cluster status`, a metric), and the check is repeated
+               after AGAIN_SECONDS
 
 The engine checks the password of a session only when the session is opened. Therefore, nodes with an outdated
-password continue until the engine restarts or the network fails, and then all nodes fail at once. A changed
-rule of pg_hba.conf, a role without LOGIN, or a connection limit has the same effect.
+password continue to run until the engine restarts or the network fails, and then all these nodes fail at
+once. A changed rule in pg_hba.conf, a role without LOGIN, or a connection limit can prevent new sessions in
+the same way.
 
-Cost: one short session of the engine for each node in TRY_SECONDS, which occupies a thread for at most some
-15 s. Weak spot: refusals between two trials are not detected.
+Cost: one short session of the engine per node every TRY_SECONDS. Opening the session occupies a thread for at
+most 15 s. Weak spot: a refusal between two checks is not detected.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ log = structlog.get_logger()
 
 
 class SessionTrials:
-    """The trials of one node; a worker thread calls `attempt`, which opens and closes a session."""
+    """The session checks of one node; a worker thread calls `attempt`, which opens and closes a session."""
 
     def __init__(
         self,
@@ -39,10 +41,10 @@ class SessionTrials:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """The reason why the last trial was refused, or "" if the trial succeeded."""
+        """The reason why the engine refused the last session, or "" if the engine accepted it."""
 
     def sentences(self) -> list[str]:
-        """Return a list with a sentence for `/readyz` if the last trial was refused."""
+        """Return a list with a sentence for `/readyz` if the last session was refused, or an empty list."""
         if not self.refused:
             return []
         return [
@@ -50,11 +52,11 @@ class SessionTrials:
         ]
 
     def view(self) -> dict[str, Any]:
-        """Return the result of the last trial for JSON."""
+        """Return the result of the last session check as a dictionary for JSON."""
         return {"sessions_refused": self.refused}
 
     async def watch(self) -> None:
-        """Repeat the trials until the task is cancelled."""
+        """Repeat the session check until the task is cancelled."""
         while True:
             await self._pause(AGAIN_SECONDS if self.refused else TRY_SECONDS)
             try:

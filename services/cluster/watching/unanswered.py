@@ -1,15 +1,16 @@
-"""Diagnosis of a shared log that does not answer: a node whose call hangs checks the engine's settings.
+"""Diagnosis of an unresponsive shared log: while a call waits, the node checks the engine's settings.
 
     call to the engine --unanswered for ANSWER_MS--> the engine's `check_settings`, again every AGAIN_SECONDS
-    failed             --> reported until a call of the same kind is answered, or a new record is read
-    answered           --> the report ends
+    failed call        --> the report lasts until a call of the same kind is answered, or a new record is read
+    answered call      --> the report ends
 
 While PostgreSQL waits for a missing standby, it does not answer the appends of leaders and candidates, and a
 waiting candidate does not run the check of a leader (`engine_check`). The call of `check_settings` does not
-wait for appends, so its result can name the missing standby. The diagnosis has no other effect: the call
-continues to wait, and its outcome is used.
+wait for appends, so its result can name the missing standby. The diagnosis does not affect the waiting call,
+whose result is used as usual.
 
-Weak spot: a call that fails immediately is not diagnosed; its error is logged, and the call is retried.
+Weak spot: a call that fails immediately is not diagnosed. The error of such a call is logged, and the call is
+retried.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sharedlog.engine import Engine, Head, Stored
 from sharedlog.errors import Halted, Refused, Unknown
 
 ANSWER_MS: Final = 3_000
-"""The time after which a waiting call is reported."""
+"""The time, in ms, after which a waiting call is reported."""
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 5.0
 NOTHING_WRONG: Final = (
@@ -39,14 +40,14 @@ log = structlog.get_logger()
 
 
 class WatchedEngine:
-    """An engine that measures how long its calls have waited; `clock` is monotonic, in ms."""
+    """An engine that measures the wait times of its calls; `clock` returns the monotonic time in ms."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The kinds of calls whose last result was no answer; a read of a new record clears the set."""
+        """The methods whose last call was not answered; a read of a new record clears the set."""
         self._newest = -1
 
     @property
@@ -55,11 +56,11 @@ class WatchedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether the last completed calls of all kinds were answered, which includes refusals."""
+        """Return whether the last completed call of each method was answered; a refusal is an answer."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return how long the oldest open call has waited, or 0 if no call is open."""
+        """Return the time for which the oldest open call has waited, in ms, or 0 if no call is open."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -79,7 +80,7 @@ class WatchedEngine:
             found = self._engine.read(offset, bytes_max)
         if found and found[-1].offset > self._newest:
             self._newest = found[-1].offset
-            self._failed.clear()  # an append of some node was accepted
+            self._failed.clear()  # the new record shows that the engine accepts appends
         return found
 
     def bounds(self) -> tuple[int, int]:
@@ -88,7 +89,7 @@ class WatchedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`; the time of this call is not measured, as no caller waits for a trim."""
+        """See `Engine`; the wait time of a trim is not measured, because no client waits for a trim."""
         self._engine.trim(offset)
 
     def check_settings(self) -> list[str]:
@@ -113,7 +114,7 @@ class WatchedEngine:
 
 
 class EngineDiagnosis:
-    """The diagnosis of a node's calls; `look` returns the trouble with the engine's settings."""
+    """The diagnosis of a node's waiting calls; `look` returns the unsafe settings of the engine."""
 
     def __init__(
         self,
@@ -127,13 +128,13 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """The time for which the oldest open call has waited for the engine, or 0 below ANSWER_MS."""
+        """The wait time of the oldest open call to the engine, in seconds, or 0 if it is below ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if the engine answers."""
+        """The report for the operator, or "" if no call has waited for ANSWER_MS."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
@@ -148,7 +149,7 @@ class EngineDiagnosis:
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
-                await self._look()  # after this check, a leader accepts messages again
+                await self._look()  # the check lets a leader accept messages again
 
     async def _diagnose(self) -> None:
         found = await self._look()
